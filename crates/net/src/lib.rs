@@ -1,0 +1,27 @@
+//! Packet I/O: unreliable datagrams between endpoints, whatever carries them.
+//!
+//! This is the lowest layer of Dunlin. A [`Transport`] moves packets of at most [`Transport::mtu`] bytes, in bursts, to
+//! destinations that were resolved once into a small [`Route`]. It may lose, duplicate and reorder packets, and it never
+//! corrupts memory whatever arrives: everything that makes those packets into calls lives above, in `dunlin-rpc`.
+//!
+//! | Module | What it carries packets over |
+//! |---|---|
+//! | [`shm`] | memory shared between processes of one host |
+//! | [`udp`] | kernel UDP, with segmentation and receive offload |
+//! | [`loopback`] | queues inside one process, with a clock the test moves |
+//! | [`fault`], [`pcap`] | nothing of their own: they wrap another transport to injure or to record its packets |
+//!
+//! Start reading at [`transport`], which defines what all of them promise, then [`loopback`], the smallest implementation.
+
+pub mod addr;
+pub mod clock;
+pub mod error;
+pub mod poll;
+pub mod shm;
+pub mod transport;
+
+pub use addr::{Addr, ShmName};
+pub use clock::Clock;
+pub use error::NetError;
+pub use poll::PollPolicy;
+pub use transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};

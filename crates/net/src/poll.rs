@@ -1,0 +1,71 @@
+//! What an endpoint does when there is nothing to do: keep polling, or sleep.
+
+use std::time::Duration;
+
+use crate::transport::Transport;
+
+/// How an endpoint waits for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PollPolicy {
+    /// Never sleep: the lowest latency, a whole core.
+    Spin,
+    /// Poll for this long after the last packet, then sleep until a packet or a timer.
+    Adaptive {
+        /// How long to poll before sleeping.
+        spin: Duration,
+    },
+    /// Sleep whenever there is nothing to do.
+    Sleep,
+}
+
+impl Default for PollPolicy {
+    /// Adaptive, polling for 50 us: about three times what a wake-up costs.
+    fn default() -> Self {
+        PollPolicy::Adaptive { spin: Duration::from_micros(50) }
+    }
+}
+
+/// Longest single sleep. A lost wake-up, which no transport should have, then costs this much and not for ever.
+pub const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// Decides for one endpoint when an idle loop sleeps.
+#[derive(Debug)]
+pub struct Idle {
+    policy: PollPolicy,
+    idle_since: Option<u64>,
+}
+
+impl Idle {
+    /// Starts as busy.
+    pub fn new(policy: PollPolicy) -> Self {
+        Idle { policy, idle_since: None }
+    }
+
+    /// Tells that an iteration found work.
+    #[inline]
+    pub fn on_work(&mut self) {
+        self.idle_since = None;
+    }
+
+    /// Whether an iteration without work should sleep, given the time.
+    #[inline]
+    pub fn should_sleep(&mut self, now: u64) -> bool {
+        match self.policy {
+            PollPolicy::Spin => false,
+            PollPolicy::Sleep => true,
+            PollPolicy::Adaptive { spin } => {
+                let since = *self.idle_since.get_or_insert(now);
+                now.saturating_sub(since) >= spin.as_nanos() as u64
+            }
+        }
+    }
+
+    /// Sleeps in `transport` until something comes or `timer`, a time on its clock, is due.
+    pub fn sleep<T: Transport>(&mut self, transport: &mut T, now: u64, timer: Option<u64>) {
+        let until_timer = timer.map_or(SLEEP_MAX, |t| Duration::from_nanos(t.saturating_sub(now)));
+        let timeout = until_timer.min(SLEEP_MAX);
+        if !timeout.is_zero() {
+            transport.wait(timeout);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Datagrams between processes of one host, through shared memory.
+
+mod bytes;
+
+pub use bytes::SharedBytes;

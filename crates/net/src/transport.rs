@@ -1,0 +1,249 @@
+//! The [`Transport`] trait: what the RPC layer asks of packet I/O.
+//!
+//! It is what eRPC asks of a NIC (paper section 4): datagrams that may be lost, sent and received in bursts, a receive queue of
+//! bounded length, and no memory of connections. Dispatch is static: the RPC endpoint is generic over its transport.
+//!
+//! # Life of a packet
+//!
+//! *Sending.* [`Transport::resolve`] turns an [`Addr`] into a [`Route`] once; packets then name the route.
+//! [`Transport::tx_burst`] takes several packets, each as a header slice and a payload slice. When it returns, the transport
+//! holds no reference to either slice: they were copied, or handed to the kernel. (This is the invariant of the paper's
+//! section 4.2.2, kept by construction.) Packets may wait inside for [`Transport::tx_flush`], which ends every loop iteration.
+//!
+//! *Receiving.* [`Transport::rx_burst`] takes the packets that have arrived, up to [`RX_BURST`], and releases those of the
+//! burst before. [`Transport::rx_packet`] then lends each of them until the next `rx_burst`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::addr::Addr;
+use crate::error::NetError;
+
+/// Most packets handed out by one [`Transport::rx_burst`].
+pub const RX_BURST: usize = 64;
+
+/// Bytes at the start of a received packet that are always private to this process, if the packet has so many: enough for
+/// every header of the RPC layer.
+pub const HEAD_BYTES: usize = 64;
+
+/// A destination that was resolved. Small, so that sessions can hold it; an index into the transport's table of peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Route(pub u32);
+
+/// One packet to send: the bytes of `header`, then those of `payload`; together at most [`Transport::mtu`].
+#[derive(Debug, Clone, Copy)]
+pub struct TxPacket<'a> {
+    /// Where to.
+    pub route: Route,
+    /// First bytes.
+    pub header: &'a [u8],
+    /// The rest; may be empty.
+    pub payload: &'a [u8],
+}
+
+impl TxPacket<'_> {
+    /// Bytes of the whole packet.
+    pub fn len(&self) -> usize {
+        self.header.len() + self.payload.len()
+    }
+
+    /// Whether it has no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// One received packet, lent until the next [`Transport::rx_burst`].
+///
+/// Its bytes may lie in memory that another process can still write. Then only the first [`HEAD_BYTES`] are private, and the
+/// rest can be read exactly one way: by copying it out ([`RxPacket::copy_to`]). So no check can be passed by one value and
+/// then used with another.
+#[derive(Clone, Copy)]
+pub struct RxPacket<'a> {
+    route: Option<Route>,
+    head: &'a [u8],
+    tail: Option<crate::shm::SharedBytes<'a>>,
+}
+
+impl<'a> RxPacket<'a> {
+    /// A packet that lies wholly in private memory.
+    pub fn private(route: Option<Route>, bytes: &'a [u8]) -> Self {
+        RxPacket { route, head: bytes, tail: None }
+    }
+
+    /// A packet whose first bytes were copied to private memory and whose rest is still shared.
+    pub(crate) fn shared(route: Option<Route>, head: &'a [u8], tail: crate::shm::SharedBytes<'a>) -> Self {
+        RxPacket { route, head, tail: Some(tail) }
+    }
+
+    /// The route back to the sender, if it was resolved before; `None` for a stranger.
+    #[inline]
+    pub fn route(&self) -> Option<Route> {
+        self.route
+    }
+
+    /// Bytes of the packet.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.tail.map_or(0, |t| t.len())
+    }
+
+    /// The private bytes at its start: all of the packet, or at least [`HEAD_BYTES`].
+    #[inline]
+    pub fn head(&self) -> &'a [u8] {
+        self.head
+    }
+
+    /// The whole packet, if it lies in private memory.
+    #[inline]
+    pub fn bytes(&self) -> Option<&'a [u8]> {
+        if self.tail.is_none() { Some(self.head) } else { None }
+    }
+
+    /// Copies `to.len()` bytes from `offset` on into `to`.
+    ///
+    /// # Panics
+    /// If the packet ends before.
+    #[inline]
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
+        assert!(offset + to.len() <= self.len(), "copy past the end of a packet");
+        let from_head = self.head.len().saturating_sub(offset).min(to.len());
+        let (first, rest) = to.split_at_mut(from_head);
+        if from_head > 0 {
+            first.copy_from_slice(&self.head[offset..offset + from_head]);
+        }
+        if let (Some(tail), false) = (self.tail, rest.is_empty()) {
+            tail.copy_to(offset + from_head - self.head.len(), rest);
+        }
+    }
+}
+
+/// What a transport knows of a peer without asking it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerHealth {
+    /// The transport cannot tell; only the peer's packets can.
+    Unknown,
+    /// The peer's process lives.
+    Alive,
+    /// The peer's process has ended or its address refuses packets.
+    Dead,
+}
+
+/// Counts since the transport was made. Plain numbers, read by snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransportCounters {
+    /// Packets handed over by the caller and sent.
+    pub tx_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Datagrams, ring reservations or system calls they took: `tx_packets / tx_batches` is the batching achieved.
+    pub tx_batches: u64,
+    /// Packets dropped here because the receiver's queue, or the socket's buffer, was full.
+    pub tx_dropped_full: u64,
+    /// Packets dropped here for any other reason: the peer is gone, the system refused.
+    pub tx_dropped_error: u64,
+    /// Packets handed to the caller.
+    pub rx_packets: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Non-empty receive bursts (or system calls) they took.
+    pub rx_batches: u64,
+    /// Packets dropped here because they were malformed.
+    pub rx_dropped_malformed: u64,
+    /// Packets the kernel dropped because this receiver's buffer was full.
+    pub rx_dropped_kernel: u64,
+    /// Places in a shared queue taken back from senders that died while they wrote.
+    pub rx_reclaimed: u64,
+    /// Times [`Transport::wait`] really slept.
+    pub waits: u64,
+}
+
+/// A handle with which any thread ends the [`Transport::wait`] of an endpoint, now or the next one.
+#[derive(Clone)]
+pub struct Waker(Arc<dyn Fn() + Send + Sync>);
+
+impl Waker {
+    /// Wraps what wakes the transport.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Waker(Arc::new(wake))
+    }
+
+    /// Ends the wait. Cheap enough to call once per event, not once per packet.
+    pub fn wake(&self) {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Waker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Waker")
+    }
+}
+
+/// Unreliable datagrams in bursts. See the [module](self) for the life of a packet.
+///
+/// One thread owns a transport. Times are nanoseconds on a monotonic clock of the transport's own.
+pub trait Transport {
+    /// Largest packet, header and payload together, in bytes. The same for every route.
+    fn mtu(&self) -> usize;
+
+    /// Packets the receive queue holds before more are dropped: the paper's |RQ|.
+    fn rx_queue_len(&self) -> usize;
+
+    /// The address others reach this transport at.
+    fn local_addr(&self) -> Addr;
+
+    /// Finds the way to `addr`. Resolving an address again gives the same route and counts one more user of it.
+    ///
+    /// # Errors
+    /// [`NetError::WrongKind`], [`NetError::NotFound`] where the transport can know it, [`NetError::Full`] at the limit of routes.
+    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError>;
+
+    /// Gives up one use of a route; at the last one its number may be given to another peer.
+    fn release(&mut self, route: Route);
+
+    /// What is known of the peer at `route`. May cost a system call: ask every few milliseconds, not per packet.
+    fn peer_health(&mut self, route: Route) -> PeerHealth;
+
+    /// Sends packets. Those to one destination should stand together. Never blocks: what cannot be sent now is dropped and
+    /// counted.
+    fn tx_burst(&mut self, packets: &[TxPacket<'_>]);
+
+    /// Makes sure every packet given to [`Transport::tx_burst`] has left this transport.
+    fn tx_flush(&mut self);
+
+    /// Sends one packet to an address without a route: the slow way, for answering strangers without keeping anything of them.
+    ///
+    /// # Errors
+    /// As [`Transport::resolve`].
+    fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError>;
+
+    /// Receives up to [`RX_BURST`] packets without blocking; the packets of the previous burst are released.
+    fn rx_burst(&mut self) -> usize;
+
+    /// Packet `i` of the current burst.
+    ///
+    /// # Panics
+    /// If `i` is not below what [`Transport::rx_burst`] returned.
+    fn rx_packet(&self, i: usize) -> RxPacket<'_>;
+
+    /// The sender's address of packet `i` of the current burst; `None` if the sender left none that is well-formed.
+    ///
+    /// # Panics
+    /// As [`Transport::rx_packet`].
+    fn rx_source(&self, i: usize) -> Option<Addr>;
+
+    /// Nanoseconds on this transport's clock. Never goes back.
+    fn now(&self) -> u64;
+
+    /// Sleeps until a packet is there, the [`Waker`] is used, or `timeout` is over; may return early for no reason.
+    fn wait(&mut self, timeout: Duration);
+
+    /// A handle that ends a [`Transport::wait`].
+    fn waker(&self) -> Waker;
+
+    /// Counts so far.
+    fn counters(&self) -> TransportCounters;
+}
