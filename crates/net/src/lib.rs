@@ -16,6 +16,7 @@
 pub mod addr;
 pub mod clock;
 pub mod error;
+pub mod fault;
 pub mod loopback;
 pub mod poll;
 pub mod shm;
