@@ -18,6 +18,7 @@ pub mod clock;
 pub mod error;
 pub mod fault;
 pub mod loopback;
+pub mod pcap;
 pub mod poll;
 pub mod shm;
 pub mod transport;
