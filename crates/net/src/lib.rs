@@ -16,6 +16,9 @@
 pub mod addr;
 pub mod clock;
 pub mod error;
+pub mod fault;
+pub mod loopback;
+pub mod pcap;
 pub mod poll;
 pub mod shm;
 pub mod transport;
