@@ -70,7 +70,7 @@ fn bind_error(addr: &Addr, source: io::Error) -> NetError {
 }
 
 /// Asks for a buffer of `bytes`, past the system's limit where this process may.
-fn ask_buffer(socket: &socket2::Socket, force: libc::c_int, plain: libc::c_int, bytes: usize) -> io::Result<()> {
+pub(super) fn ask_buffer(socket: &impl AsRawFd, force: libc::c_int, plain: libc::c_int, bytes: usize) -> io::Result<()> {
     // The kernel doubles the number, for its bookkeeping.
     let bytes = bytes.min(i32::MAX as usize / 2) as libc::c_int;
     set(socket, libc::SOL_SOCKET, force, bytes).or_else(|_| set(socket, libc::SOL_SOCKET, plain, bytes))
