@@ -14,6 +14,9 @@ use crate::transport::{RX_BURST, TransportCounters};
 /// Empty polls in a row before the tail is looked at. Looking takes its cache line from the senders, so not too often; a hole
 /// is rare, and the RPC layer forgives it.
 const EMPTY_POLLS_BEFORE_TAIL: u32 = 1024;
+/// Packets handed out at once. Fewer than the 64 that the trait allows: while the receiver works on one burst its peer works on the
+/// answers to the one before, and with everything in one burst each would wait for the other.
+const BURST: usize = 32;
 /// Abandoned places looked for in one pass over the queue.
 const HOLES_PER_PASS_MAX: u32 = 64;
 
@@ -78,7 +81,7 @@ impl Receiver {
             return self.rx_around_holes(senders, counters);
         }
         let before = self.head;
-        for _ in 0..RX_BURST {
+        for _ in 0..BURST {
             if !self.take_if_published(self.head, senders, counters) {
                 break;
             }
