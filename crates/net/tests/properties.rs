@@ -46,6 +46,8 @@ fn receive(at: &mut LoopbackTransport) -> Vec<Vec<u8>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
     #[test]
     fn loopback_delivers_every_packet_in_order(packets in packets(), burst in 1..70usize) {
         let net = network();
