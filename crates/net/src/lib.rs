@@ -14,6 +14,7 @@
 //! Start reading at [`transport`], which defines what all of them promise, then [`loopback`], the smallest implementation.
 
 pub mod addr;
+pub mod any;
 pub mod clock;
 pub mod error;
 pub mod fault;
@@ -22,8 +23,10 @@ pub mod pcap;
 pub mod poll;
 pub mod shm;
 pub mod transport;
+pub mod udp;
 
 pub use addr::{Addr, ShmName};
+pub use any::AnyTransport;
 pub use clock::Clock;
 pub use error::NetError;
 pub use poll::PollPolicy;
