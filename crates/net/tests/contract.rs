@@ -1,20 +1,24 @@
 //! What the `Transport` trait promises, checked against each transport.
 
 use std::collections::BTreeSet;
+use std::net::UdpSocket;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use dunlin_net::fault::{FaultInjector, Faults};
 use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
 use dunlin_net::pcap::PcapWriter;
+use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::transport::{HEAD_BYTES, RX_BURST};
+use dunlin_net::udp::{Coalesce, Offload, UdpConfig, UdpTransport};
 use dunlin_net::{Addr, NetError, PeerHealth, Route, ShmName, Transport, TxPacket};
 
 /// How long a packet may take. Reached only when something is broken.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Most bytes sent to find the end of a receive queue.
-const OVERLOAD_BYTES_MAX: usize = 256 << 20;
+/// Longest packets, in bytes, of which a receive queue must hold as many as it says: those that fit an Ethernet frame. The
+/// kernel bounds a socket's queue by memory, so that UDP holds fewer where all are longer.
+const QUEUED_PACKET_BYTES: usize = 1450;
 
 /// Checks the promises of two fresh transports that can reach each other. `drive` lets time pass for them; it is called again
 /// and again while a packet is awaited.
@@ -231,8 +235,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
     fn holds_as_many_packets_as_it_says_and_never_blocks(&mut self) {
         let route = self.a.resolve(&self.b.local_addr()).unwrap();
         let (queue_len, mtu) = (self.b.rx_queue_len(), self.a.mtu());
-        let size = mtu.min(OVERLOAD_BYTES_MAX / queue_len).max(8);
-        let payload = vec![9; size];
+        let payload = vec![9; mtu.min(QUEUED_PACKET_BYTES)];
         let packets = [TxPacket { route, header: b"", payload: &payload }; RX_BURST];
         let mut left = queue_len + queue_len / 4;
         while left > 0 {
@@ -297,4 +300,35 @@ fn pcap_writer() {
     let net = network(Duration::from_nanos(300));
     let wrap = |node| PcapWriter::new(net.endpoint(node).unwrap(), std::io::sink());
     transport_keeps_its_promises(wrap(1), wrap(2), || net.advance(Duration::from_nanos(300)));
+}
+
+#[test]
+fn shared_memory() {
+    let directory = std::env::temp_dir().join(format!("dunlin-contract-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let open = |name| {
+        let mut config = ShmConfig::named(ShmName::new(name).unwrap());
+        config.directory.clone_from(&directory);
+        (config.queue_len, config.bulk_buffers) = (256, 256);
+        ShmTransport::new(&config).unwrap()
+    };
+    transport_keeps_its_promises(open("a"), open("b"), || {});
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn udp() {
+    for (gso, coalesce) in [(Offload::Auto, Coalesce::Fill), (Offload::Off, Coalesce::Off)] {
+        // A host without IPv6 has no `::1`.
+        let locals = ["127.0.0.1:0", "[::1]:0"].into_iter().filter(|local| UdpSocket::bind(local).is_ok());
+        for local in locals {
+            let config = UdpConfig::new(local.parse().unwrap());
+            let bind = || {
+                let mut config = config.clone();
+                (config.gso, config.gro, config.coalesce) = (gso, gso, coalesce);
+                UdpTransport::bind(config).unwrap()
+            };
+            transport_keeps_its_promises(bind(), bind(), || {});
+        }
+    }
 }
