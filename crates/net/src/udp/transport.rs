@@ -27,9 +27,9 @@ const QUEUED_PACKET_BYTES: usize = 2048;
 ///
 /// # The receive queue
 /// The kernel bounds the queue by bytes of its own memory, not by packets. The length that this transport claims is what it
-/// was granted (`SO_RCVBUF`), divided by the larger part of what a lone packet can cost: its bytes, at most 2 KiB, and 1 KiB
-/// of bookkeeping. Small packets share datagrams and cost far less. Where packets may be longer than 2 KiB (on loopback) a
-/// queue that is full of long ones holds fewer than claimed: about a third to a fifth. Claim another length with
+/// was granted (twice the `SO_RCVBUF` asked for), divided by what a lone packet can cost: its bytes, counted as 2 KiB at most,
+/// and 1 KiB of bookkeeping. Small packets share datagrams and cost far less. Where packets may be longer than 2 KiB (on
+/// loopback), a queue full of the longest holds about a third of what is claimed. Claim another length with
 /// [`UdpConfig::rx_queue_len`] where that matters. What the kernel drops is counted in
 /// [`TransportCounters::rx_dropped_kernel`], in datagrams.
 ///
