@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::shm::bytes::copy_racing;
+use crate::shm::bytes::{read_shared, write_shared};
 use crate::shm::layout::{CELL_PAYLOAD, INLINE_BYTES_MAX};
 
 /// What a packet that lies in its cell has in place of the number of a bulk buffer.
@@ -111,8 +111,8 @@ impl<'a> Cell<'a> {
         // SAFETY: both parts end within the cell, as just checked.
         unsafe {
             let to = self.start.as_ptr().add(CELL_PAYLOAD);
-            copy_racing(header.as_ptr(), to, header.len());
-            copy_racing(payload.as_ptr(), to.add(header.len()), payload.len());
+            write_shared(header, to);
+            write_shared(payload, to.add(header.len()));
         }
     }
 
@@ -130,9 +130,9 @@ impl<'a> Cell<'a> {
         // SAFETY: both lengths lie in the cell and in `to`.
         unsafe {
             let from = self.start.as_ptr().add(CELL_PAYLOAD);
-            copy_racing(from, to.as_mut_ptr(), 48);
+            read_shared(from, &mut to[..48]);
             if len > 48 {
-                copy_racing(from.add(48), to.as_mut_ptr().add(48), INLINE_BYTES_MAX - 48);
+                read_shared(from.add(48), &mut to[48..]);
             }
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::addr::{SHM_NAME_BYTES_MAX, ShmName};
-use crate::shm::bytes::{SharedBytes, copy_racing};
+use crate::shm::bytes::{SharedBytes, write_shared};
 use crate::shm::cell::Cell;
 use crate::shm::intent::Intent;
 use crate::shm::layout::{CELL_BYTES, Layout, MAGIC, Sizes, VERSION, header, slot};
@@ -197,8 +197,8 @@ impl Region {
         let to = self.bulk_start(index, header.len() + payload.len()).as_ptr();
         // SAFETY: `bulk_start` checked that both parts end within the buffer.
         unsafe {
-            copy_racing(header.as_ptr(), to, header.len());
-            copy_racing(payload.as_ptr(), to.add(header.len()), payload.len());
+            write_shared(header, to);
+            write_shared(payload, to.add(header.len()));
         }
     }
 

@@ -181,14 +181,14 @@ impl Sender {
     }
 
     #[inline]
-    fn set_intent(&self, word: u64) {
+    pub(crate) fn set_intent(&self, word: u64) {
         // Release: who sees an intent, or none, sees what was published under the one before.
         self.region.intent(self.slot).store(word, Ordering::Release);
     }
 
     /// Says that nothing reserved is left unpublished.
     #[inline]
-    pub(crate) fn clear_intent(&self) {
+    fn clear_intent(&self) {
         self.set_intent(Intent::NONE);
     }
 }
