@@ -295,36 +295,6 @@ fn sleepers_in_two_processes_wake_each_other() {
     assert!(server.counters().waits > 0);
 }
 
-/// Each packet of one thread wakes the other, tens of thousands of times: a lost wake-up would last for ever.
-#[test]
-fn no_wake_up_is_lost_between_threads() {
-    const ROUNDS: u64 = 20_000;
-    let dir = Dir::new("threads");
-    let mut a = dir.endpoint("a");
-    let mut b = dir.endpoint("b");
-    let to_b = a.resolve(&addr("b")).unwrap();
-    let to_a = b.resolve(&addr("a")).unwrap();
-    let receive = |at: &mut ShmTransport| {
-        let before = Instant::now();
-        while at.rx_burst() == 0 {
-            at.wait(PATIENCE);
-            assert!(before.elapsed() < PATIENCE, "a wake-up was lost");
-        }
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            for _ in 0..ROUNDS {
-                receive(&mut b);
-                b.tx_burst(&[TxPacket { route: to_a, header: b"pong", payload: &[] }]);
-            }
-        });
-        for _ in 0..ROUNDS {
-            a.tx_burst(&[TxPacket { route: to_b, header: b"ping", payload: &[] }]);
-            receive(&mut a);
-        }
-    });
-}
-
 #[test]
 fn a_waker_ends_this_wait_or_the_next_and_outlives_its_endpoint() {
     let dir = Dir::new("waker");

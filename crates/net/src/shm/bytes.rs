@@ -100,16 +100,21 @@ mod imp {
             if len > SHORT_MAX {
                 asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
                     options(nostack, preserves_flags));
-            } else if len >= 16 {
+            } else if len > 64 {
                 let mut at = 0;
                 while at + 16 <= len {
                     move_16(from.add(at), to.add(at));
                     at += 16;
                 }
-                if at < len {
-                    // The last move overlaps the one before, so that no length needs a tail of bytes.
-                    move_16(from.add(len - 16), to.add(len - 16));
+                // The last move overlaps the one before, here and below, so that no length needs a tail of bytes.
+                move_16(from.add(len - 16), to.add(len - 16));
+            } else if len >= 16 {
+                move_16(from, to);
+                if len > 32 {
+                    move_16(from.add(16), to.add(16));
+                    move_16(from.add(len - 32), to.add(len - 32));
                 }
+                move_16(from.add(len - 16), to.add(len - 16));
             } else if len >= 8 {
                 move_8(from, to);
                 move_8(from.add(len - 8), to.add(len - 8));

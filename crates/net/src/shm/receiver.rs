@@ -82,14 +82,20 @@ impl Receiver {
         if !self.consumed.is_empty() {
             return self.rx_around_holes(senders, counters);
         }
-        let before = self.head;
+        let cells = self.region.cells();
+        let (mut head, mut bytes) = (self.head, 0);
         for _ in 0..RX_BURST {
-            if !self.take_if_published(self.head, senders, counters) {
-                break;
+            let cell = cells.of(head);
+            let Some(published) = cell.published(head) else { break };
+            match self.burst.take(&self.region, &mut self.sources, senders, cell, published) {
+                Some(len) => bytes += len,
+                None => counters.rx_dropped_malformed += 1,
             }
-            self.head = self.head.wrapping_add(1);
+            head = head.wrapping_add(1);
         }
-        if self.head != before {
+        if head != self.head {
+            self.head = head;
+            counters.rx_bytes += bytes as u64;
             return self.end_burst(counters);
         }
         self.empty_polls += 1;
@@ -101,7 +107,6 @@ impl Receiver {
     }
 
     /// Takes the packet of `ticket` into the burst, or drops it if it is malformed; false if it is not published.
-    #[inline]
     fn take_if_published(&mut self, ticket: u64, senders: &impl Senders, counters: &mut TransportCounters) -> bool {
         let cell = self.region.cell(ticket);
         let Some(published) = cell.published(ticket) else { return false };
