@@ -1,0 +1,5 @@
+//! How figures are taken.
+
+mod spread;
+
+pub use spread::{RUNS, Spread};

@@ -1,0 +1,4 @@
+//! The `dunlin` command.
+#![forbid(unsafe_code)]
+
+fn main() {}
