@@ -69,6 +69,14 @@ pub enum BenchError {
         /// What is wrong.
         why: String,
     },
+    /// An RPC system that is compared with failed.
+    #[error("{system}: {why}")]
+    OtherSystem {
+        /// Its name.
+        system: &'static str,
+        /// What it says.
+        why: String,
+    },
     /// A measurement finished without a single sample.
     #[error("{what} gave no sample: the run was too short or nothing came back")]
     NoSamples {

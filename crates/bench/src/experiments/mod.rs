@@ -1,5 +1,8 @@
 //! The experiments, one file each, and the roles their processes play.
 
+#[cfg(feature = "peers")]
+mod rpc_peers;
+
 use std::process::ExitCode;
 
 use crate::BenchError;
@@ -30,10 +33,24 @@ pub struct Outcome {
 }
 
 /// Every experiment, in the order of `bench list`.
-pub const ALL: &[Experiment] = &[];
+pub const ALL: &[Experiment] = &[
+    #[cfg(feature = "peers")]
+    Experiment {
+        name: "rpc-peers",
+        paper: "beyond the paper",
+        about: "the same 32 B echo with tonic (gRPC) and tarpc over loopback TCP",
+        run: rpc_peers::run,
+    },
+];
 
 /// Every role a process of an experiment can play.
-const ROLES: &[Entry] = &[Entry::of::<BusyNeighbour>()];
+const ROLES: &[Entry] = &[
+    Entry::of::<BusyNeighbour>(),
+    #[cfg(feature = "peers")]
+    Entry::of::<rpc_peers::OtherClient>(),
+    #[cfg(feature = "peers")]
+    Entry::of::<rpc_peers::OtherServer>(),
+];
 
 /// Is a process of an experiment. The program calls this when its first argument is [`peer::ARGUMENT`].
 pub fn serve_peer() -> ExitCode {
