@@ -1,0 +1,170 @@
+//! [`UdpTransport`]: the [`Transport`] made of the parts beside this file.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::addr::Addr;
+use crate::clock::Clock;
+use crate::error::NetError;
+use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+
+use super::Link;
+use super::config::UdpConfig;
+use super::frame::LENGTH_BYTES;
+use super::open::open;
+use super::routes::Routes;
+use super::rx::Rx;
+use super::sockaddr::SockAddr;
+use super::tx::Tx;
+use super::wake::Wake;
+
+/// What the kernel charges the receive buffer for a datagram besides its bytes, rounded up: 768 bytes are usual.
+const DATAGRAM_OVERHEAD_BYTES: usize = 1024;
+/// Length of packet on which [`UdpTransport::rx_queue_len`](Transport::rx_queue_len) counts, where packets may be longer.
+const QUEUED_PACKET_BYTES: usize = 2048;
+
+/// Packets over one UDP socket. See the [module](super) for how, and [`UdpConfig`] for the settings.
+///
+/// # The receive queue
+/// The kernel bounds the queue by bytes of its own memory, not by packets. The length that this transport claims is what it
+/// was granted (`SO_RCVBUF`), divided by the larger part of what a lone packet can cost: its bytes, at most 2 KiB, and 1 KiB
+/// of bookkeeping. Small packets share datagrams and cost far less. Where packets may be longer than 2 KiB (on loopback) a
+/// queue that is full of long ones holds fewer than claimed: about a third to a fifth. Claim another length with
+/// [`UdpConfig::rx_queue_len`] where that matters. What the kernel drops is counted in
+/// [`TransportCounters::rx_dropped_kernel`], in datagrams.
+///
+/// # Peers that are gone
+/// A host answers packets to a port where nobody listens with an ICMP message, which the kernel gives to the sender. Then
+/// [`Transport::peer_health`] says [`PeerHealth::Dead`] until a packet comes from there. It is a hint: such messages may be
+/// filtered, and whoever sees the traffic can forge them.
+pub struct UdpTransport {
+    link: Link,
+    tx: Tx,
+    rx: Rx,
+    wake: Wake,
+    clock: Clock,
+    local: SocketAddr,
+    mtu: usize,
+    rx_queue_len: usize,
+}
+
+impl UdpTransport {
+    /// Opens a socket at `config.addr`.
+    ///
+    /// # Errors
+    /// [`NetError::InUse`] if the port is taken, [`NetError::BadSetting`] for an `mtu` out of range, [`NetError::Io`] if the
+    /// system refuses the address or the socket.
+    pub fn bind(config: UdpConfig) -> Result<Self, NetError> {
+        let datagram_bytes = config.datagram_bytes()?;
+        let mtu = datagram_bytes - LENGTH_BYTES;
+        let opened = open(&config)?;
+        let estimate = opened.recv_buffer_bytes / (mtu.min(QUEUED_PACKET_BYTES) + DATAGRAM_OVERHEAD_BYTES);
+        Ok(UdpTransport {
+            link: Link {
+                socket: opened.socket,
+                routes: Routes::new(config.routes_max),
+                counters: TransportCounters::default(),
+            },
+            tx: Tx::new(datagram_bytes, config.coalesce, opened.gso),
+            rx: Rx::new(mtu),
+            wake: Wake::new()?,
+            clock: Clock::new(),
+            local: opened.local,
+            mtu,
+            rx_queue_len: config.rx_queue_len.unwrap_or(estimate).max(1),
+        })
+    }
+
+    /// Checks that `addr` is of the family of this socket.
+    fn reachable(&self, addr: &Addr) -> Result<SocketAddr, NetError> {
+        match addr {
+            Addr::Udp(udp) if udp.is_ipv4() == self.local.is_ipv4() => Ok(*udp),
+            Addr::Udp(_) | Addr::Shm(_) | Addr::Node(_) => {
+                let transport = if self.local.is_ipv4() { "UDP on IPv4" } else { "UDP on IPv6" };
+                Err(NetError::WrongKind { addr: addr.clone(), transport })
+            }
+        }
+    }
+}
+
+impl Transport for UdpTransport {
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn rx_queue_len(&self) -> usize {
+        self.rx_queue_len
+    }
+
+    fn local_addr(&self) -> Addr {
+        Addr::Udp(self.local)
+    }
+
+    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
+        let addr = self.reachable(addr)?;
+        self.link.routes.resolve(addr)
+    }
+
+    fn release(&mut self, route: Route) {
+        self.tx.flush(&mut self.link);
+        self.link.routes.release(route);
+    }
+
+    fn peer_health(&mut self, route: Route) -> PeerHealth {
+        match self.link.routes.get(route) {
+            Some(peer) if peer.refused => PeerHealth::Dead,
+            _ => PeerHealth::Unknown,
+        }
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
+        self.tx.burst(&mut self.link, packets);
+    }
+
+    #[inline]
+    fn tx_flush(&mut self) {
+        self.tx.flush(&mut self.link);
+    }
+
+    fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError> {
+        let to = SockAddr::from(self.reachable(addr)?);
+        self.tx.stray(&mut self.link, packet, &to);
+        Ok(())
+    }
+
+    #[inline]
+    fn rx_burst(&mut self) -> usize {
+        self.rx.burst(&mut self.link)
+    }
+
+    #[inline]
+    fn rx_packet(&self, i: usize) -> RxPacket<'_> {
+        self.rx.packet(i)
+    }
+
+    fn rx_source(&self, i: usize) -> Option<Addr> {
+        self.rx.source(i).map(Addr::Udp)
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        self.tx_flush();
+        if !self.rx.has_leftovers() {
+            self.link.counters.waits += 1;
+            self.wake.wait(self.link.socket.fd(), timeout);
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.wake.waker()
+    }
+
+    fn counters(&self) -> TransportCounters {
+        self.link.counters
+    }
+}
