@@ -5,6 +5,8 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use dunlin_net::NetError;
+use dunlin_rpc::msgbuf::AllocError;
+use dunlin_rpc::{CallError, ConnectError, EndpointError, RegisterError};
 
 /// Why an experiment, or a process of it, gave no result. A missed target is not an error.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +85,24 @@ pub enum BenchError {
         /// What was measured.
         what: &'static str,
     },
+    /// A response was not what the request asks for.
+    #[error("a response was wrong: this is a bug, figures would mean nothing")]
+    WrongEcho,
+    /// A call failed.
+    #[error("a call failed: {0}")]
+    Call(#[from] CallError),
+    /// A session did not open.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// An endpoint could not be made.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// A handler could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// A message buffer could not be had.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
     /// Packet I/O failed.
     #[error(transparent)]
     Net(#[from] NetError),

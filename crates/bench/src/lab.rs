@@ -62,6 +62,11 @@ impl Lab {
         Ok(Lab { settings, cores, launcher, bar, report: ReportBuilder::new(experiment), _neighbour: neighbour })
     }
 
+    /// The cores of servers and clients.
+    pub fn cores(&self) -> Cores {
+        self.cores
+    }
+
     /// Length of one measured run.
     pub fn run_length(&self) -> Duration {
         self.settings.run
@@ -75,6 +80,14 @@ impl Lab {
     /// Tells how many cases there will be, for the progress bar.
     pub fn expect_cases(&mut self, cases: usize) {
         self.bar.set_length((cases * self.settings.runs) as u64);
+    }
+
+    /// Starts a process that chooses its cores itself, for the length of `measured` and some slack.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`] if it cannot be started.
+    pub fn anywhere<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, BenchError> {
+        self.launcher.start(role, None, measured + SLACK)
     }
 
     /// Starts a process on the core of servers, for the length of `measured` and some slack.

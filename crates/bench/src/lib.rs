@@ -7,11 +7,13 @@
 //! [`peer::ARGUMENT`].
 #![forbid(unsafe_code)]
 
+pub mod echo;
 mod error;
 pub mod experiments;
 pub mod lab;
 pub mod measure;
 pub mod peer;
 pub mod report;
+mod roles;
 
 pub use error::BenchError;

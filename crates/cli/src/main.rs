@@ -23,6 +23,7 @@ const EXIT_USAGE: u8 = 2;
     after_help = "\
 Examples:
   dunlin demo                                 see what it does on this machine, in half a minute
+  dunlin echo serve shm:echo                  an echo server; call it with: dunlin echo call shm:echo
   dunlin bench run rpc-latency                repeat one experiment of the papers"
 )]
 struct Arguments {
@@ -32,6 +33,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(commands::demo::Arguments),
+    Echo(commands::echo::Arguments),
     Bench(commands::bench::Arguments),
 }
 
@@ -69,6 +72,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
 fn run(arguments: Arguments) -> Result<ExitCode> {
     let interrupt = signals::interrupt()?;
     match arguments.command {
+        Command::Demo(arguments) => commands::demo::run(arguments, interrupt),
+        Command::Echo(arguments) => commands::echo::run(arguments, interrupt),
         Command::Bench(arguments) => commands::bench::run(arguments, interrupt),
     }
 }

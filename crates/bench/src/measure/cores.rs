@@ -2,10 +2,12 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use serde::{Deserialize, Serialize};
+
 use crate::BenchError;
 
 /// The two processors of a pair of processes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cores {
     /// Where servers run.
     pub server: usize,

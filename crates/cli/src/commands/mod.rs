@@ -1,6 +1,8 @@
 //! The subcommands.
 
 pub mod bench;
+pub mod demo;
+pub mod echo;
 
 use std::time::Duration;
 
