@@ -14,13 +14,19 @@
 //! Start reading at [`transport`], which defines what all of them promise, then [`loopback`], the smallest implementation.
 
 pub mod addr;
+pub mod any;
 pub mod clock;
 pub mod error;
+pub mod fault;
+pub mod loopback;
+pub mod pcap;
 pub mod poll;
 pub mod shm;
 pub mod transport;
+pub mod udp;
 
 pub use addr::{Addr, ShmName};
+pub use any::AnyTransport;
 pub use clock::Clock;
 pub use error::NetError;
 pub use poll::PollPolicy;

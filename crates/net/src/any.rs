@@ -1,0 +1,161 @@
+//! One transport type for every kind of address, chosen when it is opened.
+//!
+//! A program that takes its address from the command line uses this; each call costs one predictable branch.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::addr::Addr;
+use crate::error::NetError;
+use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use crate::udp::{UdpConfig, UdpTransport};
+
+/// A transport of any kind that an [`Addr`] can name on the command line.
+pub enum AnyTransport {
+    /// Kernel UDP.
+    Udp(Box<UdpTransport>),
+}
+
+/// Calls the same method of whichever transport it is.
+macro_rules! each {
+    ($any:expr, $transport:ident => $call:expr) => {
+        match $any {
+            AnyTransport::Udp($transport) => $call,
+        }
+    };
+}
+
+impl AnyTransport {
+    /// Opens a transport that others reach at `addr`.
+    ///
+    /// # Errors
+    /// As the transport of that kind; [`NetError::WrongKind`] for addresses that mean something only inside one process.
+    pub fn bind(addr: &Addr) -> Result<Self, NetError> {
+        match addr {
+            Addr::Udp(addr) => Ok(AnyTransport::Udp(Box::new(UdpTransport::bind(UdpConfig::new(*addr))?))),
+            Addr::Shm(_) | Addr::Node(_) => Err(wrong_kind(addr)),
+        }
+    }
+
+    /// Opens a transport at an address of the system's choice, from which `peer` can be reached.
+    ///
+    /// # Errors
+    /// As [`AnyTransport::bind`].
+    pub fn for_peer(peer: &Addr) -> Result<Self, NetError> {
+        match peer {
+            Addr::Udp(peer) => {
+                let local = match peer {
+                    SocketAddr::V4(v4) if v4.ip().is_loopback() => Ipv4Addr::LOCALHOST.into(),
+                    SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                    SocketAddr::V6(v6) if v6.ip().is_loopback() => Ipv6Addr::LOCALHOST.into(),
+                    SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+                };
+                AnyTransport::bind(&Addr::Udp(SocketAddr::new(local, 0)))
+            }
+            Addr::Shm(_) | Addr::Node(_) => Err(wrong_kind(peer)),
+        }
+    }
+}
+
+fn wrong_kind(addr: &Addr) -> NetError {
+    NetError::WrongKind { addr: addr.clone(), transport: "UDP" }
+}
+
+impl Transport for AnyTransport {
+    #[inline]
+    fn mtu(&self) -> usize {
+        each!(self, t => t.mtu())
+    }
+
+    fn rx_queue_len(&self) -> usize {
+        each!(self, t => t.rx_queue_len())
+    }
+
+    fn local_addr(&self) -> Addr {
+        each!(self, t => t.local_addr())
+    }
+
+    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
+        each!(self, t => t.resolve(addr))
+    }
+
+    fn release(&mut self, route: Route) {
+        each!(self, t => t.release(route))
+    }
+
+    fn peer_health(&mut self, route: Route) -> PeerHealth {
+        each!(self, t => t.peer_health(route))
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
+        each!(self, t => t.tx_burst(packets))
+    }
+
+    #[inline]
+    fn tx_flush(&mut self) {
+        each!(self, t => t.tx_flush())
+    }
+
+    fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError> {
+        each!(self, t => t.tx_to(addr, packet))
+    }
+
+    #[inline]
+    fn rx_burst(&mut self) -> usize {
+        each!(self, t => t.rx_burst())
+    }
+
+    #[inline]
+    fn rx_packet(&self, i: usize) -> RxPacket<'_> {
+        each!(self, t => t.rx_packet(i))
+    }
+
+    #[inline]
+    fn rx_source(&self, i: usize) -> Option<Addr> {
+        each!(self, t => t.rx_source(i))
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        each!(self, t => t.now())
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        each!(self, t => t.wait(timeout))
+    }
+
+    fn waker(&self) -> Waker {
+        each!(self, t => t.waker())
+    }
+
+    fn counters(&self) -> TransportCounters {
+        each!(self, t => t.counters())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_address_is_chosen_for_the_peer() {
+        let mut server = AnyTransport::bind(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut client = AnyTransport::for_peer(&server.local_addr()).unwrap();
+        let route = client.resolve(&server.local_addr()).unwrap();
+        client.tx_burst(&[TxPacket { route, header: b"he", payload: b"llo" }]);
+        client.tx_flush();
+        let start = server.now();
+        while server.rx_burst() == 0 {
+            assert!(server.now() - start < 5_000_000_000, "nothing arrived");
+        }
+        assert_eq!(server.rx_packet(0).bytes(), Some(b"hello".as_slice()));
+        assert_eq!(server.rx_source(0), Some(client.local_addr()));
+
+        let Addr::Udp(anywhere) = AnyTransport::for_peer(&"udp://192.0.2.1:9".parse().unwrap()).unwrap().local_addr() else {
+            panic!("not UDP")
+        };
+        assert!(anywhere.ip().is_unspecified());
+        assert!(matches!(AnyTransport::bind(&Addr::Node(1)), Err(NetError::WrongKind { .. })));
+    }
+}

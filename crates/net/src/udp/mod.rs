@@ -1,0 +1,80 @@
+//! Datagrams over kernel UDP, IPv4 and IPv6, with segmentation and receive offload.
+//!
+//! A system call for every datagram costs about 2 us for both ends together, however small the datagram; so batching by
+//! destination is the whole game. Three things batch, each of which can be switched off in [`UdpConfig`]:
+//!
+//! - small packets to one destination share a datagram ([`Coalesce`]; FaSST's coalescing);
+//! - datagrams to one destination leave in one system call and pass the kernel as one (`UDP_SEGMENT`);
+//! - datagrams of one sender are received in one system call (`UDP_GRO`).
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `frame` | the format of a datagram |
+//! | `train`, `tx` | packing packets into trains of datagrams; sending them |
+//! | `rx` | receiving, and splitting into packets |
+//! | `routes` | peers: destination by route, route by source |
+//! | `open`, `socket`, `control`, `sockaddr`, `wake` | system calls behind safe functions |
+//! | [`raw`] | what the bare system calls can do: the floor that benchmarks compare with |
+//!
+//! # Datagram format
+//! A datagram is one or more frames, each a packet of the [`Transport`](crate::Transport) behind its length.
+//!
+//! ```text
+//! datagram := frame+ padding
+//! frame    := length: u16, little-endian, not 0 · that many bytes
+//! padding  := nothing, or one byte, or 0: u16 and then any bytes
+//! ```
+//!
+//! The length lets several small packets to one destination share a datagram. The padding lets datagrams of different lengths
+//! leave in one system call: segmentation offload cuts its input into segments of one size (only the last may be shorter).
+//! Senders fill padding with zeros; receivers do not look at it. A packet without any byte cannot be sent: it is dropped and
+//! counted as an error of the caller.
+//!
+//! A datagram without any frame, a frame that runs past the end, or one longer than the receiver's own largest packet is
+//! malformed: the frames before it are delivered, the rest of the datagram is dropped, and one is counted.
+
+mod config;
+mod control;
+mod frame;
+mod open;
+pub mod raw;
+mod routes;
+mod rx;
+mod sockaddr;
+mod socket;
+mod train;
+mod transport;
+mod tx;
+mod wake;
+
+pub use config::{Coalesce, Offload, UdpConfig};
+pub use transport::UdpTransport;
+
+use crate::transport::TransportCounters;
+
+use routes::Routes;
+use socket::Socket;
+
+/// Errors taken off the socket's queue at a time.
+const ERRORS_MAX: usize = 64;
+
+/// What sending and receiving share.
+struct Link {
+    socket: Socket,
+    routes: Routes,
+    counters: TransportCounters,
+}
+
+impl Link {
+    /// Takes errors that the network reported for earlier datagrams, notes the peers that refuse, and says how many there were.
+    #[cold]
+    fn take_errors(&mut self) -> usize {
+        for taken in 0..ERRORS_MAX {
+            let Some(error) = self.socket.take_error() else { return taken };
+            if let (true, Some(to)) = (error.refused, error.to) {
+                self.routes.on_refused(to);
+            }
+        }
+        ERRORS_MAX
+    }
+}

@@ -1,0 +1,107 @@
+//! Opening the socket: options, buffers, and errors that say what to do.
+
+use std::io;
+use std::mem::size_of;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+
+use socket2::{Domain, Protocol, Type};
+
+use crate::addr::Addr;
+use crate::error::NetError;
+
+use super::config::{Offload, UdpConfig};
+use super::socket::Socket;
+
+/// An open socket and what the kernel granted it.
+pub(super) struct Opened {
+    pub(super) socket: Socket,
+    pub(super) local: SocketAddr,
+    /// Receive buffer in the kernel's accounting, which charges each datagram for its bookkeeping too.
+    pub(super) recv_buffer_bytes: usize,
+    /// Segmentation offload, if asked for and known to the kernel.
+    pub(super) gso: Offload,
+}
+
+/// Opens and binds a socket.
+pub(super) fn open(config: &UdpConfig) -> Result<Opened, NetError> {
+    let addr = Addr::Udp(config.addr);
+    let failed = |doing: &str| {
+        let doing = format!("{doing} for {addr}");
+        move |source| NetError::Io { doing, source }
+    };
+    let domain = Domain::for_address(config.addr);
+    // socket2 opens every socket with O_CLOEXEC.
+    let inner = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(failed("opening a socket"))?;
+    inner.set_nonblocking(true).map_err(failed("making the socket non-blocking"))?;
+    if config.addr.is_ipv6() {
+        inner.set_only_v6(true).map_err(failed("setting IPV6_V6ONLY"))?;
+    }
+    inner.bind(&config.addr.into()).map_err(|source| bind_error(&addr, source))?;
+    let local = inner.local_addr().map_err(failed("reading the local address"))?;
+    let Some(local) = local.as_socket() else {
+        return Err(failed("reading the local address")(io::ErrorKind::InvalidData.into()));
+    };
+
+    ask_buffer(&inner, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.recv_buffer_bytes)
+        .map_err(failed("sizing the buffers"))?;
+    ask_buffer(&inner, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.send_buffer_bytes)
+        .map_err(failed("sizing the buffers"))?;
+    let recv_buffer_bytes = inner.recv_buffer_size().map_err(failed("reading the buffer's size"))?;
+    report_errors(&inner, domain).map_err(failed("asking for reports of errors"))?;
+    set(&inner, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).map_err(failed("asking for the count of drops"))?;
+    if config.gro == Offload::Auto {
+        // A kernel without receive offload delivers datagrams one by one, which is as right and only slower.
+        let _ = set(&inner, libc::SOL_UDP, libc::UDP_GRO, 1);
+    }
+    let gso = if config.gso == Offload::Auto && knows_segmentation(&inner) { Offload::Auto } else { Offload::Off };
+    Ok(Opened { socket: Socket::new(inner), local, recv_buffer_bytes, gso })
+}
+
+/// Says why an address could not be bound.
+fn bind_error(addr: &Addr, source: io::Error) -> NetError {
+    let hint = match source.raw_os_error() {
+        Some(libc::EADDRINUSE) => return NetError::InUse { addr: addr.clone() },
+        Some(libc::EACCES) => " (ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one)",
+        Some(libc::EADDRNOTAVAIL) => " (no interface of this host has that address: see `ip address`)",
+        _ => "",
+    };
+    NetError::Io { doing: format!("binding {addr}{hint}"), source }
+}
+
+/// Asks for a buffer of `bytes`, past the system's limit where this process may.
+pub(super) fn ask_buffer(socket: &impl AsRawFd, force: libc::c_int, plain: libc::c_int, bytes: usize) -> io::Result<()> {
+    // The kernel doubles the number, for its bookkeeping.
+    let bytes = bytes.min(i32::MAX as usize / 2) as libc::c_int;
+    set(socket, libc::SOL_SOCKET, force, bytes).or_else(|_| set(socket, libc::SOL_SOCKET, plain, bytes))
+}
+
+/// Has the kernel keep the network's answers to our datagrams ("port unreachable") with the address that caused them, and
+/// ignore what the network says of its MTU: that is configured, so a forged report must not change it.
+fn report_errors(socket: &socket2::Socket, domain: Domain) -> io::Result<()> {
+    if domain == Domain::IPV6 {
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+    } else {
+        set(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+        set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
+    }
+}
+
+/// Whether the kernel has segmentation offload for UDP (Linux 4.18).
+fn knows_segmentation(socket: &socket2::Socket) -> bool {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointers are to a number and its length.
+    let rc =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, (&raw mut value).cast(), &mut len) };
+    rc == 0
+}
+
+/// Sets a numeric option of a socket.
+pub(super) fn set(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointer is to a number of that length.
+    let rc = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

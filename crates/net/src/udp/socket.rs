@@ -1,0 +1,196 @@
+//! The socket: opened with its options, then the few system calls of the packet path as safe functions.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+use arrayvec::ArrayVec;
+
+use super::control::{self, Control};
+use super::sockaddr::SockAddr;
+use super::train::TRAIN_DATAGRAMS_MAX;
+
+/// A non-blocking, unconnected UDP socket.
+pub(super) struct Socket {
+    inner: socket2::Socket,
+}
+
+/// A datagram that was received, or several of one size from one sender that the kernel joined.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival {
+    /// Who sent it; `None` if the kernel gave no address of IPv4 or IPv6.
+    pub(super) from: Option<SocketAddr>,
+    /// Bytes received.
+    pub(super) len: usize,
+    /// Bytes of every joined datagram but the last. Never 0.
+    pub(super) segment: usize,
+    /// Datagrams that the kernel has dropped at this socket since it was opened (wrapping), if it says so.
+    pub(super) drops: Option<u32>,
+    /// Whether the buffer was too short for it.
+    pub(super) truncated: bool,
+}
+
+/// An error that the network reported for an earlier send.
+pub(super) struct SendError {
+    /// Where that datagram was to go.
+    pub(super) to: Option<SocketAddr>,
+    /// Whether the host said that nobody listens at the port.
+    pub(super) refused: bool,
+}
+
+impl Socket {
+    /// Wraps a socket whose options are set.
+    pub(super) fn new(inner: socket2::Socket) -> Self {
+        Socket { inner }
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.inner.as_raw_fd()
+    }
+
+    /// Sends one datagram: the least work there is.
+    #[inline]
+    pub(super) fn send_to(&self, bytes: &[u8], to: &SockAddr) -> io::Result<()> {
+        // SAFETY: both pointers go with the lengths of what they point at.
+        let sent = unsafe { libc::sendto(self.fd(), bytes.as_ptr().cast(), bytes.len(), 0, to.as_ptr(), to.len()) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Sends the bytes of `slices` as datagrams of `segment` bytes (the last may be shorter), or as one without it.
+    pub(super) fn send_slices(&self, slices: &[IoSlice<'_>], to: &SockAddr, segment: Option<u16>) -> io::Result<()> {
+        let mut header = message_to(slices, to);
+        let mut room;
+        if let Some(segment) = segment {
+            room = Control::segment(segment);
+            room.attach(&mut header);
+        }
+        // SAFETY: the header points at slices, address and control room that outlive the call; the kernel only reads them.
+        let sent = unsafe { libc::sendmsg(self.fd(), &header, 0) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Sends each element of `datagrams` as one, and says how many left. At most [`TRAIN_DATAGRAMS_MAX`] are tried.
+    pub(super) fn send_each(&self, datagrams: &[&[IoSlice<'_>]], to: &SockAddr) -> io::Result<usize> {
+        let mut headers: ArrayVec<libc::mmsghdr, TRAIN_DATAGRAMS_MAX> = ArrayVec::new();
+        for slices in datagrams.iter().take(TRAIN_DATAGRAMS_MAX) {
+            headers.push(libc::mmsghdr { msg_hdr: message_to(slices, to), msg_len: 0 });
+        }
+        // SAFETY: as in `send_slices`, for each header; the kernel writes nothing but msg_len.
+        let sent = unsafe { libc::sendmmsg(self.fd(), headers.as_mut_ptr(), headers.len() as u32, 0) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+
+    /// Takes one arrival into `buffer`; [`io::ErrorKind::WouldBlock`] if there is none.
+    #[inline]
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Arrival> {
+        let mut from = SockAddr::empty();
+        let mut room = Control::<{ control::RECEIVE_BYTES }>::empty();
+        let mut slice = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let mut header = message_from(&mut slice, &mut from);
+        room.attach(&mut header);
+        // SAFETY: the header points at a buffer, address and control room of the lengths given, all exclusively ours.
+        let len = unsafe { libc::recvmsg(self.fd(), &mut header, 0) };
+        if len < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call above filled the header in; the room is alive.
+        Ok(unsafe { arrival(&header, from, len as usize) })
+    }
+
+    /// Takes up to `N` arrivals, each into a buffer of its own, and says how many.
+    pub(super) fn receive_many<const N: usize>(
+        &self,
+        buffers: [&mut [u8]; N],
+        arrivals: &mut ArrayVec<Arrival, N>,
+    ) -> io::Result<()> {
+        arrivals.clear();
+        let mut from = [SockAddr::empty(); N];
+        let mut rooms = [const { Control::<{ control::RECEIVE_BYTES }>::empty() }; N];
+        let mut slices = buffers.map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() });
+        let mut headers: ArrayVec<libc::mmsghdr, N> = ArrayVec::new();
+        for ((slice, from), room) in slices.iter_mut().zip(&mut from).zip(&mut rooms) {
+            let mut msg_hdr = message_from(slice, from);
+            room.attach(&mut msg_hdr);
+            headers.push(libc::mmsghdr { msg_hdr, msg_len: 0 });
+        }
+        // SAFETY: as in `receive`, for each header.
+        let count = unsafe { libc::recvmmsg(self.fd(), headers.as_mut_ptr(), N as u32, 0, std::ptr::null_mut()) };
+        if count < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for (header, from) in headers.iter().zip(from).take(count as usize) {
+            // SAFETY: the call above filled this header in; its room is alive.
+            arrivals.push(unsafe { arrival(&header.msg_hdr, from, header.msg_len as usize) });
+        }
+        Ok(())
+    }
+
+    /// Takes one entry off the queue of errors, if there is one.
+    pub(super) fn take_error(&self) -> Option<SendError> {
+        let mut to = SockAddr::empty();
+        let mut room = Control::<{ control::ERROR_BYTES }>::empty();
+        let mut slice = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut header = message_from(&mut slice, &mut to);
+        room.attach(&mut header);
+        // SAFETY: as in `receive`; the buffer has no bytes.
+        if unsafe { libc::recvmsg(self.fd(), &mut header, libc::MSG_ERRQUEUE) } < 0 {
+            return None;
+        }
+        to.set_len(header.msg_namelen);
+        let mut refused = false;
+        // SAFETY: the call above filled the header in; the room is alive.
+        unsafe {
+            control::each(&header, |level, kind, data| {
+                let is_error = matches!((level, kind), (libc::IPPROTO_IP, libc::IP_RECVERR))
+                    || matches!((level, kind), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR));
+                // The first field of a sock_extended_err is the error number.
+                refused |= is_error && control::number(data) == Some(libc::ECONNREFUSED as u32);
+            });
+        }
+        Some(SendError { to: to.to_std(), refused })
+    }
+}
+
+/// A header for sending `slices` to `to`; valid while both are.
+fn message_to(slices: &[IoSlice<'_>], to: &SockAddr) -> libc::msghdr {
+    // SAFETY: plain integers and pointers, for which zero is a value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = to.as_ptr().cast_mut().cast();
+    header.msg_namelen = to.len();
+    // IoSlice has the layout of iovec on Unix.
+    header.msg_iov = slices.as_ptr().cast_mut().cast();
+    header.msg_iovlen = slices.len() as _;
+    header
+}
+
+/// A header for receiving into `slice`, and the sender's address into `from`; valid while both are.
+fn message_from(slice: &mut libc::iovec, from: &mut SockAddr) -> libc::msghdr {
+    // SAFETY: as above.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = from.as_mut_ptr().cast();
+    header.msg_namelen = from.len();
+    header.msg_iov = slice;
+    header.msg_iovlen = 1;
+    header
+}
+
+/// Reads what the kernel filled in.
+///
+/// # Safety
+/// As [`control::each`].
+unsafe fn arrival(header: &libc::msghdr, mut from: SockAddr, len: usize) -> Arrival {
+    from.set_len(header.msg_namelen);
+    let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
+    let mut arrival = Arrival { from: from.to_std(), len, segment: len.max(1), drops: None, truncated };
+    if header.msg_controllen > 0 {
+        // SAFETY: passed on.
+        unsafe {
+            control::each(header, |level, kind, data| match (level, kind, control::number(data)) {
+                (libc::SOL_UDP, libc::UDP_GRO, Some(segment)) => arrival.segment = (segment as usize).max(1),
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, drops) => arrival.drops = drops,
+                _ => {}
+            });
+        }
+    }
+    arrival
+}

@@ -1,0 +1,290 @@
+//! A train of datagrams: packets to one destination, packed so that one system call sends them all.
+//!
+//! Small packets are copied into the train, so they may wait in it for more. Large payloads are only noted, in a [`Borrowed`]
+//! whose lifetime ends with the burst: no reference to the caller's memory can outlive `tx_burst`.
+//!
+//! The first datagram that is complete sets the segment size. Later ones are padded to it, or end the train if that would
+//! waste too much.
+
+use std::io::IoSlice;
+
+use arrayvec::ArrayVec;
+
+use crate::transport::{Route, TxPacket};
+
+use super::config::Coalesce;
+use super::frame::LENGTH_BYTES;
+
+/// Bytes of a whole train: what one IP packet carries at most, less the headers of IPv6 and UDP.
+pub(super) const TRAIN_BYTES_MAX: usize = 65_535 - 40 - 8;
+/// Datagrams of a train: the kernel's limit for one send with segmentation offload (128 since Linux 6.9, 64 before).
+pub(super) const TRAIN_DATAGRAMS_MAX: usize = 64;
+/// Payloads up to this length are copied: handing the kernel two more slices costs more.
+const COPY_BYTES_MAX: usize = 2048;
+/// Payloads that can be noted; further ones are copied.
+const BORROWED_MAX: usize = 64;
+/// Slices that make up a train at most: each noted payload has copied bytes before it, and some stand at the end.
+const SLICES_MAX: usize = 2 * BORROWED_MAX + 1;
+/// A datagram is padded to the segment size if that adds at most one part in so many.
+const PADDING_SHARE: usize = 4;
+
+/// Payloads of the current burst that stand in a train without having been copied: each with its place among the copied bytes.
+#[derive(Default)]
+pub(super) struct Borrowed<'a>(ArrayVec<(usize, &'a [u8]), BORROWED_MAX>);
+
+/// The bytes of a train, in order.
+pub(super) type Slices<'a> = ArrayVec<IoSlice<'a>, SLICES_MAX>;
+
+/// What a datagram of a train carries, for the counters.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Load {
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+}
+
+/// Whether a packet was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Fit {
+    Taken,
+    /// The train has to leave first.
+    No,
+}
+
+/// Datagrams to one destination, the last of them still open.
+pub(super) struct Train {
+    route: Route,
+    loads: ArrayVec<Load, TRAIN_DATAGRAMS_MAX>,
+    /// Bytes of all datagrams, noted payloads included.
+    bytes: usize,
+    /// Where the open datagram begins.
+    open_at: usize,
+    /// Size of every datagram but the last; 0 while the first is open.
+    segment: usize,
+    copied: Box<[u8; TRAIN_BYTES_MAX]>,
+    copied_len: usize,
+    datagram_bytes: usize,
+    coalesce: Coalesce,
+}
+
+impl Train {
+    /// An empty train whose datagrams have at most `datagram_bytes`, which is at most [`TRAIN_BYTES_MAX`].
+    pub(super) fn new(datagram_bytes: usize, coalesce: Coalesce) -> Self {
+        assert!(datagram_bytes <= TRAIN_BYTES_MAX);
+        Train {
+            route: Route(0),
+            loads: ArrayVec::new(),
+            bytes: 0,
+            open_at: 0,
+            segment: 0,
+            copied: Box::new([0; TRAIN_BYTES_MAX]),
+            copied_len: 0,
+            datagram_bytes,
+            coalesce,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.loads.is_empty()
+    }
+
+    pub(super) fn route(&self) -> Route {
+        self.route
+    }
+
+    /// What each datagram carries.
+    pub(super) fn loads(&self) -> &[Load] {
+        &self.loads
+    }
+
+    /// Size of every datagram but the last, or of the only one, in bytes.
+    pub(super) fn segment(&self) -> usize {
+        if self.segment == 0 { self.bytes } else { self.segment }
+    }
+
+    /// Adds a packet of 1 to `datagram_bytes - 2` bytes. An empty train takes any such packet.
+    #[inline]
+    pub(super) fn push<'a>(&mut self, packet: &TxPacket<'a>, borrowed: &mut Borrowed<'a>) -> Fit {
+        let len = packet.len();
+        debug_assert!(len > 0 && len + LENGTH_BYTES <= self.datagram_bytes);
+        if self.is_empty() {
+            self.route = packet.route;
+            self.loads.push(Load::default());
+        } else if packet.route != self.route || !self.make_room(len + LENGTH_BYTES) {
+            return Fit::No;
+        }
+        self.copy(&(len as u16).to_le_bytes());
+        self.copy(packet.header);
+        if packet.payload.len() > COPY_BYTES_MAX && !borrowed.0.is_full() {
+            borrowed.0.push((self.copied_len, packet.payload));
+            self.bytes += packet.payload.len();
+        } else {
+            self.copy(packet.payload);
+        }
+        if let Some(load) = self.loads.last_mut() {
+            load.packets += 1;
+            load.bytes += len as u64;
+        }
+        Fit::Taken
+    }
+
+    /// Makes `need` bytes fit behind what is there, in the open datagram or in a new one.
+    #[inline]
+    fn make_room(&mut self, need: usize) -> bool {
+        let open = self.bytes - self.open_at;
+        let full = if self.segment == 0 { self.datagram_bytes } else { self.segment };
+        let joins = self.coalesce == Coalesce::Fill && open + need <= full && self.bytes + need <= TRAIN_BYTES_MAX;
+        joins || self.begin_datagram(need)
+    }
+
+    /// Closes the open datagram and opens one that will hold `need` bytes, if the train may go on.
+    fn begin_datagram(&mut self, need: usize) -> bool {
+        let open = self.bytes - self.open_at;
+        let segment = if self.segment == 0 { open } else { self.segment };
+        let padding = segment - open;
+        if need > segment
+            || padding > segment / PADDING_SHARE
+            || self.bytes + padding + need > TRAIN_BYTES_MAX
+            || self.loads.is_full()
+        {
+            return false;
+        }
+        self.segment = segment;
+        self.copied[self.copied_len..self.copied_len + padding].fill(0);
+        self.copied_len += padding;
+        self.bytes += padding;
+        self.open_at = self.bytes;
+        self.loads.push(Load::default());
+        true
+    }
+
+    #[inline]
+    fn copy(&mut self, from: &[u8]) {
+        self.copied[self.copied_len..self.copied_len + from.len()].copy_from_slice(from);
+        self.copied_len += from.len();
+        self.bytes += from.len();
+    }
+
+    /// The whole train, if all of it was copied.
+    #[inline]
+    pub(super) fn copied_only(&self, borrowed: &Borrowed<'_>) -> Option<&[u8]> {
+        borrowed.0.is_empty().then(|| &self.copied[..self.copied_len])
+    }
+
+    /// The bytes of the train, in order.
+    pub(super) fn slices<'a>(&'a self, borrowed: &Borrowed<'a>) -> Slices<'a> {
+        let mut slices = Slices::new();
+        let mut from = 0;
+        for &(at, payload) in &borrowed.0 {
+            // A noted payload has at least its length before it, so no slice is empty.
+            slices.push(IoSlice::new(&self.copied[from..at]));
+            slices.push(IoSlice::new(payload));
+            from = at;
+        }
+        if from < self.copied_len {
+            slices.push(IoSlice::new(&self.copied[from..self.copied_len]));
+        }
+        slices
+    }
+
+    /// Empties the train.
+    #[inline]
+    pub(super) fn clear(&mut self, borrowed: &mut Borrowed<'_>) {
+        borrowed.0.clear();
+        self.loads.clear();
+        self.bytes = 0;
+        self.open_at = 0;
+        self.segment = 0;
+        self.copied_len = 0;
+    }
+}
+
+impl Borrowed<'_> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(payload: &[u8]) -> TxPacket<'_> {
+        TxPacket { route: Route(3), header: &[], payload }
+    }
+
+    fn bytes(train: &Train, borrowed: &Borrowed<'_>) -> Vec<u8> {
+        train.slices(borrowed).iter().flat_map(|s| s.to_vec()).collect()
+    }
+
+    #[test]
+    fn small_packets_share_a_datagram() {
+        let mut train = Train::new(1472, Coalesce::Fill);
+        let mut borrowed = Borrowed::default();
+        for _ in 0..29 {
+            assert_eq!(train.push(&packet(&[7; 48]), &mut borrowed), Fit::Taken);
+        }
+        assert_eq!(train.loads().len(), 1);
+        assert_eq!(train.push(&packet(&[7; 48]), &mut borrowed), Fit::Taken);
+        assert_eq!((train.loads().len(), train.segment()), (2, 29 * 50));
+        assert!(train.copied_only(&borrowed).is_some());
+    }
+
+    #[test]
+    fn large_payloads_are_noted_and_stand_in_order() {
+        let mut train = Train::new(4000, Coalesce::Fill);
+        let payloads = [vec![1; 3900], vec![2; 3900], vec![3; 10]];
+        let mut borrowed = Borrowed::default();
+        let mut expected = Vec::new();
+        for payload in &payloads {
+            let header: &[u8] = &[9, 9];
+            assert_eq!(train.push(&TxPacket { route: Route(0), header, payload }, &mut borrowed), Fit::Taken);
+            expected.extend_from_slice(&(payload.len() as u16 + 2).to_le_bytes());
+            expected.extend_from_slice(header);
+            expected.extend_from_slice(payload);
+        }
+        assert!(train.copied_only(&borrowed).is_none());
+        assert_eq!(bytes(&train, &borrowed), expected);
+        assert_eq!((train.loads().len(), train.segment()), (3, 3904));
+    }
+
+    #[test]
+    fn padding_is_bounded() {
+        let mut train = Train::new(1472, Coalesce::Fill);
+        let payload = [1; 1470];
+        let mut borrowed = Borrowed::default();
+        for (len, fit) in [(1470, Fit::Taken), (1300, Fit::Taken), (1470, Fit::Taken), (800, Fit::Taken), (1470, Fit::No)] {
+            assert_eq!(train.push(&packet(&payload[..len]), &mut borrowed), fit, "{len}");
+        }
+        assert_eq!(bytes(&train, &borrowed).len(), 3 * 1472 + 802);
+        train.clear(&mut borrowed);
+        assert!(train.is_empty() && train.copied_only(&borrowed).is_some_and(<[u8]>::is_empty));
+    }
+
+    #[test]
+    fn limits_of_the_kernel_are_kept() {
+        let mut train = Train::new(TRAIN_BYTES_MAX, Coalesce::Off);
+        let mut borrowed = Borrowed::default();
+        let taken = (0..1000).take_while(|_| train.push(&packet(&[1]), &mut borrowed) == Fit::Taken).count();
+        assert_eq!(taken, TRAIN_DATAGRAMS_MAX);
+
+        for (datagram, payload) in [(9355, 9353), (1472, 1470), (9355, 3000), (9355, 48), (65_487, 3000)] {
+            let mut train = Train::new(datagram, Coalesce::Fill);
+            let payload = vec![1; payload];
+            let mut borrowed = Borrowed::default();
+            while train.push(&packet(&payload), &mut borrowed) == Fit::Taken {}
+            let total = bytes(&train, &borrowed).len();
+            assert!(total <= TRAIN_BYTES_MAX && total + 2 * datagram > TRAIN_BYTES_MAX, "{datagram}: {total}");
+        }
+    }
+
+    #[test]
+    fn another_destination_does_not_fit() {
+        let mut train = Train::new(1472, Coalesce::Fill);
+        let mut borrowed = Borrowed::default();
+        assert_eq!(train.push(&packet(&[1]), &mut borrowed), Fit::Taken);
+        let other = TxPacket { route: Route(4), ..packet(&[1]) };
+        assert_eq!(train.push(&other, &mut borrowed), Fit::No);
+    }
+}

@@ -1,0 +1,214 @@
+//! [`UdpTransport`]: the [`Transport`] made of the parts beside this file.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::addr::Addr;
+use crate::clock::Clock;
+use crate::error::NetError;
+use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+
+use super::Link;
+use super::config::UdpConfig;
+use super::frame::LENGTH_BYTES;
+use super::open::open;
+use super::routes::Routes;
+use super::rx::Rx;
+use super::sockaddr::SockAddr;
+use super::tx::Tx;
+use super::wake::Wake;
+
+/// What the kernel charges the receive buffer for a datagram besides its bytes, rounded up: 768 bytes are usual.
+const DATAGRAM_OVERHEAD_BYTES: usize = 1024;
+/// Length of packet on which [`UdpTransport::rx_queue_len`](Transport::rx_queue_len) counts, where packets may be longer.
+const QUEUED_PACKET_BYTES: usize = 2048;
+
+/// Packets over one UDP socket. See the [module](super) for how, and [`UdpConfig`] for the settings.
+///
+/// # The receive queue
+/// The kernel bounds the queue by bytes of its own memory, not by packets. The length that this transport claims is what it
+/// was granted (twice the `SO_RCVBUF` asked for), divided by what a lone packet can cost: its bytes, counted as 2 KiB at most,
+/// and 1 KiB of bookkeeping. Small packets share datagrams and cost far less. Where packets may be longer than 2 KiB (on
+/// loopback), a queue full of the longest holds about a third of what is claimed. Claim another length with
+/// [`UdpConfig::rx_queue_len`] where that matters. What the kernel drops is counted in
+/// [`TransportCounters::rx_dropped_kernel`], in datagrams.
+///
+/// # Peers that are gone
+/// A host answers packets to a port where nobody listens with an ICMP message, which the kernel gives to the sender. Then
+/// [`Transport::peer_health`] says [`PeerHealth::Dead`] until a packet comes from there. It is a hint: such messages may be
+/// filtered, and whoever sees the traffic can forge them.
+pub struct UdpTransport {
+    link: Link,
+    tx: Tx,
+    rx: Rx,
+    wake: Wake,
+    clock: Clock,
+    local: SocketAddr,
+    mtu: usize,
+    rx_queue_len: usize,
+}
+
+impl UdpTransport {
+    /// Opens a socket at `config.addr`.
+    ///
+    /// # Errors
+    /// [`NetError::InUse`] if the port is taken, [`NetError::BadSetting`] for an `mtu` out of range, [`NetError::Io`] if the
+    /// system refuses the address or the socket.
+    pub fn bind(config: UdpConfig) -> Result<Self, NetError> {
+        let datagram_bytes = config.datagram_bytes()?;
+        let mtu = datagram_bytes - LENGTH_BYTES;
+        let opened = open(&config)?;
+        let estimate = opened.recv_buffer_bytes / (mtu.min(QUEUED_PACKET_BYTES) + DATAGRAM_OVERHEAD_BYTES);
+        Ok(UdpTransport {
+            link: Link {
+                socket: opened.socket,
+                routes: Routes::new(config.routes_max),
+                counters: TransportCounters::default(),
+            },
+            tx: Tx::new(datagram_bytes, config.coalesce, opened.gso),
+            rx: Rx::new(mtu),
+            wake: Wake::new()?,
+            clock: Clock::new(),
+            local: opened.local,
+            mtu,
+            rx_queue_len: config.rx_queue_len.unwrap_or(estimate).max(1),
+        })
+    }
+
+    /// Checks that `addr` is of the family of this socket.
+    fn reachable(&self, addr: &Addr) -> Result<SocketAddr, NetError> {
+        match addr {
+            Addr::Udp(udp) if udp.is_ipv4() == self.local.is_ipv4() => Ok(*udp),
+            Addr::Udp(_) | Addr::Shm(_) | Addr::Node(_) => {
+                let transport = if self.local.is_ipv4() { "UDP on IPv4" } else { "UDP on IPv6" };
+                Err(NetError::WrongKind { addr: addr.clone(), transport })
+            }
+        }
+    }
+}
+
+impl Transport for UdpTransport {
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn rx_queue_len(&self) -> usize {
+        self.rx_queue_len
+    }
+
+    fn local_addr(&self) -> Addr {
+        Addr::Udp(self.local)
+    }
+
+    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
+        let addr = self.reachable(addr)?;
+        self.link.routes.resolve(addr)
+    }
+
+    fn release(&mut self, route: Route) {
+        self.tx.flush(&mut self.link);
+        self.link.routes.release(route);
+    }
+
+    fn peer_health(&mut self, route: Route) -> PeerHealth {
+        match self.link.routes.get(route) {
+            Some(peer) if peer.refused => PeerHealth::Dead,
+            _ => PeerHealth::Unknown,
+        }
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
+        self.tx.burst(&mut self.link, packets);
+    }
+
+    #[inline]
+    fn tx_flush(&mut self) {
+        self.tx.flush(&mut self.link);
+    }
+
+    fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError> {
+        let to = SockAddr::from(self.reachable(addr)?);
+        self.tx.stray(&mut self.link, packet, &to);
+        Ok(())
+    }
+
+    #[inline]
+    fn rx_burst(&mut self) -> usize {
+        self.rx.burst(&mut self.link)
+    }
+
+    #[inline]
+    fn rx_packet(&self, i: usize) -> RxPacket<'_> {
+        self.rx.packet(i)
+    }
+
+    fn rx_source(&self, i: usize) -> Option<Addr> {
+        self.rx.source(i).map(Addr::Udp)
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        self.tx_flush();
+        if !self.rx.has_leftovers() {
+            self.link.counters.waits += 1;
+            self.wake.wait(self.link.socket.fd(), timeout);
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.wake.waker()
+    }
+
+    fn counters(&self) -> TransportCounters {
+        self.link.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::os::fd::BorrowedFd;
+
+    use super::super::open::set;
+    use super::*;
+
+    /// A kernel or a route without segmentation offload, at a time of the test's choice: a socket that sends no checksums
+    /// may not use it.
+    fn forbid_offload(transport: &UdpTransport) {
+        // SAFETY: the socket lives as long as the transport that is borrowed here.
+        let socket = unsafe { BorrowedFd::borrow_raw(transport.link.socket.fd()) };
+        set(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+    }
+
+    #[test]
+    fn a_train_that_the_offload_refuses_leaves_without_it() {
+        let config = || UdpConfig { mtu: Some(1470), ..UdpConfig::new((Ipv4Addr::LOCALHOST, 0).into()) };
+        let mut server = UdpTransport::bind(config()).unwrap();
+        let mut client = UdpTransport::bind(config()).unwrap();
+        let route = client.resolve(&server.local_addr()).unwrap();
+        forbid_offload(&client);
+        let payloads: Vec<Vec<u8>> = (0..40u8).map(|i| vec![i; 20 + 30 * usize::from(i)]).collect();
+        let packets: Vec<_> = payloads.iter().map(|p| TxPacket { route, header: &[], payload: p }).collect();
+        for _ in 0..3 {
+            client.tx_burst(&packets);
+            client.tx_flush();
+            let mut received = Vec::new();
+            let start = server.now();
+            while received.len() < packets.len() {
+                assert!(server.now() - start < 10_000_000_000, "only {} packets came", received.len());
+                for i in 0..server.rx_burst() {
+                    received.push(server.rx_packet(i).bytes().unwrap().to_vec());
+                }
+            }
+            assert_eq!(received, payloads);
+        }
+        assert!(client.link.routes.get(route).unwrap().gso_refused);
+        let counters = client.counters();
+        assert_eq!((counters.tx_packets, counters.tx_dropped_error), (120, 0));
+    }
+}

@@ -1,0 +1,224 @@
+//! Sending: packets become trains, trains become system calls.
+
+use std::io::{self, IoSlice};
+
+use arrayvec::ArrayVec;
+
+use crate::transport::{Route, TxPacket};
+
+use super::Link;
+use super::config::{Coalesce, Offload};
+use super::frame::LENGTH_BYTES;
+use super::sockaddr::SockAddr;
+use super::train::{Borrowed, Fit, TRAIN_DATAGRAMS_MAX, Train};
+
+/// Times a send is tried again after an error that may be that of an earlier send.
+const RETRIES: usize = 4;
+/// Slices of a train that is cut into its datagrams: a cut adds at most one.
+const CUT_SLICES_MAX: usize = 256;
+
+/// The sending half.
+pub(super) struct Tx {
+    train: Train,
+    packet_bytes_max: usize,
+    gso: Offload,
+}
+
+/// How a train leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// It is a single datagram.
+    Single,
+    /// In one piece that the kernel cuts. A single large datagram gains too: the kernel then puts it into pages, where
+    /// otherwise it takes, and charges to the receiver's buffer, the next power of two.
+    Segmented,
+    /// Datagram by datagram.
+    Each,
+}
+
+impl Tx {
+    pub(super) fn new(datagram_bytes: usize, coalesce: Coalesce, gso: Offload) -> Self {
+        Tx { train: Train::new(datagram_bytes, coalesce), packet_bytes_max: datagram_bytes - LENGTH_BYTES, gso }
+    }
+
+    /// Packs `packets` into trains and sends those that are full or hold memory of the caller's.
+    #[inline]
+    pub(super) fn burst(&mut self, link: &mut Link, packets: &[TxPacket<'_>]) {
+        let mut borrowed = Borrowed::default();
+        for packet in packets {
+            if packet.is_empty() || packet.len() > self.packet_bytes_max {
+                link.counters.tx_dropped_error += 1;
+                continue;
+            }
+            if self.train.push(packet, &mut borrowed) == Fit::No {
+                self.send_train(link, &mut borrowed);
+                let fit = self.train.push(packet, &mut borrowed);
+                debug_assert!(fit == Fit::Taken, "an empty train takes any packet");
+            }
+        }
+        if !borrowed.is_empty() {
+            self.send_train(link, &mut borrowed);
+        }
+    }
+
+    /// Sends what waits.
+    #[inline]
+    pub(super) fn flush(&mut self, link: &mut Link) {
+        if !self.train.is_empty() {
+            self.send_train(link, &mut Borrowed::default());
+        }
+    }
+
+    /// Sends one packet to an address that has no route.
+    pub(super) fn stray(&mut self, link: &mut Link, packet: &[u8], to: &SockAddr) {
+        self.flush(link);
+        if packet.is_empty() || packet.len() > self.packet_bytes_max {
+            link.counters.tx_dropped_error += 1;
+            return;
+        }
+        let mut borrowed = Borrowed::default();
+        let fit = self.train.push(&TxPacket { route: Route(u32::MAX), header: &[], payload: packet }, &mut borrowed);
+        debug_assert!(fit == Fit::Taken, "an empty train takes any packet");
+        self.send_to(link, &borrowed, to, Offload::Off);
+        self.train.clear(&mut borrowed);
+    }
+
+    /// Sends the train to its route and empties it.
+    fn send_train(&mut self, link: &mut Link, borrowed: &mut Borrowed<'_>) {
+        match link.routes.get(self.train.route()) {
+            Some(peer) => {
+                let to = peer.raw;
+                let gso = if peer.gso_refused { Offload::Off } else { self.gso };
+                self.send_to(link, borrowed, &to, gso);
+            }
+            // The route was released.
+            None => link.counters.tx_dropped_error += self.packets_from(0),
+        }
+        self.train.clear(borrowed);
+    }
+
+    fn send_to(&self, link: &mut Link, borrowed: &Borrowed<'_>, to: &SockAddr, gso: Offload) {
+        let count = self.train.loads().len();
+        let mut way = match gso {
+            _ if count == 1 && borrowed.is_empty() => Way::Single,
+            Offload::Auto => Way::Segmented,
+            Offload::Off if count == 1 => Way::Single,
+            Offload::Off => Way::Each,
+        };
+        let mut sent = 0;
+        let mut failures = 0;
+        while sent < count {
+            match self.send_from(sent, way, link, borrowed, to) {
+                Ok(more) => {
+                    self.count_sent(link, sent, more);
+                    sent += more;
+                    if gso == Offload::Auto && way == Way::Each {
+                        // The same bytes went without the offload, so it was the offload that failed.
+                        link.routes.on_gso_refused(self.train.route());
+                    }
+                }
+                Err(error) => {
+                    failures += 1;
+                    match error.raw_os_error() {
+                        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
+                            link.counters.tx_dropped_full += self.packets_from(sent);
+                            return;
+                        }
+                        Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP) if way == Way::Segmented => {
+                            link.take_errors();
+                            way = Way::Each;
+                        }
+                        Some(libc::EINTR) if failures <= RETRIES => {}
+                        // The kernel reports what became of an earlier datagram instead of sending this one.
+                        _ if link.take_errors() > 0 && failures <= RETRIES => {}
+                        _ => {
+                            link.counters.tx_dropped_error += self.packets_from(sent);
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends the datagrams from `first` on and says how many left.
+    fn send_from(&self, first: usize, way: Way, link: &Link, borrowed: &Borrowed<'_>, to: &SockAddr) -> io::Result<usize> {
+        let copied_only = self.train.copied_only(borrowed);
+        match (way, copied_only) {
+            (Way::Single, Some(bytes)) => link.socket.send_to(bytes, to).map(|()| 1),
+            (Way::Single, None) => link.socket.send_slices(&self.train.slices(borrowed), to, None).map(|()| 1),
+            (Way::Segmented, _) => {
+                let segment = self.train.segment() as u16;
+                let slices = self.train.slices(borrowed);
+                link.socket.send_slices(&slices, to, Some(segment)).map(|()| self.train.loads().len())
+            }
+            (Way::Each, _) => {
+                let slices = self.train.slices(borrowed);
+                let mut pieces: ArrayVec<IoSlice<'_>, CUT_SLICES_MAX> = ArrayVec::new();
+                let ends = cut(&slices, self.train.segment(), &mut pieces);
+                let mut datagrams: ArrayVec<&[IoSlice<'_>], TRAIN_DATAGRAMS_MAX> = ArrayVec::new();
+                let mut start = 0;
+                for end in ends {
+                    datagrams.push(&pieces[start..end]);
+                    start = end;
+                }
+                link.socket.send_each(&datagrams[first..], to)
+            }
+        }
+    }
+
+    fn count_sent(&self, link: &mut Link, first: usize, datagrams: usize) {
+        link.counters.tx_batches += 1;
+        for load in &self.train.loads()[first..first + datagrams] {
+            link.counters.tx_packets += load.packets;
+            link.counters.tx_bytes += load.bytes;
+        }
+    }
+
+    /// Packets in the datagrams from `first` on.
+    fn packets_from(&self, first: usize) -> u64 {
+        self.train.loads()[first..].iter().map(|load| load.packets).sum()
+    }
+}
+
+/// Cuts `slices` into datagrams of `segment` bytes; the result says where in `pieces` each one ends.
+fn cut<'a>(
+    slices: &'a [IoSlice<'a>],
+    segment: usize,
+    pieces: &mut ArrayVec<IoSlice<'a>, CUT_SLICES_MAX>,
+) -> ArrayVec<usize, TRAIN_DATAGRAMS_MAX> {
+    let mut ends = ArrayVec::new();
+    let mut room = segment;
+    for slice in slices {
+        let mut rest: &[u8] = slice;
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.len().min(room));
+            pieces.push(IoSlice::new(piece));
+            rest = after;
+            room -= piece.len();
+            if room == 0 {
+                ends.push(pieces.len());
+                room = segment;
+            }
+        }
+    }
+    if room < segment {
+        ends.push(pieces.len());
+    }
+    ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_fall_on_segments() {
+        let slices = [IoSlice::new(b"abc"), IoSlice::new(b"defgh"), IoSlice::new(b"i")];
+        let mut pieces = ArrayVec::new();
+        let ends = cut(&slices, 4, &mut pieces);
+        let text: Vec<&[u8]> = pieces.iter().map(|p| &**p).collect();
+        assert_eq!(text, [b"abc".as_slice(), b"d", b"efgh", b"i"]);
+        assert_eq!(ends.as_slice(), [2, 3, 4]);
+    }
+}
