@@ -267,6 +267,51 @@ fn the_region_does_not_grow_with_256_senders() {
 }
 
 #[test]
+fn concurrent_senders_lose_nothing_that_was_accepted() {
+    const SENDERS: usize = 4;
+    const PACKETS: u64 = 20_000;
+    let dir = Dir::new("concurrent");
+    let mut config = dir.config("server");
+    (config.queue_len, config.bulk_buffers) = (256, 16);
+    let mut server = ShmTransport::new(&config).unwrap();
+    let accepted: Vec<u64> = std::thread::scope(|scope| {
+        let senders: Vec<_> = (0..SENDERS)
+            .map(|sender| {
+                let mut from = dir.endpoint(&format!("sender{sender}"));
+                let route = from.resolve(&addr("server")).unwrap();
+                scope.spawn(move || {
+                    // Each number is offered until it is accepted, with its own length and filling.
+                    while from.counters().tx_packets < PACKETS {
+                        let number = from.counters().tx_packets;
+                        let len = if number.is_multiple_of(16) { 200 } else { 20 + number as usize % 90 };
+                        let filling = vec![(number + sender as u64) as u8; len];
+                        let header = [number.to_le_bytes(), (sender as u64).to_le_bytes()].concat();
+                        from.tx_burst(&[TxPacket { route, header: &header, payload: &filling }]);
+                    }
+                    from.counters().tx_packets
+                })
+            })
+            .collect();
+        let mut next = [0u64; SENDERS];
+        let end = Instant::now() + Duration::from_secs(60);
+        while next.iter().sum::<u64>() < PACKETS * SENDERS as u64 {
+            assert!(Instant::now() < end, "packets are missing: {next:?}");
+            for i in 0..server.rx_burst() {
+                let packet = bytes(&server, i);
+                let number = u64::from_le_bytes(packet[..8].try_into().unwrap());
+                let sender = u64::from_le_bytes(packet[8..16].try_into().unwrap()) as usize;
+                assert!(packet[16..].iter().all(|b| *b == (number + sender as u64) as u8), "garbled");
+                assert_eq!(number, next[sender], "one sender's packets come in order");
+                next[sender] += 1;
+            }
+        }
+        senders.into_iter().map(|sender| sender.join().unwrap()).collect()
+    });
+    assert_eq!(accepted, [PACKETS; SENDERS]);
+    assert_eq!((server.counters().rx_reclaimed, server.counters().rx_dropped_malformed), (0, 0));
+}
+
+#[test]
 fn a_table_of_senders_or_routes_that_is_full_says_so() {
     let dir = Dir::new("limits");
     let mut config = dir.config("server");

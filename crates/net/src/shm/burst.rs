@@ -1,7 +1,7 @@
 //! The packets of one receive burst, and where they came from.
 
 use crate::shm::bulk;
-use crate::shm::cell::{Cell, NO_BULK, Published};
+use crate::shm::cell::{Cell, NO_BULK, Origin, Published};
 use crate::shm::layout::INLINE_BYTES_MAX;
 use crate::shm::region::Region;
 use crate::transport::{HEAD_BYTES, RX_BURST, Route, RxPacket};
@@ -40,15 +40,22 @@ impl Sources {
     }
 
     /// The route to the holder of a slot, or [`NO_ROUTE`]; `None` if there is no such slot.
-    #[inline]
+    #[inline(always)]
     fn route(&mut self, region: &Region, slot: u16, generation: u32, senders: &impl Senders) -> Option<u32> {
         let source = self.0.get_mut(slot as usize)?;
         if source.generation != generation {
-            let nonce = region.slot_nonce(slot, generation);
-            let route = nonce.and_then(|n| senders.route_to(n)).map_or(NO_ROUTE, |r| r.0);
-            *source = Source { generation, route };
+            *source = Source::look_up(region, slot, generation, senders);
         }
         Some(source.route)
+    }
+}
+
+impl Source {
+    #[cold]
+    fn look_up(region: &Region, slot: u16, generation: u32, senders: &impl Senders) -> Self {
+        let nonce = region.slot_nonce(slot, generation);
+        let route = nonce.and_then(|n| senders.route_to(n)).map_or(NO_ROUTE, |r| r.0);
+        Source { generation, route }
     }
 }
 
@@ -63,6 +70,20 @@ struct Arrived {
     slot: u16,
     /// The packet, or the head of one that lies in a bulk buffer.
     bytes: [u8; INLINE_BYTES_MAX],
+}
+
+impl Arrived {
+    /// Copies the head of a packet in bulk buffer `index`; false if that is no buffer claimed under `tag` or has no `len`
+    /// bytes.
+    #[inline(never)]
+    fn read_bulk_head(&mut self, region: &Region, index: u32, tag: u32, len: u16) -> bool {
+        // The owner word also keeps a buffer from being named by another sender's cell.
+        let is_valid = len as u32 <= region.layout().sizes.mtu && bulk::is_owned(region, index, tag);
+        if is_valid {
+            region.bulk(index, HEAD_BYTES).copy_to(0, &mut self.bytes[..HEAD_BYTES]);
+        }
+        is_valid
+    }
 }
 
 const NOTHING: Arrived =
@@ -90,7 +111,7 @@ impl Burst {
     ///
     /// # Panics
     /// If the burst is full.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         region: &Region,
@@ -100,29 +121,23 @@ impl Burst {
         published: Published,
     ) -> Option<usize> {
         let Published { len, slot, .. } = published;
-        let origin = cell.origin();
-        let route = sources.route(region, slot, origin.generation, senders)?;
+        let Origin { generation, bulk } = cell.origin();
+        let route = sources.route(region, slot, generation, senders)?;
         let packet = &mut self.packets[self.len];
-        let len_bytes = len as usize;
-        if len_bytes <= INLINE_BYTES_MAX {
-            cell.read_packet(&mut packet.bytes, len_bytes);
-            packet.bulk = NO_BULK;
-        } else {
-            // The owner word also keeps one buffer from being named by another sender's cell.
-            let is_owned = bulk::is_owned(region, origin.bulk, bulk::tag(slot, origin.generation));
-            if len_bytes > region.layout().sizes.mtu as usize || !is_owned {
-                return None;
-            }
-            region.bulk(origin.bulk, HEAD_BYTES).copy_to(0, &mut packet.bytes[..HEAD_BYTES]);
-            packet.bulk = origin.bulk;
-            self.bulk += 1;
+        let is_inline = len as usize <= INLINE_BYTES_MAX;
+        if is_inline {
+            cell.read_packet(&mut packet.bytes, len as usize);
+        } else if !packet.read_bulk_head(region, bulk, bulk::tag(slot, generation), len) {
+            return None;
         }
-        packet.generation = origin.generation;
+        packet.bulk = if is_inline { NO_BULK } else { bulk };
+        packet.generation = generation;
         packet.route = route;
         packet.len = len;
         packet.slot = slot;
+        self.bulk += usize::from(!is_inline);
         self.len += 1;
-        Some(len_bytes)
+        Some(len as usize)
     }
 
     /// Frees what the packets hold.

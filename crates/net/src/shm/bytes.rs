@@ -54,21 +54,30 @@ impl<'a> SharedBytes<'a> {
     #[inline]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
         assert!(offset <= self.len && to.len() <= self.len - offset, "copy past the end of shared bytes");
-        // SAFETY: the range was checked against `len`, and `new` promised that it is mapped; `to` is private.
-        unsafe { copy_racing(self.start.as_ptr().add(offset), to.as_mut_ptr(), to.len()) }
+        // SAFETY: the range was checked against `len`, and `new` promised that it is mapped.
+        unsafe { read_shared(self.start.as_ptr().add(offset), to) }
     }
 }
 
-/// Copies `len` bytes of which either side may be written by another process meanwhile: then the bytes that arrive are
-/// arbitrary, and nothing else happens.
+/// Fills `to` from shared memory. If another process writes there meanwhile, the bytes are arbitrary, and nothing else
+/// happens.
 ///
 /// # Safety
-/// `from` must be readable and `to` writable for `len` bytes, and they must not overlap. Within this process nothing else may
-/// access the private side meanwhile.
+/// `to.len()` bytes must be mapped from `from` on, outside `to`.
 #[inline]
-pub(crate) unsafe fn copy_racing(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: as the caller promises.
-    unsafe { imp::copy(from, to, len) }
+pub(crate) unsafe fn read_shared(from: *const u8, to: &mut [u8]) {
+    // SAFETY: as the caller promises, and `to` is writable.
+    unsafe { imp::read(from, to.as_mut_ptr(), to.len()) }
+}
+
+/// Copies `from` to shared memory, where other processes may read and write meanwhile.
+///
+/// # Safety
+/// `from.len()` bytes must be mapped from `to` on, outside `from`.
+#[inline]
+pub(crate) unsafe fn write_shared(from: &[u8], to: *mut u8) {
+    // SAFETY: as the caller promises, and `from` is readable.
+    unsafe { imp::write(from.as_ptr(), to, from.len()) }
 }
 
 /// Instructions that the compiler cannot look into.
@@ -79,8 +88,11 @@ mod imp {
     /// Copies up to here go by 16-byte moves; starting `rep movsb` costs more than that.
     const SHORT_MAX: usize = 256;
 
+    pub(super) use copy as read;
+    pub(super) use copy as write;
+
     /// # Safety
-    /// As [`super::copy_racing`].
+    /// `from` must be readable and `to` writable for `len` bytes, and they must not overlap.
     #[inline(always)]
     pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: every branch stays within `len` bytes of both sides.
@@ -88,16 +100,21 @@ mod imp {
             if len > SHORT_MAX {
                 asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
                     options(nostack, preserves_flags));
-            } else if len >= 16 {
+            } else if len > 64 {
                 let mut at = 0;
                 while at + 16 <= len {
                     move_16(from.add(at), to.add(at));
                     at += 16;
                 }
-                if at < len {
-                    // The last move overlaps the one before, so that no length needs a tail of bytes.
-                    move_16(from.add(len - 16), to.add(len - 16));
+                // The last move overlaps the one before, here and below, so that no length needs a tail of bytes.
+                move_16(from.add(len - 16), to.add(len - 16));
+            } else if len >= 16 {
+                move_16(from, to);
+                if len > 32 {
+                    move_16(from.add(16), to.add(16));
+                    move_16(from.add(len - 32), to.add(len - 32));
                 }
+                move_16(from.add(len - 16), to.add(len - 16));
             } else if len >= 8 {
                 move_8(from, to);
                 move_8(from.add(len - 8), to.add(len - 8));
@@ -143,34 +160,44 @@ mod imp {
     }
 }
 
-/// Relaxed atomic words, then bytes.
+/// Relaxed atomics on the shared side: words where it is aligned, then bytes.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod imp {
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
     /// # Safety
-    /// As [`super::copy_racing`].
+    /// As [`super::read_shared`].
     #[inline]
-    pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    pub(super) unsafe fn read(from: *const u8, to: *mut u8, len: usize) {
         let mut at = 0;
-        // Word accesses need both sides equally aligned; packets and message buffers are, in the common case.
-        if (from as usize).is_multiple_of(8) && (to as usize).is_multiple_of(8) {
-            while at + 8 <= len {
-                // SAFETY: in range by the loop's condition, aligned by the one above.
-                unsafe {
-                    let word = (*(from.add(at) as *const AtomicU64)).load(Relaxed);
-                    (*(to.add(at) as *const AtomicU64)).store(word, Relaxed);
-                }
+        // SAFETY: each access is in range by its loop's condition and aligned by the check before.
+        unsafe {
+            while from.add(at).cast::<u64>().is_aligned() && at + 8 <= len {
+                to.add(at).cast::<u64>().write_unaligned((*from.add(at).cast::<AtomicU64>()).load(Relaxed));
                 at += 8;
             }
-        }
-        while at < len {
-            // SAFETY: in range by the loop's condition.
-            unsafe {
-                let byte = (*(from.add(at) as *const AtomicU8)).load(Relaxed);
-                (*(to.add(at) as *const AtomicU8)).store(byte, Relaxed);
+            while at < len {
+                to.add(at).write((*from.add(at).cast::<AtomicU8>()).load(Relaxed));
+                at += 1;
             }
-            at += 1;
+        }
+    }
+
+    /// # Safety
+    /// As [`super::write_shared`].
+    #[inline]
+    pub(super) unsafe fn write(from: *const u8, to: *mut u8, len: usize) {
+        let mut at = 0;
+        // SAFETY: each access is in range by its loop's condition and aligned by the check before.
+        unsafe {
+            while to.add(at).cast::<u64>().is_aligned() && at + 8 <= len {
+                (*to.add(at).cast::<AtomicU64>()).store(from.add(at).cast::<u64>().read_unaligned(), Relaxed);
+                at += 8;
+            }
+            while at < len {
+                (*to.add(at).cast::<AtomicU8>()).store(from.add(at).read(), Relaxed);
+                at += 1;
+            }
         }
     }
 }
@@ -186,6 +213,10 @@ mod tests {
         for offset in [0, 1, 7, 8, 64] {
             for &len in &lens {
                 let expected = from[offset..offset + len].to_vec();
+                let mut written = vec![0xee; len + 2];
+                // SAFETY: there is room for `len` bytes after the first.
+                unsafe { write_shared(&expected, written.as_mut_ptr().add(1)) };
+                assert_eq!((&written[1..len + 1], written[0], written[len + 1]), (&expected[..], 0xee, 0xee));
                 // SAFETY: `from` outlives the value.
                 let shared = unsafe { SharedBytes::new(NonNull::from(&mut from[..]).cast(), from.len()) };
                 let mut to = vec![0xee; len + 2];

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::shm::bytes::copy_racing;
-use crate::shm::layout::{CELL_PAYLOAD, INLINE_BYTES_MAX};
+use crate::shm::bytes::{read_shared, write_shared};
+use crate::shm::layout::{CELL_BYTES, CELL_PAYLOAD, INLINE_BYTES_MAX};
 
 /// What a packet that lies in its cell has in place of the number of a bulk buffer.
 pub(crate) const NO_BULK: u32 = u32::MAX;
@@ -60,6 +60,33 @@ pub(crate) fn seq_of(ticket: u64) -> u32 {
     (ticket as u32).wrapping_add(1)
 }
 
+/// The ring of cells in mapped memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Cells<'a> {
+    start: NonNull<u8>,
+    mask: usize,
+    region: PhantomData<&'a ()>,
+}
+
+impl<'a> Cells<'a> {
+    /// The cells from `start` on.
+    ///
+    /// # Safety
+    /// `count` must be a power of two, and so many cells must stay mapped for `'a` from `start` on, aligned to 64.
+    #[inline]
+    pub(crate) unsafe fn new(start: NonNull<u8>, count: u32) -> Self {
+        Cells { start, mask: count as usize - 1, region: PhantomData }
+    }
+
+    /// The cell that `ticket` comes round to.
+    #[inline]
+    pub(crate) fn of(&self, ticket: u64) -> Cell<'a> {
+        // SAFETY: the masked index is below the number of cells.
+        let start = unsafe { self.start.add((ticket as usize & self.mask) * CELL_BYTES) };
+        Cell { start, region: PhantomData }
+    }
+}
+
 /// A cell in mapped memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Cell<'a> {
@@ -68,18 +95,9 @@ pub(crate) struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    /// The cell at `start`.
-    ///
-    /// # Safety
-    /// `CELL_BYTES` from `start` on must stay mapped for `'a`, aligned to 64.
-    #[inline]
-    pub(crate) unsafe fn at(start: NonNull<u8>) -> Self {
-        Cell { start, region: PhantomData }
-    }
-
     #[inline]
     fn word(&self, index: usize) -> &'a AtomicU64 {
-        // SAFETY: words 0 and 1 lie in the cell, which is mapped and aligned as promised to `at`.
+        // SAFETY: words 0 and 1 lie in the cell, which is mapped and aligned as promised to `Cells::new`.
         unsafe { self.start.cast::<AtomicU64>().add(index).as_ref() }
     }
 
@@ -111,8 +129,8 @@ impl<'a> Cell<'a> {
         // SAFETY: both parts end within the cell, as just checked.
         unsafe {
             let to = self.start.as_ptr().add(CELL_PAYLOAD);
-            copy_racing(header.as_ptr(), to, header.len());
-            copy_racing(payload.as_ptr(), to.add(header.len()), payload.len());
+            write_shared(header, to);
+            write_shared(payload, to.add(header.len()));
         }
     }
 
@@ -130,9 +148,9 @@ impl<'a> Cell<'a> {
         // SAFETY: both lengths lie in the cell and in `to`.
         unsafe {
             let from = self.start.as_ptr().add(CELL_PAYLOAD);
-            copy_racing(from, to.as_mut_ptr(), 48);
+            read_shared(from, &mut to[..48]);
             if len > 48 {
-                copy_racing(from.add(48), to.as_mut_ptr().add(48), INLINE_BYTES_MAX - 48);
+                read_shared(from.add(48), &mut to[48..]);
             }
         }
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::addr::ShmName;
 use crate::error::NetError;
+use crate::shm::futex;
 use crate::shm::layout::Sizes;
 
 /// How to make a [`ShmTransport`](super::ShmTransport).
@@ -26,6 +27,9 @@ pub struct ShmConfig {
     pub routes_max: usize,
     /// The number of the first packet received; only tests care.
     pub(crate) first_ticket: u64,
+    /// Whether senders need no fence of their own because the kernel issues one before this endpoint sleeps; only tests
+    /// choose.
+    pub(crate) kernel_fences: bool,
 }
 
 impl ShmConfig {
@@ -45,6 +49,7 @@ impl ShmConfig {
             senders_max: 1024,
             routes_max: 4096,
             first_ticket: 0,
+            kernel_fences: futex::kernel_fences(),
         }
     }
 

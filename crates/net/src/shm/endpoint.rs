@@ -33,6 +33,7 @@ pub struct ShmTransport {
     directory: PathBuf,
     clock: Clock,
     wake: Arc<Wake>,
+    senders_fence: bool,
     own_file: OwnFile,
 }
 
@@ -56,7 +57,8 @@ impl ShmTransport {
             .map_err(|source| NetError::Io { doing: format!("map the region of {name:?}"), source })?;
         let region = Region::new(Arc::new(map), layout);
         region.populate();
-        region.init(nonce, !futex::kernel_fences(), config.first_ticket);
+        let senders_fence = !config.kernel_fences;
+        region.init(nonce, senders_fence, config.first_ticket);
         let own_file = OwnFile::publish(unnamed, &config.directory, &name)?;
         Ok(ShmTransport {
             wake: Arc::new(Wake { asked: AtomicBool::new(false), region: region.clone() }),
@@ -66,6 +68,7 @@ impl ShmTransport {
             identity: Identity { name, nonce },
             directory: config.directory.clone(),
             clock: Clock::new(),
+            senders_fence,
             own_file,
         })
     }
@@ -203,7 +206,7 @@ impl Transport for ShmTransport {
         let wake = self.wake.clone();
         let word = wake.region.wait_word();
         word.store(SLEEPING, Ordering::SeqCst);
-        futex::fence_before_sleep(!futex::kernel_fences());
+        futex::fence_before_sleep(self.senders_fence);
         let outlook = self.receiver.outlook(&Known { peers: &self.peers, file: self.own_file.file() });
         let timeout = match outlook {
             Outlook::Arrivals => Duration::ZERO,
@@ -231,5 +234,62 @@ impl Transport for ShmTransport {
 impl std::fmt::Debug for ShmTransport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ShmTransport").field("name", &self.identity.name).field("counters", &self.counters).finish()
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn pair(config: &ShmConfig) -> [(ShmTransport, Route); 2] {
+        let (mut a, mut b) = (ShmTransport::new(config).unwrap(), ShmTransport::new(config).unwrap());
+        let to_b = a.resolve(&b.local_addr()).unwrap();
+        let to_a = b.resolve(&a.local_addr()).unwrap();
+        [(a, to_b), (b, to_a)]
+    }
+
+    fn receive(at: &mut ShmTransport) {
+        let before = Instant::now();
+        while at.rx_burst() == 0 {
+            at.wait(PATIENCE);
+            assert!(before.elapsed() < PATIENCE, "a wake-up was lost");
+        }
+    }
+
+    /// Each packet of one thread wakes the other, tens of thousands of times: a lost wake-up would last for ever.
+    #[test]
+    fn no_wake_up_is_lost_whoever_fences() {
+        const ROUNDS: u64 = 10_000;
+        for kernel_fences in [false, futex::kernel_fences()] {
+            let [(mut a, to_b), (mut b, to_a)] = pair(&ShmConfig { kernel_fences, ..ShmConfig::anonymous() });
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        receive(&mut b);
+                        b.tx_burst(&[TxPacket { route: to_a, header: b"pong", payload: &[] }]);
+                    }
+                });
+                for _ in 0..ROUNDS {
+                    a.tx_burst(&[TxPacket { route: to_b, header: b"ping", payload: &[] }]);
+                    receive(&mut a);
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn packet_numbers_wrap_between_endpoints() {
+        for first_ticket in [u32::MAX as u64 - 1000, u64::MAX - 1000] {
+            let [(mut a, to_b), (mut b, _)] = pair(&ShmConfig { first_ticket, queue_len: 64, ..ShmConfig::anonymous() });
+            for i in 0..3000u16 {
+                let bytes = i.to_le_bytes().repeat(1 + i as usize % 100);
+                a.tx_burst(&[TxPacket { route: to_b, header: &bytes, payload: &[] }]);
+                assert_eq!(b.rx_burst(), 1);
+                assert_eq!(b.rx_packet(0).head(), &bytes[..b.rx_packet(0).head().len()]);
+            }
+        }
     }
 }

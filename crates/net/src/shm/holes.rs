@@ -2,7 +2,7 @@
 //!
 //! A sender that was descheduled between the two will publish; one that was killed never will. The receiver may wait for the
 //! first and must give up on the second, and it can tell: every sender writes down what it takes before it takes it
-//! ([`Intent`]), and holds a lock for life. Meanwhile packets beyond the hole are delivered; this keeps record of which.
+//! ([`Intent`]), and holds a lock for life. Meanwhile packets beyond the hole are delivered; [`Consumed`] records which.
 
 use std::sync::atomic::Ordering;
 
@@ -10,23 +10,31 @@ use crate::shm::burst::Senders;
 use crate::shm::intent::Intent;
 use crate::shm::region::Region;
 
-/// Whether nobody alive will publish `ticket`, which was taken and was just seen unpublished. If so, the caller must look
-/// once more whether it is published: its sender may have done that and only then ended.
-pub(crate) fn is_abandoned(region: &Region, ticket: u64, senders: &impl Senders) -> bool {
-    let mut is_wanted = false;
-    for slot in 0..region.layout().sizes.senders_max as u16 {
-        let intent = Intent::unpack(region.intent(slot).load(Ordering::Acquire));
-        if !intent.covers(ticket) {
-            continue;
-        }
-        let is_alive = senders.is_alive(slot);
-        if intent.is_held() {
-            // Whoever else wanted the ticket did not get it.
-            return !is_alive;
-        }
-        is_wanted |= is_alive;
+/// The intents of all senders at one moment, to find out whose the holes are.
+pub(crate) struct Intents(Vec<(u16, Intent)>);
+
+impl Intents {
+    /// Reads them. They tell of tickets that were taken before.
+    pub(crate) fn read(region: &Region) -> Self {
+        let slots = 0..region.layout().sizes.senders_max as u16;
+        let intents = slots.map(|slot| (slot, region.intent(slot).load(Ordering::Acquire)));
+        Intents(intents.filter(|&(_, word)| word != Intent::NONE).map(|(slot, word)| (slot, Intent::unpack(word))).collect())
     }
-    !is_wanted
+
+    /// Whether nobody alive will publish `ticket`. If so, the caller must look again whether it is published: its sender may
+    /// have done that before the intents were read.
+    pub(crate) fn is_abandoned(&self, ticket: u64, senders: &impl Senders) -> bool {
+        let mut is_wanted = false;
+        for (slot, intent) in self.0.iter().filter(|(_, intent)| intent.covers(ticket)) {
+            let is_alive = senders.is_alive(*slot);
+            if intent.is_held() {
+                // Whoever else wanted the ticket did not get it.
+                return !is_alive;
+            }
+            is_wanted |= is_alive;
+        }
+        !is_wanted
+    }
 }
 
 /// Which tickets at and beyond the receiver's head are done with.

@@ -48,6 +48,11 @@ mod receiver;
 mod region;
 mod sender;
 
+#[cfg(all(test, not(miri)))]
+mod hostile_tests;
+#[cfg(test)]
+mod queue_tests;
+
 pub use bytes::SharedBytes;
 pub use config::ShmConfig;
 pub use endpoint::ShmTransport;

@@ -7,14 +7,19 @@ use std::sync::atomic::Ordering;
 
 use crate::shm::bulk;
 use crate::shm::burst::{Burst, Senders, Sources};
-use crate::shm::holes::{Consumed, is_abandoned};
+use crate::shm::holes::{Consumed, Intents};
 use crate::shm::region::Region;
 use crate::transport::{RX_BURST, TransportCounters};
 
 /// Empty polls in a row before the tail is looked at. Looking takes its cache line from the senders, so not too often; a hole
 /// is rare, and the RPC layer forgives it.
 const EMPTY_POLLS_BEFORE_TAIL: u32 = 1024;
-/// Abandoned places looked for in one pass over the queue.
+/// Packets handed out at once. Fewer than the 64 that the trait allows: while the receiver works on one burst its peer works on the
+/// answers to the one before, and with everything in one burst each would wait for the other.
+const BURST: usize = 32;
+/// Passes around a hole before the senders' intents are read again.
+const PASSES_PER_INTENTS: u32 = 64;
+/// Unpublished places whose senders are looked up in one pass.
 const HOLES_PER_PASS_MAX: u32 = 64;
 
 /// The receiver of one region.
@@ -27,6 +32,8 @@ pub(crate) struct Receiver {
     /// Tickets that were consumed while `head` is a hole.
     consumed: Consumed,
     empty_polls: u32,
+    /// Passes around holes since the last that read the intents.
+    passes: u32,
     /// The tail at the last pass over holes, if that found nothing to deliver.
     stuck_at: Option<u64>,
 }
@@ -52,6 +59,7 @@ impl Receiver {
             sources: Sources::new(sizes.senders_max),
             consumed: Consumed::new(sizes.queue_len),
             empty_polls: 0,
+            passes: 0,
             stuck_at: None,
             region,
         }
@@ -77,25 +85,31 @@ impl Receiver {
         if !self.consumed.is_empty() {
             return self.rx_around_holes(senders, counters);
         }
-        let before = self.head;
-        for _ in 0..RX_BURST {
-            if !self.take_if_published(self.head, senders, counters) {
-                break;
+        let cells = self.region.cells();
+        let (mut head, mut bytes) = (self.head, 0);
+        for _ in 0..BURST {
+            let cell = cells.of(head);
+            let Some(published) = cell.published(head) else { break };
+            match self.burst.take(&self.region, &mut self.sources, senders, cell, published) {
+                Some(len) => bytes += len,
+                None => counters.rx_dropped_malformed += 1,
             }
-            self.head = self.head.wrapping_add(1);
+            head = head.wrapping_add(1);
         }
-        if self.head != before {
+        if head != self.head {
+            self.head = head;
+            counters.rx_bytes += bytes as u64;
             return self.end_burst(counters);
         }
         self.empty_polls += 1;
         if self.empty_polls >= EMPTY_POLLS_BEFORE_TAIL {
+            self.passes = 0;
             return self.rx_around_holes(senders, counters);
         }
         0
     }
 
     /// Takes the packet of `ticket` into the burst, or drops it if it is malformed; false if it is not published.
-    #[inline]
     fn take_if_published(&mut self, ticket: u64, senders: &impl Senders, counters: &mut TransportCounters) -> bool {
         let cell = self.region.cell(ticket);
         let Some(published) = cell.published(ticket) else { return false };
@@ -135,11 +149,12 @@ impl Receiver {
             }
             Some(taken) => taken,
         };
-        let end = self.head.wrapping_add(taken);
-        let mut holes_left = HOLES_PER_PASS_MAX;
+        let (first, tail) = (self.head, self.head.wrapping_add(taken));
+        let intents = self.passes.is_multiple_of(PASSES_PER_INTENTS).then(|| Intents::read(&self.region));
+        self.passes = self.passes.wrapping_add(1);
+        let mut lookups_left = HOLES_PER_PASS_MAX;
         let mut progress = false;
-        for i in 0..taken {
-            let ticket = self.head.wrapping_add(i);
+        for ticket in (0..taken).map(|i| first.wrapping_add(i)) {
             if self.burst.len() == RX_BURST {
                 break;
             }
@@ -147,12 +162,10 @@ impl Receiver {
                 continue;
             }
             let mut is_done = self.take_if_published(ticket, senders, counters);
-            if !is_done && holes_left > 0 {
-                holes_left -= 1;
-                if is_abandoned(&self.region, ticket, senders) && self.region.cell(ticket).published(ticket).is_none() {
-                    counters.rx_reclaimed += 1;
-                    is_done = true;
-                }
+            if let (false, Some(intents), 1..) = (is_done, &intents, lookups_left) {
+                lookups_left -= 1;
+                is_done = intents.is_abandoned(ticket, senders) && self.region.cell(ticket).published(ticket).is_none();
+                counters.rx_reclaimed += u64::from(is_done);
             }
             if is_done {
                 self.consumed.insert(ticket);
@@ -160,10 +173,12 @@ impl Receiver {
             }
         }
         if progress {
-            self.head = self.consumed.advance(self.head);
+            self.head = self.consumed.advance(first);
             return self.end_burst(counters);
         }
-        self.stuck_at = Some(end);
+        if intents.is_some() {
+            self.stuck_at = Some(tail);
+        }
         0
     }
 
@@ -185,9 +200,10 @@ impl Receiver {
         bulk::sweep(region, is_dead, || self.taken() == Some(0));
     }
 
-    /// A last look before sleeping. The next poll will look past holes.
+    /// A last look before sleeping. The next poll that finds nothing will look past holes.
     pub(crate) fn outlook(&mut self, senders: &impl Senders) -> Outlook {
         self.empty_polls = EMPTY_POLLS_BEFORE_TAIL;
+        self.passes = 0;
         if self.region.cell(self.head).published(self.head).is_some() {
             return Outlook::Arrivals;
         }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::addr::{SHM_NAME_BYTES_MAX, ShmName};
-use crate::shm::bytes::{SharedBytes, copy_racing};
-use crate::shm::cell::Cell;
+use crate::shm::bytes::{SharedBytes, write_shared};
+use crate::shm::cell::{Cell, Cells};
 use crate::shm::intent::Intent;
-use crate::shm::layout::{CELL_BYTES, Layout, MAGIC, Sizes, VERSION, header, slot};
+use crate::shm::layout::{Layout, MAGIC, Sizes, VERSION, header, slot};
 use crate::shm::mapping::Mapping;
 
 /// A mapped region with its layout.
@@ -153,12 +153,17 @@ impl Region {
         self.u64_at(header::SENDERS_FENCE).load(Ordering::Relaxed) != 0
     }
 
+    /// The cells of the queue, for a walk over several.
+    #[inline]
+    pub(crate) fn cells(&self) -> Cells<'_> {
+        // SAFETY: the layout has `queue_len` cells there, a power of two, and they stay mapped while `self` is borrowed.
+        unsafe { Cells::new(self.start.add(self.layout.cells), self.layout.sizes.queue_len) }
+    }
+
     /// The cell of `ticket`.
     #[inline]
     pub(crate) fn cell(&self, ticket: u64) -> Cell<'_> {
-        let index = ticket as usize & (self.layout.sizes.queue_len as usize - 1);
-        // SAFETY: `queue_len` is a power of two, so `index` is below it, and the layout has that many cells, 64-aligned.
-        unsafe { Cell::at(self.start.add(self.layout.cells + index * CELL_BYTES)) }
+        self.cells().of(ticket)
     }
 
     /// The owner word of bulk buffer `index`.
@@ -197,8 +202,8 @@ impl Region {
         let to = self.bulk_start(index, header.len() + payload.len()).as_ptr();
         // SAFETY: `bulk_start` checked that both parts end within the buffer.
         unsafe {
-            copy_racing(header.as_ptr(), to, header.len());
-            copy_racing(payload.as_ptr(), to.add(header.len()), payload.len());
+            write_shared(header, to);
+            write_shared(payload, to.add(header.len()));
         }
     }
 

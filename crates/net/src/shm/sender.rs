@@ -80,12 +80,18 @@ impl Sender {
             counters.tx_dropped_full += group.len() as u64;
             return;
         };
-        for (i, packet) in group[..reserved.count].iter().enumerate() {
-            let ticket = reserved.first.wrapping_add(i as u64);
-            self.region.cell(ticket).write_packet(packet.header, packet.payload);
-            self.publish(ticket, packet.len(), NO_BULK);
-            counters.tx_bytes += packet.len() as u64;
+        // Copies of what would be read again for every packet: the compiler does not know what the copying changes.
+        let (cells, slot, origin) = (self.region.cells(), self.slot, self.origin(NO_BULK));
+        let mut ticket = reserved.first;
+        let mut bytes = 0;
+        for packet in &group[..reserved.count] {
+            let (cell, len) = (cells.of(ticket), packet.len());
+            cell.write_packet(packet.header, packet.payload);
+            cell.publish(Published { seq: seq_of(ticket), len: len as u16, slot }, origin);
+            ticket = ticket.wrapping_add(1);
+            bytes += len;
         }
+        counters.tx_bytes += bytes as u64;
         self.finish(reserved, group.len(), counters);
     }
 
@@ -177,18 +183,23 @@ impl Sender {
     #[inline]
     pub(crate) fn publish(&mut self, ticket: u64, len: usize, bulk: u32) {
         let published = Published { seq: seq_of(ticket), len: len as u16, slot: self.slot };
-        self.region.cell(ticket).publish(published, Origin { generation: self.generation, bulk });
+        self.region.cell(ticket).publish(published, self.origin(bulk));
     }
 
     #[inline]
-    fn set_intent(&self, word: u64) {
+    fn origin(&self, bulk: u32) -> Origin {
+        Origin { generation: self.generation, bulk }
+    }
+
+    #[inline]
+    pub(crate) fn set_intent(&self, word: u64) {
         // Release: who sees an intent, or none, sees what was published under the one before.
         self.region.intent(self.slot).store(word, Ordering::Release);
     }
 
     /// Says that nothing reserved is left unpublished.
     #[inline]
-    pub(crate) fn clear_intent(&self) {
+    fn clear_intent(&self) {
         self.set_intent(Intent::NONE);
     }
 }

@@ -19,8 +19,8 @@ use super::frame::LENGTH_BYTES;
 pub(super) const TRAIN_BYTES_MAX: usize = 65_535 - 40 - 8;
 /// Datagrams of a train: the kernel's limit for one send with segmentation offload (128 since Linux 6.9, 64 before).
 pub(super) const TRAIN_DATAGRAMS_MAX: usize = 64;
-/// Payloads up to this length are copied, which is cheaper than handing one more slice to the kernel.
-const COPY_BYTES_MAX: usize = 512;
+/// Payloads up to this length are copied: handing the kernel two more slices costs more.
+const COPY_BYTES_MAX: usize = 2048;
 /// Payloads that can be noted; further ones are copied.
 const BORROWED_MAX: usize = 64;
 /// Slices that make up a train at most: each noted payload has copied bytes before it, and some stand at the end.
@@ -98,9 +98,9 @@ impl Train {
         &self.loads
     }
 
-    /// Size of every datagram but the last, in bytes; meaningful with two or more.
+    /// Size of every datagram but the last, or of the only one, in bytes.
     pub(super) fn segment(&self) -> usize {
-        self.segment
+        if self.segment == 0 { self.bytes } else { self.segment }
     }
 
     /// Adds a packet of 1 to `datagram_bytes - 2` bytes. An empty train takes any such packet.
@@ -233,8 +233,8 @@ mod tests {
 
     #[test]
     fn large_payloads_are_noted_and_stand_in_order() {
-        let mut train = Train::new(1472, Coalesce::Fill);
-        let payloads = [vec![1; 1400], vec![2; 1400], vec![3; 10]];
+        let mut train = Train::new(4000, Coalesce::Fill);
+        let payloads = [vec![1; 3900], vec![2; 3900], vec![3; 10]];
         let mut borrowed = Borrowed::default();
         let mut expected = Vec::new();
         for payload in &payloads {
@@ -246,7 +246,7 @@ mod tests {
         }
         assert!(train.copied_only(&borrowed).is_none());
         assert_eq!(bytes(&train, &borrowed), expected);
-        assert_eq!((train.loads().len(), train.segment()), (3, 1404));
+        assert_eq!((train.loads().len(), train.segment()), (3, 3904));
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
         let taken = (0..1000).take_while(|_| train.push(&packet(&[1]), &mut borrowed) == Fit::Taken).count();
         assert_eq!(taken, TRAIN_DATAGRAMS_MAX);
 
-        for (datagram, payload) in [(9355, 9353), (1472, 1470), (1472, 600), (9355, 48), (65_487, 600)] {
+        for (datagram, payload) in [(9355, 9353), (1472, 1470), (9355, 3000), (9355, 48), (65_487, 3000)] {
             let mut train = Train::new(datagram, Coalesce::Fill);
             let payload = vec![1; payload];
             let mut borrowed = Borrowed::default();

@@ -29,7 +29,8 @@ pub(super) struct Tx {
 enum Way {
     /// It is a single datagram.
     Single,
-    /// In one piece that the kernel cuts.
+    /// In one piece that the kernel cuts. A single large datagram gains too: the kernel then puts it into pages, where
+    /// otherwise it takes, and charges to the receiver's buffer, the next power of two.
     Segmented,
     /// Datagram by datagram.
     Each,
@@ -99,8 +100,9 @@ impl Tx {
     fn send_to(&self, link: &mut Link, borrowed: &Borrowed<'_>, to: &SockAddr, gso: Offload) {
         let count = self.train.loads().len();
         let mut way = match gso {
-            _ if count == 1 => Way::Single,
+            _ if count == 1 && borrowed.is_empty() => Way::Single,
             Offload::Auto => Way::Segmented,
+            Offload::Off if count == 1 => Way::Single,
             Offload::Off => Way::Each,
         };
         let mut sent = 0;

@@ -81,10 +81,6 @@ impl TxQueue {
         self.items.is_empty() && self.strangers.is_empty()
     }
 
-    pub fn len(&self) -> usize {
-        self.items.len()
-    }
-
     /// Appends a packet.
     #[inline]
     pub fn push(&mut self, route: Route, header: &Header, source: Source) {

@@ -236,11 +236,6 @@ impl ReplyRight {
         self.answered = true;
         self.shared.core.borrow_mut().respond(self.serve, response)
     }
-
-    pub fn fail(mut self, status: Status) {
-        self.answered = true;
-        self.shared.core.borrow_mut().respond_status(self.serve, status);
-    }
 }
 
 impl Drop for ReplyRight {

@@ -176,10 +176,10 @@ mod tests {
         let place = first.as_ptr();
         assert_eq!(outstanding(), before + 1);
         drop(first);
-        let second = MsgBuf::with_len(1500).unwrap();
-        assert_eq!(second.as_ptr() == place, second.capacity() == 992);
-        let third = MsgBuf::with_len(990).unwrap();
-        assert_eq!(third.as_ptr(), place);
+        let of_another_class = MsgBuf::with_len(50).unwrap();
+        assert_ne!(of_another_class.as_ptr(), place);
+        let of_the_same_class = MsgBuf::with_len(990).unwrap();
+        assert_eq!(of_the_same_class.as_ptr(), place);
     }
 
     #[test]
