@@ -8,6 +8,7 @@ const TIMES: [Unit; 4] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")];
 const RATES: [Unit; 3] = [(1e6, "M RPC/s"), (1e3, "k RPC/s"), (1.0, "RPC/s")];
 const BITS: [Unit; 4] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")];
 const BYTES: [Unit; 4] = [(1073741824.0, "GiB"), (1048576.0, "MiB"), (1024.0, "KiB"), (1.0, "B")];
+const TIMES_OVER: [Unit; 1] = [(1.0, "x")];
 
 /// Units of a metric, from large to small.
 fn units(metric: Metric) -> &'static [Unit] {
@@ -16,6 +17,7 @@ fn units(metric: Metric) -> &'static [Unit] {
         Metric::Rate => &RATES,
         Metric::Bandwidth => &BITS,
         Metric::SessionMemory => &BYTES,
+        Metric::Advantage => &TIMES_OVER,
     }
 }
 

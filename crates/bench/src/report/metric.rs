@@ -23,6 +23,9 @@ pub enum Metric {
     /// Resident memory of one idle session.
     #[serde(rename = "memory per session")]
     SessionMemory,
+    /// How many times better than another system.
+    #[serde(rename = "advantage")]
+    Advantage,
 }
 
 /// Which way a metric improves.
@@ -44,6 +47,7 @@ impl Metric {
             Metric::LatencyP999 => "latency p99.9",
             Metric::Bandwidth => "bandwidth",
             Metric::SessionMemory => "memory per session",
+            Metric::Advantage => "advantage",
         }
     }
 
@@ -54,13 +58,14 @@ impl Metric {
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 => "ns",
             Metric::Bandwidth => "bit/s",
             Metric::SessionMemory => "B",
+            Metric::Advantage => "x",
         }
     }
 
     /// Which way is better.
     pub fn better(self) -> Better {
         match self {
-            Metric::Rate | Metric::Bandwidth => Better::Higher,
+            Metric::Rate | Metric::Bandwidth | Metric::Advantage => Better::Higher,
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::SessionMemory => Better::Lower,
         }
     }
@@ -105,6 +110,7 @@ mod tests {
             Metric::LatencyP999,
             Metric::Bandwidth,
             Metric::SessionMemory,
+            Metric::Advantage,
         ] {
             assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
         }

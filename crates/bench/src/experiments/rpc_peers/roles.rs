@@ -26,11 +26,14 @@ pub(super) enum System {
 }
 
 impl System {
+    /// All of them.
+    pub(super) const ALL: [System; 2] = [System::Tonic, System::Tarpc];
+
     /// Its name in the table.
     pub(super) fn name(self) -> &'static str {
         match self {
-            System::Tonic => "tonic (gRPC) over TCP",
-            System::Tarpc => "tarpc over TCP",
+            System::Tonic => "tonic (gRPC)",
+            System::Tarpc => "tarpc",
         }
     }
 }
