@@ -1,7 +1,8 @@
 //! The receiving side of the queue.
 //!
-//! In the common case the next cell is published, and a burst is a walk over published cells: one cache line read per packet,
-//! nothing written but the head, once. A place that was taken and stays unpublished is the rare case: see [`super::holes`].
+//! In the common case the next cell is published, and a burst is a walk over published cells: one cache line read per
+//! packet, nothing written but the head, once. A place that was taken and stays unpublished is the rare case: see
+//! [`super::holes`].
 
 use std::sync::atomic::Ordering;
 
@@ -11,8 +12,8 @@ use crate::shm::holes::{Consumed, Intents};
 use crate::shm::region::Region;
 use crate::transport::TransportCounters;
 
-/// Empty polls in a row before the tail is looked at. Looking takes its cache line from the senders, so not too often; a hole
-/// is rare, and the RPC layer forgives it.
+/// Empty polls in a row before the tail is looked at. Looking takes its cache line from the senders, so not too often; a
+/// hole is rare, and the RPC layer forgives it.
 const EMPTY_POLLS_BEFORE_TAIL: u32 = 1024;
 /// Passes around a hole before the senders' intents are read again.
 const PASSES_PER_INTENTS: u32 = 64;
