@@ -109,6 +109,21 @@ fn a_lone_peer_gets_a_socket_and_nobody_else_is_lost() {
 }
 
 #[test]
+fn sockets_connect_at_every_kind_of_address() {
+    for (bound, reached) in [("0.0.0.0:0", "127.0.0.1"), ("[::]:0", "::1"), ("[::1]:0", "::1")] {
+        let Ok(mut b) = UdpTransport::bind(UdpConfig::new(bound.parse().unwrap())) else {
+            eprintln!("no address {bound} here: not tested");
+            continue;
+        };
+        let mut a = UdpTransport::bind(UdpConfig::new(SocketAddr::new(reached.parse().unwrap(), 0))).unwrap();
+        let b_addr = SocketAddr::new(reached.parse().unwrap(), b.local.port());
+        let (to_b, to_a) = (a.resolve(&Addr::Udp(b_addr)).unwrap(), b.resolve(&a.local_addr()).unwrap());
+        ping_pong(&mut a, to_b, &mut b, to_a);
+        assert!(a.link.direct.socket_to(to_b).is_some() && b.link.direct.socket_to(to_a).is_some(), "{bound}");
+    }
+}
+
+#[test]
 fn the_connected_peer_may_die_and_come_back() {
     let (mut a, mut b) = (loopback(), loopback());
     let (to_b, to_a) = (a.resolve(&b.local_addr()).unwrap(), b.resolve(&a.local_addr()).unwrap());
