@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use crate::addr::Addr;
 use crate::error::NetError;
+use crate::shm::{ShmConfig, ShmTransport};
 use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 use crate::udp::{UdpConfig, UdpTransport};
 
 /// A transport of any kind that an [`Addr`] can name on the command line.
 pub enum AnyTransport {
+    /// Shared memory.
+    Shm(Box<ShmTransport>),
     /// Kernel UDP.
     Udp(Box<UdpTransport>),
 }
@@ -20,6 +23,7 @@ pub enum AnyTransport {
 macro_rules! each {
     ($any:expr, $transport:ident => $call:expr) => {
         match $any {
+            AnyTransport::Shm($transport) => $call,
             AnyTransport::Udp($transport) => $call,
         }
     };
@@ -33,7 +37,8 @@ impl AnyTransport {
     pub fn bind(addr: &Addr) -> Result<Self, NetError> {
         match addr {
             Addr::Udp(addr) => Ok(AnyTransport::Udp(Box::new(UdpTransport::bind(UdpConfig::new(*addr))?))),
-            Addr::Shm(_) | Addr::Node(_) => Err(wrong_kind(addr)),
+            Addr::Shm(name) => Ok(AnyTransport::Shm(Box::new(ShmTransport::new(&ShmConfig::named(name.clone()))?))),
+            Addr::Node(_) => Err(wrong_kind(addr)),
         }
     }
 
@@ -52,13 +57,14 @@ impl AnyTransport {
                 };
                 AnyTransport::bind(&Addr::Udp(SocketAddr::new(local, 0)))
             }
-            Addr::Shm(_) | Addr::Node(_) => Err(wrong_kind(peer)),
+            Addr::Shm(_) => Ok(AnyTransport::Shm(Box::new(ShmTransport::new(&ShmConfig::anonymous())?))),
+            Addr::Node(_) => Err(wrong_kind(peer)),
         }
     }
 }
 
 fn wrong_kind(addr: &Addr) -> NetError {
-    NetError::WrongKind { addr: addr.clone(), transport: "UDP" }
+    NetError::WrongKind { addr: addr.clone(), transport: "shared memory or UDP" }
 }
 
 impl Transport for AnyTransport {
@@ -138,9 +144,8 @@ impl Transport for AnyTransport {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_local_address_is_chosen_for_the_peer() {
-        let mut server = AnyTransport::bind(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
+    fn delivers(server: &Addr) {
+        let mut server = AnyTransport::bind(server).unwrap();
         let mut client = AnyTransport::for_peer(&server.local_addr()).unwrap();
         let route = client.resolve(&server.local_addr()).unwrap();
         client.tx_burst(&[TxPacket { route, header: b"he", payload: b"llo" }]);
@@ -151,7 +156,12 @@ mod tests {
         }
         assert_eq!(server.rx_packet(0).bytes(), Some(b"hello".as_slice()));
         assert_eq!(server.rx_source(0), Some(client.local_addr()));
+    }
 
+    #[test]
+    fn an_address_is_chosen_for_the_peer() {
+        delivers(&"udp://127.0.0.1:0".parse().unwrap());
+        delivers(&format!("shm:test-any-{}", std::process::id()).parse().unwrap());
         let Addr::Udp(anywhere) = AnyTransport::for_peer(&"udp://192.0.2.1:9".parse().unwrap()).unwrap().local_addr() else {
             panic!("not UDP")
         };

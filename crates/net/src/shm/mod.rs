@@ -1,5 +1,60 @@
 //! Datagrams between processes of one host, through shared memory.
+//!
+//! Every endpoint owns a *region*, a file of mapped memory that is its receive queue; who wants to send to it maps the file.
+//! So the memory of a receiver does not grow with its senders, and finding a packet is one look at one place, as with the
+//! receive queue of a NIC. A lost packet is allowed here: when the queue is full, the sender drops.
+//!
+//! # The queue
+//!
+//! A ring of cells of two cache lines, in the manner of a ticketed multi-producer queue. A sender takes tickets for a whole
+//! burst with one compare-and-swap of the *tail*, then fills each cell and publishes it with one store of a word that holds
+//! the ticket's sequence number; a packet of up to 48 B is one cache line. The receiver looks at the next cell only, copies
+//! the packet to private memory, and publishes its *head* once per burst. Packets over [`INLINE_BYTES_MAX`] lie in bulk
+//! buffers beside the ring and are copied once by the sender and once by whoever uses them.
+//!
+//! # Death
+//!
+//! Each endpoint holds a lock on a byte of its own region, and each sender on the byte of its slot in the receiver's region.
+//! The kernel drops them when a process ends, however it ends. So a peer's death is seen at once, the places a dead sender
+//! took and did not publish are skipped while packets behind them are delivered, and what the dead leave behind is reused.
+//! A sender that is stopped, not killed, while it publishes holds up nothing either until the ring has gone round to its
+//! place; then others drop until it goes on.
+//!
+//! # Trust
+//!
+//! Region files are private to the user. Another process of the same user can still write anything into them at any time:
+//! that can lose, forge or garble packets, which the RPC layer survives, but no length, index or name is used before a
+//! private copy of it was checked. (It can also shorten the file, which kills this process by SIGBUS; it could as well send
+//! the signal itself.)
+//!
+//! Start reading at [`ShmTransport`], then `sender.rs` and `receiver.rs`.
 
+mod backing;
+mod bulk;
+mod burst;
 mod bytes;
+mod cell;
+mod config;
+mod endpoint;
+mod file;
+mod futex;
+mod holes;
+mod intent;
+mod layout;
+mod lock;
+mod mapping;
+mod peers;
+pub mod raw;
+mod receiver;
+mod region;
+mod sender;
+
+#[cfg(all(test, not(miri)))]
+mod hostile_tests;
+#[cfg(test)]
+mod queue_tests;
 
 pub use bytes::SharedBytes;
+pub use config::ShmConfig;
+pub use endpoint::ShmTransport;
+pub use layout::INLINE_BYTES_MAX;

@@ -1,0 +1,126 @@
+//! What can go wrong in an experiment.
+
+use std::io;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use dunlin_net::NetError;
+use dunlin_rpc::msgbuf::AllocError;
+use dunlin_rpc::{CallError, ConnectError, EndpointError, RegisterError};
+
+/// Why an experiment, or a process of it, gave no result. A missed target is not an error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The user asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+    /// There is no experiment of this name.
+    #[error("there is no experiment {name:?}: choose one of {known}")]
+    UnknownExperiment {
+        /// The name asked for.
+        name: String,
+        /// Those that exist.
+        known: String,
+    },
+    /// A processor that this process may not run on.
+    #[error("core {core} cannot be used: this process may run on {allowed}")]
+    NoSuchCore {
+        /// The core asked for.
+        core: usize,
+        /// Those allowed.
+        allowed: String,
+    },
+    /// A measurement needs more processors than there are.
+    #[error("this needs {needed} cores and only {found} can be used")]
+    TooFewCores {
+        /// Cores needed.
+        needed: usize,
+        /// Cores there are.
+        found: usize,
+    },
+    /// A process of the experiment reported an error.
+    #[error("{role}: {why}")]
+    PeerFailed {
+        /// What the process was to do.
+        role: &'static str,
+        /// Its error.
+        why: String,
+    },
+    /// A process of the experiment ended without a result.
+    #[error("{role} ended before it gave a result ({status}): see its messages above")]
+    PeerDied {
+        /// What the process was to do.
+        role: &'static str,
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// A process of the experiment did not answer in time and was killed.
+    #[error("{role} gave no result within {limit:?} and was killed")]
+    TimedOut {
+        /// What the process was to do.
+        role: &'static str,
+        /// Time it was given.
+        limit: Duration,
+    },
+    /// A process of the experiment was told or said something that cannot be understood.
+    #[error("{role} and its parent do not understand each other: {why}")]
+    BadMessage {
+        /// What the process was to do.
+        role: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// An RPC system that is compared with failed.
+    #[error("{system}: {why}")]
+    OtherSystem {
+        /// Its name.
+        system: &'static str,
+        /// What it says.
+        why: String,
+    },
+    /// A measurement finished without a single sample.
+    #[error("{what} gave no sample: the run was too short or nothing came back")]
+    NoSamples {
+        /// What was measured.
+        what: &'static str,
+    },
+    /// A response was not what the request asks for.
+    #[error("a response was wrong: this is a bug, figures would mean nothing")]
+    WrongEcho,
+    /// A call failed.
+    #[error("a call failed: {0}")]
+    Call(#[from] CallError),
+    /// A session did not open.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// An endpoint could not be made.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// A handler could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// A message buffer could not be had.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// Packet I/O failed.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The operating system refused.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was attempted.
+        doing: String,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl BenchError {
+    /// Says what an operation of the system was for.
+    pub fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let doing = doing.into();
+        move |source| BenchError::Io { doing, source }
+    }
+}

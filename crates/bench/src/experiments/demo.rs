@@ -1,0 +1,57 @@
+//! `dunlin demo`: a little of everything, over shared memory and then over UDP.
+
+use super::{paper, runs};
+use crate::BenchError;
+use crate::lab::Lab;
+use crate::report::{Metric, PaperFigure, RowBuilder};
+use crate::roles::{Carrier, Load, Setup};
+
+/// Requests in a batch, as in most of the paper.
+const BATCH: usize = 3;
+/// Bytes of a large request.
+const LARGE_BYTES: usize = 8 << 20;
+/// The mix: of ten requests seven are small, two of 1 KiB and one of 4 KiB.
+const MIX: [usize; 10] = [32, 32, 1024, 32, 32, 4096, 32, 1024, 32, 32];
+
+/// Measurements of one transport, for those who divide a length of time among them: each takes a run and one of its floor.
+pub const MEASUREMENTS: usize = 4;
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    lab.expect_cases(Carrier::ALL.len() * MEASUREMENTS);
+    for carrier in Carrier::ALL {
+        latency(lab, carrier)?;
+        let echo = runs::small_load(lab, BATCH);
+        rate(lab, carrier, "32 B, 60 in flight", &echo, Some(paper::RATE_B3))?;
+        let mix = Load { sizes: MIX.to_vec(), ..echo };
+        rate(lab, carrier, "mix of 32 B to 4 KiB, 60 in flight", &mix, None)?;
+        bandwidth(lab, carrier)?;
+    }
+    Ok(())
+}
+
+fn latency(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
+    let case = format!("{} 32 B, one outstanding", carrier.name());
+    let measured = lab.case(&case, |lab| runs::latency(lab, &Setup::new(carrier)))?;
+    let (p50, p50_floor) = runs::summary(&measured, |p| p.p50)?;
+    let (p99, p99_floor) = runs::summary(&measured, |p| p.p99)?;
+    lab.push(RowBuilder::new(&case, Metric::LatencyP50, p50).floor(p50_floor).paper(Some(paper::LATENCY)));
+    lab.push(RowBuilder::new(&case, Metric::LatencyP99, p99).floor(p99_floor));
+    Ok(())
+}
+
+fn rate(lab: &mut Lab, carrier: Carrier, name: &str, load: &Load, paper: Option<PaperFigure>) -> Result<(), BenchError> {
+    let case = format!("{} {name}", carrier.name());
+    let measured = lab.case(&case, |lab| runs::rate(lab, &Setup::new(carrier), load))?;
+    let (ours, floor) = runs::summary(&measured, |rate| *rate)?;
+    lab.push(RowBuilder::new(case, Metric::Rate, ours).floor(floor).paper(paper));
+    Ok(())
+}
+
+fn bandwidth(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
+    let case = format!("{} 8 MiB, one outstanding", carrier.name());
+    let setup = Setup { credits: runs::LARGE_CREDITS, ..Setup::new(carrier) };
+    let measured = lab.case(&case, |lab| runs::bandwidth(lab, &setup, LARGE_BYTES))?;
+    let (ours, floor) = runs::summary(&measured, |bandwidth| *bandwidth)?;
+    lab.push(RowBuilder::new(case, Metric::Bandwidth, ours).floor(floor).paper(Some(paper::BANDWIDTH_8_MIB)));
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! The experiments, one file each, and the roles their processes play.
+
+mod paper;
+mod runs;
+
+mod demo;
+mod rpc_bandwidth;
+mod rpc_factors;
+mod rpc_latency;
+mod rpc_loss;
+#[cfg(feature = "peers")]
+mod rpc_peers;
+mod rpc_rate;
+mod rpc_sessions;
+mod rpc_workers;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::BenchError;
+use crate::lab::{Lab, Settings};
+use crate::measure::BusyNeighbour;
+use crate::peer::{self, Entry, Launcher};
+use crate::report::Report;
+use crate::roles;
+
+/// One experiment.
+#[derive(Debug, Clone, Copy)]
+pub struct Experiment {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The table, figure or section of the paper it repeats.
+    pub paper: &'static str,
+    /// What it measures, in one line.
+    pub about: &'static str,
+    run: fn(&mut Lab) -> Result<(), BenchError>,
+}
+
+/// What an experiment gave.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The rows, as far as it came.
+    pub report: Report,
+    /// Why it came no further.
+    pub error: Option<BenchError>,
+}
+
+/// Every experiment, in the order of `bench list`.
+pub const ALL: &[Experiment] = &[
+    Experiment {
+        name: "rpc-latency",
+        paper: "eRPC Table 2",
+        about: "latency of a 32 B echo, one outstanding",
+        run: rpc_latency::run,
+    },
+    Experiment {
+        name: "rpc-rate",
+        paper: "eRPC Figure 4",
+        about: "rate of 32 B echoes in batches of 1, 3 and 11, up to 60 in flight",
+        run: rpc_rate::run,
+    },
+    Experiment {
+        name: "rpc-factors",
+        paper: "eRPC Table 3",
+        about: "the same rate with one optimization after another switched off",
+        run: rpc_factors::run,
+    },
+    Experiment {
+        name: "rpc-sessions",
+        paper: "eRPC section 6.3",
+        about: "rate over 20,000 sessions against 100, and memory of an idle session",
+        run: rpc_sessions::run,
+    },
+    Experiment {
+        name: "rpc-bandwidth",
+        paper: "eRPC Figure 6",
+        about: "bandwidth of requests of 512 B to 8 MiB, one outstanding",
+        run: rpc_bandwidth::run,
+    },
+    Experiment {
+        name: "rpc-loss",
+        paper: "eRPC Table 4",
+        about: "bandwidth of 8 MiB requests while packets are lost",
+        run: rpc_loss::run,
+    },
+    Experiment {
+        name: "rpc-workers",
+        paper: "eRPC section 3.2",
+        about: "latency of quick calls beside a 1 ms handler, in the event loop and on a worker",
+        run: rpc_workers::run,
+    },
+    #[cfg(feature = "peers")]
+    Experiment {
+        name: "rpc-peers",
+        paper: "beyond the paper",
+        about: "the same 32 B echo with tonic (gRPC) and tarpc over loopback TCP",
+        run: rpc_peers::run,
+    },
+];
+
+/// What `dunlin demo` shows: a little of everything.
+pub const DEMO: Experiment =
+    Experiment { name: "demo", paper: "", about: "latency, rate and bandwidth over both transports", run: demo::run };
+
+/// Settings with which the demo takes about `total`.
+pub fn demo_settings(total: Duration) -> Settings {
+    let runs = 3;
+    let measurements = (2 * demo::MEASUREMENTS * runs) as u32;
+    // Each measurement is a run of a floor and a run of ours with its warm-up, and three processes start and end for it.
+    let run = (total / measurements).saturating_sub(DEMO_STARTS).div_f64(2.2);
+    Settings { run: run.max(DEMO_RUN_MIN), runs, busy_core: None }
+}
+
+/// What starting the processes of one measurement takes, about.
+const DEMO_STARTS: Duration = Duration::from_millis(100);
+/// The shortest run that still says something.
+const DEMO_RUN_MIN: Duration = Duration::from_millis(50);
+
+/// Every role a process of an experiment can play.
+const ROLES: &[Entry] = &[
+    Entry::of::<BusyNeighbour>(),
+    Entry::of::<roles::LatencyFloor>(),
+    Entry::of::<roles::RateFloor>(),
+    Entry::of::<roles::BandwidthFloor>(),
+    Entry::of::<roles::EchoServer>(),
+    Entry::of::<roles::LatencyClient>(),
+    Entry::of::<roles::RateClient>(),
+    Entry::of::<roles::BandwidthClient>(),
+    Entry::of::<roles::SessionsClient>(),
+    Entry::of::<roles::SlowServer>(),
+    Entry::of::<roles::WorkersClient>(),
+    #[cfg(feature = "peers")]
+    Entry::of::<rpc_peers::OtherClient>(),
+    #[cfg(feature = "peers")]
+    Entry::of::<rpc_peers::OtherServer>(),
+];
+
+/// Is a process of an experiment. The program calls this when its first argument is [`peer::ARGUMENT`].
+pub fn serve_peer() -> ExitCode {
+    peer::serve(ROLES)
+}
+
+/// The experiments meant by a name: one, or every one for `all`.
+///
+/// # Errors
+/// [`BenchError::UnknownExperiment`].
+pub fn find(name: &str) -> Result<Vec<&'static Experiment>, BenchError> {
+    let found: Vec<_> = ALL.iter().filter(|experiment| name == "all" || experiment.name == name).collect();
+    if found.is_empty() {
+        let known: Vec<_> = ALL.iter().map(|experiment| experiment.name).chain(["all"]).collect();
+        return Err(BenchError::UnknownExperiment { name: name.into(), known: known.join(", ") });
+    }
+    Ok(found)
+}
+
+impl Experiment {
+    /// Runs it. What was measured before an error is kept.
+    ///
+    /// # Errors
+    /// Whatever keeps it from beginning.
+    pub fn run(&self, settings: Settings, launcher: Launcher) -> Result<Outcome, BenchError> {
+        let mut lab = Lab::open(self.name, settings, launcher)?;
+        let error = (self.run)(&mut lab).err();
+        Ok(Outcome { report: lab.finish(), error })
+    }
+}

@@ -1,0 +1,45 @@
+//! `rpc-bandwidth`: Figure 6. One outstanding request of 512 B to 8 MiB, with a 32 B response and 32 credits.
+
+use super::{paper, runs};
+use crate::BenchError;
+use crate::lab::Lab;
+use crate::report::{Metric, RowBuilder, Target};
+use crate::roles::{Carrier, Setup};
+
+/// Bytes of a request. The paper's largest is 8 MB.
+const SIZES: [(usize, &str); 8] = [
+    (512, "512 B"),
+    (2 << 10, "2 KiB"),
+    (8 << 10, "8 KiB"),
+    (32 << 10, "32 KiB"),
+    (128 << 10, "128 KiB"),
+    (512 << 10, "512 KiB"),
+    (2 << 20, "2 MiB"),
+    (LARGEST, "8 MiB"),
+];
+const LARGEST: usize = 8 << 20;
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    lab.expect_cases(Carrier::ALL.len() * SIZES.len());
+    for carrier in Carrier::ALL {
+        let setup = Setup { credits: runs::LARGE_CREDITS, ..Setup::new(carrier) };
+        for (size, name) in SIZES {
+            let case = format!("{} {name}", carrier.name());
+            let measured = lab.case(&case, |lab| runs::bandwidth(lab, &setup, size))?;
+            let (ours, floor) = runs::summary(&measured, |bandwidth| *bandwidth)?;
+            let mut row = RowBuilder::new(case, Metric::Bandwidth, ours).floor(floor);
+            if size == LARGEST {
+                row = row.paper(Some(paper::BANDWIDTH_8_MIB)).target(target(carrier));
+            }
+            lab.push(row);
+        }
+    }
+    Ok(())
+}
+
+fn target(carrier: Carrier) -> Target {
+    match carrier {
+        Carrier::Shm => Target::Absolute(40e9),
+        Carrier::Udp => Target::Absolute(15e9),
+    }
+}

@@ -1,0 +1,68 @@
+//! `rpc-factors`: Table 3. The load of `rpc-rate` with B = 3, and one optimization after another switched off, each row
+//! without those of the rows above it too.
+
+use super::{paper, runs};
+use crate::BenchError;
+use crate::lab::{Lab, spread};
+use crate::report::{Metric, PaperFigure, RowBuilder};
+use crate::roles::{Carrier, Factor, Setup};
+
+/// Requests in a batch, as in the paper's table.
+const BATCH: usize = 3;
+
+/// One row: what goes off, and what the paper reports for the like of it.
+struct Step {
+    factor: Factor,
+    name: &'static str,
+    paper: Option<PaperFigure>,
+}
+
+/// In the paper's order; what the paper does not have stands after it.
+const STEPS: [Step; 6] = [
+    Step {
+        factor: Factor::BatchedTimestamps,
+        name: "batched timestamps",
+        paper: Some(paper::factors::NO_BATCHED_TIMESTAMPS),
+    },
+    Step {
+        factor: Factor::PreallocatedResponses,
+        name: "preallocated responses",
+        paper: Some(paper::factors::NO_PREALLOCATED_RESPONSES),
+    },
+    Step {
+        factor: Factor::ZeroCopyRequests,
+        name: "zero-copy requests",
+        paper: Some(paper::factors::NO_ZERO_COPY_REQUESTS),
+    },
+    Step { factor: Factor::AdjacentHeader, name: "adjacent header", paper: None },
+    Step { factor: Factor::Prefetch, name: "prefetching of sessions", paper: None },
+    Step { factor: Factor::TransmitBatching, name: "transmit batching", paper: None },
+];
+
+/// What only UDP has.
+const UDP_STEPS: [Step; 2] = [
+    Step { factor: Factor::Coalescing, name: "coalescing", paper: None },
+    Step { factor: Factor::Offload, name: "segmentation and receive offload", paper: None },
+];
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    lab.expect_cases(Carrier::ALL.len() * (1 + STEPS.len()) + UDP_STEPS.len());
+    for carrier in Carrier::ALL {
+        let mut setup = Setup::new(carrier);
+        let case = format!("{} everything on", carrier.name());
+        measure(lab, &case, &setup, Some(paper::factors::BASELINE))?;
+        let own_steps = if carrier == Carrier::Udp { &UDP_STEPS[..] } else { &[] };
+        for step in STEPS.iter().chain(own_steps) {
+            setup.without.push(step.factor);
+            measure(lab, &format!("{} … no {}", carrier.name(), step.name), &setup, step.paper)?;
+        }
+    }
+    Ok(())
+}
+
+fn measure(lab: &mut Lab, case: &str, setup: &Setup, paper: Option<PaperFigure>) -> Result<(), BenchError> {
+    let load = runs::small_load(lab, BATCH);
+    let rates = lab.case(case, |lab| runs::rate_without_floor(lab, setup, &load))?;
+    lab.push(RowBuilder::new(case, Metric::Rate, spread(&rates, |rate| *rate)?).paper(paper));
+    Ok(())
+}

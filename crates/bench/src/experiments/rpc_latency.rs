@@ -1,0 +1,37 @@
+//! `rpc-latency`: Table 2. A 32 B echo, one outstanding, server and client on a core each.
+
+use super::{paper, runs};
+use crate::BenchError;
+use crate::lab::Lab;
+use crate::measure::Percentiles;
+use crate::report::{Metric, RowBuilder, Target};
+use crate::roles::{Carrier, Setup};
+
+type Figure = fn(&Percentiles) -> f64;
+
+const PERCENTILES: [(Metric, Figure); 3] =
+    [(Metric::LatencyP50, |p| p.p50), (Metric::LatencyP99, |p| p.p99), (Metric::LatencyP999, |p| p.p999)];
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    lab.expect_cases(Carrier::ALL.len());
+    for carrier in Carrier::ALL {
+        let case = format!("{} 32 B", carrier.name());
+        let measured = lab.case(&case, |lab| runs::latency(lab, &Setup::new(carrier)))?;
+        for (metric, figure) in PERCENTILES {
+            let (ours, floor) = runs::summary(&measured, figure)?;
+            let mut row = RowBuilder::new(&case, metric, ours).floor(floor);
+            if metric == Metric::LatencyP50 {
+                row = row.paper(Some(paper::LATENCY)).target(target(carrier));
+            }
+            lab.push(row);
+        }
+    }
+    Ok(())
+}
+
+fn target(carrier: Carrier) -> Target {
+    match carrier {
+        Carrier::Shm => Target::All(vec![Target::Absolute(600.0), Target::FloorTimes(2.5)]),
+        Carrier::Udp => Target::FloorPlus(500.0),
+    }
+}

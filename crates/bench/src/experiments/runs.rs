@@ -1,0 +1,102 @@
+//! One run of each kind of measurement: its floor first, then a server and a client in fresh processes.
+
+use std::time::Duration;
+
+use crate::BenchError;
+use crate::lab::{Lab, spread};
+use crate::measure::{Percentiles, Spread};
+use crate::roles::{
+    BandwidthClient, BandwidthFloor, Carrier, EchoServer, LatencyClient, LatencyFloor, Load, RateClient, RateFloor, Setup,
+};
+
+/// Bytes of a small request and of its response, as in the paper.
+pub(super) const SMALL_BYTES: usize = 32;
+/// Requests in flight where a rate is measured, as in the paper.
+pub(super) const IN_FLIGHT: usize = 60;
+/// Sessions over which they are spread: eight slots each hold them all.
+pub(super) const SESSIONS: usize = 8;
+/// Credits of a session for large requests, as in the paper.
+pub(super) const LARGE_CREDITS: u16 = 32;
+
+/// A figure and the floor of the same run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured<T> {
+    pub ours: T,
+    pub floor: T,
+}
+
+/// The spread of a figure, and the median of its floor.
+pub(super) fn summary<T>(runs: &[Measured<T>], figure: impl Fn(&T) -> f64) -> Result<(Spread, f64), BenchError> {
+    Ok((spread(runs, |run| figure(&run.ours))?, spread(runs, |run| figure(&run.floor))?.median))
+}
+
+/// Echoes of [`SMALL_BYTES`], one outstanding.
+pub(super) fn latency(lab: &Lab, setup: &Setup) -> Result<Measured<Percentiles>, BenchError> {
+    let floor = LatencyFloor { carrier: setup.carrier, size: SMALL_BYTES, cores: lab.cores(), run: lab.run_length() };
+    let floor = lab.anywhere(floor, lab.run_length())?.result()?;
+    let ours = with_server(lab, setup, |server| {
+        let client = LatencyClient { setup: setup.clone(), server, size: SMALL_BYTES, run: lab.run_length() };
+        lab.client(client, lab.run_length())?.result()
+    })?;
+    Ok(Measured { ours, floor })
+}
+
+/// Echoes in batches, up to [`IN_FLIGHT`] in flight, and the rate of bare messages.
+pub(super) fn rate(lab: &Lab, setup: &Setup, load: &Load) -> Result<Measured<f64>, BenchError> {
+    let floor = rate_floor(lab, setup.carrier)?;
+    Ok(Measured { ours: rate_without_floor(lab, setup, load)?, floor })
+}
+
+/// The rate of bare messages.
+pub(super) fn rate_floor(lab: &Lab, carrier: Carrier) -> Result<f64, BenchError> {
+    let floor = RateFloor { carrier, cores: lab.cores(), run: lab.run_length() };
+    lab.anywhere(floor, lab.run_length())?.result()
+}
+
+/// Echoes in batches.
+pub(super) fn rate_without_floor(lab: &Lab, setup: &Setup, load: &Load) -> Result<f64, BenchError> {
+    with_server(lab, setup, |server| {
+        let client = RateClient { setup: setup.clone(), server, sessions: SESSIONS, load: load.clone() };
+        lab.client(client, lab.run_length())?.result()
+    })
+}
+
+/// Batches of `batch` small echoes.
+pub(super) fn small_load(lab: &Lab, batch: usize) -> Load {
+    Load::uniform(batch, IN_FLIGHT, SMALL_BYTES, lab.run_length())
+}
+
+/// Requests of `size` bytes, one outstanding.
+pub(super) fn bandwidth(lab: &Lab, setup: &Setup, size: usize) -> Result<Measured<f64>, BenchError> {
+    let floor = bandwidth_floor(lab, setup.carrier, size)?;
+    Ok(Measured { ours: bandwidth_without_floor(lab, setup, size)?, floor })
+}
+
+/// The bandwidth of a bare copy of `size` bytes, or of bare datagrams.
+pub(super) fn bandwidth_floor(lab: &Lab, carrier: Carrier, size: usize) -> Result<f64, BenchError> {
+    let floor = BandwidthFloor { carrier, size, cores: lab.cores(), run: lab.run_length() };
+    lab.anywhere(floor, lab.run_length())?.result()
+}
+
+/// Requests of `size` bytes, one outstanding.
+pub(super) fn bandwidth_without_floor(lab: &Lab, setup: &Setup, size: usize) -> Result<f64, BenchError> {
+    with_server(lab, setup, |server| {
+        let client = BandwidthClient { setup: setup.clone(), server, size, run: lab.run_length() };
+        lab.client(client, lab.run_length())?.result()
+    })
+}
+
+/// Runs `client` beside a server, whose address it is given.
+pub(super) fn with_server<T>(
+    lab: &Lab,
+    setup: &Setup,
+    client: impl FnOnce(String) -> Result<T, BenchError>,
+) -> Result<T, BenchError> {
+    let mut server = lab.server(EchoServer { setup: setup.clone() }, lab.run_length() + CLIENT_SLACK)?;
+    let outcome = client(server.ready()?)?;
+    server.stop()?;
+    Ok(outcome)
+}
+
+/// Time a server waits for its client to come and go.
+const CLIENT_SLACK: Duration = Duration::from_secs(20);

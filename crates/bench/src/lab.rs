@@ -1,0 +1,147 @@
+//! What an experiment works with: processes on their cores, a budget of time, a progress bar and a report to fill.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::BenchError;
+use crate::measure::{BusyNeighbour, Cores, RUNS, Spread};
+use crate::peer::{Interrupt, Launcher, Peer, Role};
+use crate::report::{Report, ReportBuilder, RowBuilder};
+
+/// Time a process gets beyond what it measures: to start, to connect, to touch its memory, beside other work.
+const SLACK: Duration = Duration::from_secs(20);
+/// Time a neighbour gets to start.
+const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(3600);
+
+/// How experiments are run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Length of one measured run.
+    pub run: Duration,
+    /// Runs of each case.
+    pub runs: usize,
+    /// A core to keep busy with a neighbour all the while.
+    pub busy_core: Option<usize>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { run: Duration::from_secs(1), runs: RUNS, busy_core: None }
+    }
+}
+
+/// The surroundings of one experiment.
+#[derive(Debug)]
+pub struct Lab {
+    settings: Settings,
+    cores: Cores,
+    launcher: Launcher,
+    bar: ProgressBar,
+    report: ReportBuilder,
+    /// Alive as long as the experiment.
+    _neighbour: Option<Peer<BusyNeighbour>>,
+}
+
+impl Lab {
+    /// Chooses cores and starts the neighbour, if one is wanted.
+    ///
+    /// # Errors
+    /// [`BenchError::TooFewCores`], and whatever keeps a process from starting.
+    pub fn open(experiment: &str, settings: Settings, mut launcher: Launcher) -> Result<Self, BenchError> {
+        let cores = Cores::choose()?;
+        // Drawn on standard error, and only if that is a terminal.
+        let bar = ProgressBar::no_length().with_prefix(experiment.to_owned()).with_style(style());
+        launcher.show_live(bar.clone());
+        let mut neighbour = None;
+        if settings.busy_core.is_some() {
+            let mut peer = launcher.start(BusyNeighbour, settings.busy_core, NEIGHBOUR_LIMIT)?;
+            peer.ready()?;
+            neighbour = Some(peer);
+        }
+        Ok(Lab { settings, cores, launcher, bar, report: ReportBuilder::new(experiment), _neighbour: neighbour })
+    }
+
+    /// The cores of servers and clients.
+    pub fn cores(&self) -> Cores {
+        self.cores
+    }
+
+    /// Length of one measured run.
+    pub fn run_length(&self) -> Duration {
+        self.settings.run
+    }
+
+    /// What stops the experiment early.
+    pub fn interrupt(&self) -> &Interrupt {
+        self.launcher.interrupt()
+    }
+
+    /// Tells how many cases there will be, for the progress bar.
+    pub fn expect_cases(&mut self, cases: usize) {
+        self.bar.set_length((cases * self.settings.runs) as u64);
+    }
+
+    /// Starts a process that chooses its cores itself, for the length of `measured` and some slack.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`] if it cannot be started.
+    pub fn anywhere<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, BenchError> {
+        self.launcher.start(role, None, measured + SLACK)
+    }
+
+    /// Starts a process on the core of servers, for the length of `measured` and some slack.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`] if it cannot be started.
+    pub fn server<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, BenchError> {
+        self.launcher.start(role, Some(self.cores.server), measured + SLACK)
+    }
+
+    /// Starts a process on the core of clients, for the length of `measured` and some slack.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`] if it cannot be started.
+    pub fn client<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, BenchError> {
+        self.launcher.start(role, Some(self.cores.client), measured + SLACK)
+    }
+
+    /// Measures one case as often as the settings say.
+    ///
+    /// # Errors
+    /// The first error of a run.
+    pub fn case<T>(&mut self, name: &str, mut run: impl FnMut(&Lab) -> Result<T, BenchError>) -> Result<Vec<T>, BenchError> {
+        let mut outcomes = Vec::with_capacity(self.settings.runs);
+        for number in 1..=self.settings.runs {
+            self.bar.set_prefix(format!("{name} run {number}/{}", self.settings.runs));
+            outcomes.push(run(self)?);
+            self.bar.inc(1);
+        }
+        Ok(outcomes)
+    }
+
+    /// Adds a row to the report.
+    pub fn push(&mut self, row: RowBuilder) {
+        self.report.push(row);
+    }
+
+    /// Ends the experiment, whether it is complete or not.
+    pub fn finish(self) -> Report {
+        self.bar.finish_and_clear();
+        self.report.finish()
+    }
+}
+
+/// The spread of one figure over several runs.
+///
+/// # Errors
+/// [`BenchError::NoSamples`] if there were no runs.
+pub fn spread<T>(outcomes: &[T], figure: impl Fn(&T) -> f64) -> Result<Spread, BenchError> {
+    let figures: Vec<f64> = outcomes.iter().map(figure).collect();
+    Spread::of(&figures).ok_or(BenchError::NoSamples { what: "a case" })
+}
+
+fn style() -> ProgressStyle {
+    let template = "{spinner:.cyan} {prefix:.bold} {bar:24.cyan/dim} {pos}/{len} {elapsed} {wide_msg}";
+    ProgressStyle::with_template(template).expect("a constant template is valid")
+}

@@ -1,0 +1,27 @@
+//! A neighbour that takes its share of a core, as any shared machine has them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+use crate::peer::{Control, Role};
+
+/// A process that computes until it is told to stop.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct BusyNeighbour;
+
+impl Role for BusyNeighbour {
+    const NAME: &'static str = "busy neighbour";
+    type Ready = ();
+    type Output = ();
+
+    fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
+        control.ready(());
+        let mut x = 1u64;
+        while !control.stopping() {
+            for _ in 0..10_000 {
+                x = std::hint::black_box(x.wrapping_mul(6364136223846793005).wrapping_add(1));
+            }
+        }
+        Ok(())
+    }
+}

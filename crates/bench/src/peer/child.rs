@@ -1,0 +1,136 @@
+//! The child's side: runs the role it is given and listens for the end.
+
+use std::io::{self, BufRead, Write};
+use std::marker::PhantomData;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::message::{Assignment, Message, STOP};
+use crate::BenchError;
+use crate::measure::pin;
+use crate::report::Metric;
+
+/// How long an orphan may take to end by itself.
+const ORPHAN_GRACE: Duration = Duration::from_secs(1);
+/// Exit code of an orphan that did not.
+const ORPHAN_EXIT: i32 = 3;
+
+/// What a process of an experiment does. The value holds its parameters and travels to the process as JSON.
+pub trait Role: Serialize + DeserializeOwned {
+    /// Names the role, for the parent and in errors.
+    const NAME: &'static str;
+    /// What it tells when others may come.
+    type Ready: Serialize + DeserializeOwned;
+    /// What it gives at the end.
+    type Output: Serialize + DeserializeOwned;
+
+    /// Does it, in the process made for it. One that serves runs until [`Control::stopping`].
+    ///
+    /// # Errors
+    /// Whatever keeps it from its result; the parent gets the text.
+    fn run(self, control: &Control<Self>) -> Result<Self::Output, BenchError>;
+}
+
+/// A role's line to its parent.
+#[derive(Debug)]
+pub struct Control<R> {
+    stop: Arc<AtomicBool>,
+    role: PhantomData<R>,
+}
+
+impl<R: Role> Control<R> {
+    /// Tells that others may come.
+    pub fn ready(&self, ready: R::Ready) {
+        send(&Message::Ready(value(&ready)));
+    }
+
+    /// Tells a figure of the run so far, to be shown while it runs. A few times a second is enough.
+    pub fn live(&self, metric: Metric, figure: f64) {
+        send(&Message::Live(metric, figure));
+    }
+
+    /// Whether the parent wants the result now, or is gone.
+    #[inline]
+    pub fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// A role by its name.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    name: &'static str,
+    run: fn(Value, Arc<AtomicBool>) -> Result<Value, BenchError>,
+}
+
+impl Entry {
+    /// The entry of a role.
+    pub const fn of<R: Role>() -> Self {
+        Entry { name: R::NAME, run: run::<R> }
+    }
+}
+
+/// Is a peer: reads what to be, does it, and says what came of it. The whole life of the process.
+pub fn serve(entries: &[Entry]) -> ExitCode {
+    let (message, code) = match assigned(entries) {
+        Ok(result) => (Message::Result(result), ExitCode::SUCCESS),
+        Err(error) => (Message::Error(error.to_string()), ExitCode::FAILURE),
+    };
+    send(&message);
+    code
+}
+
+fn assigned(entries: &[Entry]) -> Result<Value, BenchError> {
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).map_err(BenchError::io("read what to be from standard input"))?;
+    let bad = |why: String| BenchError::BadMessage { role: super::ARGUMENT.into(), why };
+    let assignment: Assignment = serde_json::from_str(&line).map_err(|e| bad(e.to_string()))?;
+    let entry = entries.iter().find(|entry| entry.name == assignment.role);
+    let entry = entry.ok_or_else(|| bad(format!("there is no role {:?}", assignment.role)))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let listener = Arc::clone(&stop);
+    // Before pinning: the listener is not to wait for a core that the role keeps busy.
+    thread::spawn(move || listen(&listener));
+    if let Some(core) = assignment.core {
+        pin(core)?;
+    }
+    (entry.run)(assignment.task, stop)
+}
+
+fn run<R: Role>(task: Value, stop: Arc<AtomicBool>) -> Result<Value, BenchError> {
+    let bad = |e: serde_json::Error| BenchError::BadMessage { role: R::NAME.into(), why: e.to_string() };
+    let role: R = serde_json::from_value(task).map_err(bad)?;
+    role.run(&Control { stop, role: PhantomData }).map(|output| value(&output))
+}
+
+/// Waits for the parent to say stop, or to be gone.
+fn listen(stop: &AtomicBool) {
+    for line in io::stdin().lock().lines() {
+        match line {
+            Ok(line) if line == STOP => stop.store(true, Ordering::Relaxed),
+            Ok(_) => {}
+            Err(_) => break,
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    thread::sleep(ORPHAN_GRACE);
+    std::process::exit(ORPHAN_EXIT);
+}
+
+/// Writes a line. A parent that is gone cannot be told; [`listen`] sees to the end.
+fn send(message: &Message) {
+    let line = value(message).to_string();
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn value(what: &impl Serialize) -> Value {
+    serde_json::to_value(what).expect("messages are structs of numbers and text, which JSON can hold")
+}

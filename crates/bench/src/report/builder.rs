@@ -1,0 +1,35 @@
+//! Collects rows while an experiment runs.
+
+use super::Report;
+use super::machine::Machine;
+use super::row::{self, RowBuilder};
+
+/// A report in the making. What it holds when an experiment is cut short is still a valid report.
+#[derive(Debug, Clone)]
+pub struct ReportBuilder {
+    experiment: String,
+    machine: Machine,
+    rows: Vec<RowBuilder>,
+}
+
+impl ReportBuilder {
+    /// An empty report; its date is now.
+    pub fn new(experiment: &str) -> Self {
+        ReportBuilder { experiment: experiment.to_owned(), machine: Machine::detect(), rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, row: RowBuilder) {
+        self.rows.push(row);
+    }
+
+    /// Resolves the targets, which may refer to any row.
+    pub fn finish(self) -> Report {
+        Report {
+            experiment: self.experiment,
+            machine: self.machine,
+            commit: env!("DUNLIN_COMMIT").to_owned(),
+            rows: row::finish(self.rows),
+        }
+    }
+}

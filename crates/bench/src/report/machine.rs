@@ -1,0 +1,80 @@
+//! What a report was measured on.
+
+use std::fs;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+/// The machine and the moment of a report. What cannot be found out reads `unknown` or 0.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Model of the processor, as it names itself.
+    pub cpu: String,
+    /// Processors this process may run on.
+    pub cores: usize,
+    /// Memory of the machine, in bytes.
+    pub mem: u64,
+    /// Kernel release.
+    pub kernel: String,
+    /// Distribution.
+    pub os: String,
+    /// Compiler that built the benchmark.
+    pub rust: String,
+    /// Start of the report, UTC, RFC 3339.
+    pub date: String,
+    /// Load average over the minute before the start: other work that ran beside.
+    pub load: f64,
+}
+
+impl Machine {
+    /// Looks at this machine now.
+    pub fn detect() -> Self {
+        let unknown = || "unknown".to_owned();
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        Machine {
+            cpu: field(&read("/proc/cpuinfo"), "model name", ':').unwrap_or_else(unknown),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            mem: field(&read("/proc/meminfo"), "MemTotal", ':').and_then(|text| kib(&text)).unwrap_or(0),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            os: field(&read("/etc/os-release"), "PRETTY_NAME", '=').unwrap_or_else(unknown),
+            rust: env!("DUNLIN_RUSTC").to_owned(),
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            load: read("/proc/loadavg").split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0.0),
+        }
+    }
+}
+
+/// Value of the first line `key<separator>value`, without blanks and quotes around it.
+fn field(text: &str, key: &str, separator: char) -> Option<String> {
+    let mut pairs = text.lines().filter_map(|line| line.split_once(separator));
+    let (_, value) = pairs.find(|(name, _)| name.trim() == key)?;
+    Some(value.trim().trim_matches('"').to_owned())
+}
+
+/// Bytes of a text like `12345 kB`, which the kernel means as KiB.
+fn kib(text: &str) -> Option<u64> {
+    text.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_fields() {
+        assert_eq!(field("a\t: 1\nmodel name\t: Fast 9000 \n", "model name", ':').unwrap(), "Fast 9000");
+        assert_eq!(field("NAME=x\nPRETTY_NAME=\"Some OS 1\"", "PRETTY_NAME", '=').unwrap(), "Some OS 1");
+        assert_eq!(field("", "x", ':'), None);
+        assert_eq!(kib("2 kB"), Some(2048));
+        assert_eq!(kib("many"), None);
+    }
+
+    #[test]
+    fn knows_this_machine() {
+        let machine = Machine::detect();
+        assert!(machine.cores > 0);
+        assert!(machine.mem > 0);
+        assert!(!machine.kernel.is_empty());
+        assert!(machine.date.ends_with('Z'));
+    }
+}

@@ -1,0 +1,126 @@
+//! What a figure counts: its name, its unit, and which way is better.
+
+use serde::{Deserialize, Serialize};
+
+/// A quantity that experiments report. Its unit is the base unit of the JSON file; see [`super::human`] for display.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Metric {
+    /// Calls completed per second.
+    #[serde(rename = "rate")]
+    Rate,
+    /// Median time from sending a request to holding its response.
+    #[serde(rename = "latency p50")]
+    LatencyP50,
+    /// The same, 99th percentile.
+    #[serde(rename = "latency p99")]
+    LatencyP99,
+    /// The same, 99.9th percentile.
+    #[serde(rename = "latency p99.9")]
+    LatencyP999,
+    /// Payload bits moved per second.
+    #[serde(rename = "bandwidth")]
+    Bandwidth,
+    /// Resident memory of one idle session.
+    #[serde(rename = "memory per session")]
+    SessionMemory,
+    /// How many times better than another system.
+    #[serde(rename = "advantage")]
+    Advantage,
+}
+
+/// Which way a metric improves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    /// More is better: rates.
+    Higher,
+    /// Less is better: times and sizes.
+    Lower,
+}
+
+impl Metric {
+    /// Name, as in the JSON file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Rate => "rate",
+            Metric::LatencyP50 => "latency p50",
+            Metric::LatencyP99 => "latency p99",
+            Metric::LatencyP999 => "latency p99.9",
+            Metric::Bandwidth => "bandwidth",
+            Metric::SessionMemory => "memory per session",
+            Metric::Advantage => "advantage",
+        }
+    }
+
+    /// Unit of every figure of this metric, as in the JSON file.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Metric::Rate => "RPC/s",
+            Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 => "ns",
+            Metric::Bandwidth => "bit/s",
+            Metric::SessionMemory => "B",
+            Metric::Advantage => "x",
+        }
+    }
+
+    /// Which way is better.
+    pub fn better(self) -> Better {
+        match self {
+            Metric::Rate | Metric::Bandwidth | Metric::Advantage => Better::Higher,
+            Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::SessionMemory => Better::Lower,
+        }
+    }
+}
+
+impl Better {
+    /// Whether `value` is as good as `bar`.
+    pub fn reaches(self, value: f64, bar: f64) -> bool {
+        match self {
+            Better::Higher => value >= bar,
+            Better::Lower => value <= bar,
+        }
+    }
+
+    /// The bar that is harder to reach.
+    pub fn stricter(self, a: f64, b: f64) -> f64 {
+        match self {
+            Better::Higher => a.max(b),
+            Better::Lower => a.min(b),
+        }
+    }
+
+    /// The sign between a value and a bar it has to reach.
+    pub fn sign(self) -> &'static str {
+        match self {
+            Better::Higher => "≥",
+            Better::Lower => "≤",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_names_of_the_file() {
+        for metric in [
+            Metric::Rate,
+            Metric::LatencyP50,
+            Metric::LatencyP99,
+            Metric::LatencyP999,
+            Metric::Bandwidth,
+            Metric::SessionMemory,
+            Metric::Advantage,
+        ] {
+            assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
+        }
+    }
+
+    #[test]
+    fn better_follows_the_direction() {
+        assert!(Better::Higher.reaches(2.0, 2.0) && !Better::Higher.reaches(1.9, 2.0));
+        assert!(Better::Lower.reaches(2.0, 2.0) && !Better::Lower.reaches(2.1, 2.0));
+        assert_eq!(Better::Higher.stricter(1.0, 2.0), 2.0);
+        assert_eq!(Better::Lower.stricter(1.0, 2.0), 1.0);
+    }
+}

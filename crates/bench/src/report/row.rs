@@ -1,0 +1,149 @@
+//! One figure of a report, with all that it must be compared to.
+
+use serde::{Deserialize, Serialize};
+
+use super::metric::Metric;
+use super::target::Target;
+use crate::measure::Spread;
+
+/// A finished row: one metric of one case. All figures are in the unit of the metric.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Row {
+    /// What was measured, such as `shm B=3`.
+    pub case: String,
+    /// Which quantity of it.
+    pub metric: Metric,
+    /// Median of the runs.
+    pub value: f64,
+    /// Lowest run.
+    pub min: Option<f64>,
+    /// Highest run.
+    pub max: Option<f64>,
+    /// What the bare transport does, measured in the same run.
+    pub floor: Option<f64>,
+    /// What the paper reports.
+    pub paper: Option<f64>,
+    /// The hardware the paper reports it for.
+    pub paper_setup: Option<String>,
+    /// What the value must reach.
+    pub target: Option<f64>,
+}
+
+/// The row of the file: [`Row`] with the unit beside the metric.
+#[derive(Serialize)]
+struct FileRow<'a> {
+    case: &'a str,
+    metric: Metric,
+    unit: &'static str,
+    value: f64,
+    min: Option<f64>,
+    max: Option<f64>,
+    floor: Option<f64>,
+    paper: Option<f64>,
+    paper_setup: Option<&'a str>,
+    target: Option<f64>,
+}
+
+impl Serialize for Row {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        FileRow {
+            case: &self.case,
+            metric: self.metric,
+            unit: self.metric.unit(),
+            value: self.value,
+            min: self.min,
+            max: self.max,
+            floor: self.floor,
+            paper: self.paper,
+            paper_setup: self.paper_setup.as_deref(),
+            target: self.target,
+        }
+        .serialize(serializer)
+    }
+}
+
+/// How a value stands to its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// At least as good.
+    Met,
+    /// Worse.
+    Missed,
+}
+
+impl Row {
+    /// Value divided by floor; none without a floor.
+    pub fn ratio(&self) -> Option<f64> {
+        self.floor.filter(|floor| *floor > 0.0).map(|floor| self.value / floor)
+    }
+
+    /// Whether the target is met; none without a target.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let reached = self.metric.better().reaches(self.value, self.target?);
+        Some(if reached { Verdict::Met } else { Verdict::Missed })
+    }
+}
+
+/// What a paper reports for one case: data, never computed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PaperFigure {
+    /// In the unit of the row's metric.
+    pub value: f64,
+    /// Hardware, and the table or figure it is from.
+    pub setup: &'static str,
+}
+
+/// A row in the making: its target may refer to rows that are not measured yet.
+#[derive(Debug, Clone)]
+pub struct RowBuilder {
+    row: Row,
+    target: Option<Target>,
+}
+
+impl RowBuilder {
+    /// A row with what was measured and nothing to compare it to.
+    pub fn new(case: impl Into<String>, metric: Metric, spread: Spread) -> Self {
+        let row = Row {
+            case: case.into(),
+            metric,
+            value: spread.median,
+            min: Some(spread.min),
+            max: Some(spread.max),
+            floor: None,
+            paper: None,
+            paper_setup: None,
+            target: None,
+        };
+        RowBuilder { row, target: None }
+    }
+
+    /// Adds what the bare transport does.
+    pub fn floor(mut self, floor: f64) -> Self {
+        self.row.floor = Some(floor);
+        self
+    }
+
+    /// Adds what the paper reports, where it reports this case.
+    pub fn paper(mut self, figure: Option<PaperFigure>) -> Self {
+        self.row.paper = figure.map(|figure| figure.value);
+        self.row.paper_setup = figure.map(|figure| figure.setup.to_owned());
+        self
+    }
+
+    /// Adds what the row must reach.
+    pub fn target(mut self, target: Target) -> Self {
+        self.target = Some(target);
+        self
+    }
+}
+
+/// Turns drafts into rows, now that all that targets may refer to is known.
+pub(super) fn finish(drafts: Vec<RowBuilder>) -> Vec<Row> {
+    let (mut rows, targets): (Vec<_>, Vec<_>) = drafts.into_iter().map(|draft| (draft.row, draft.target)).unzip();
+    let bars: Vec<Option<f64>> =
+        rows.iter().zip(&targets).map(|(row, target)| target.as_ref()?.resolve(row.metric, row.floor, &rows)).collect();
+    for (row, bar) in rows.iter_mut().zip(bars) {
+        row.target = bar;
+    }
+    rows
+}

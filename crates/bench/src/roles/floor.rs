@@ -1,0 +1,152 @@
+//! The floors: what the bare transport does, measured beside each figure.
+
+use std::hint::black_box;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use dunlin_net::shm;
+use dunlin_net::udp::raw::{self as udp, Half, Method};
+use serde::{Deserialize, Serialize};
+
+use super::setup::Carrier;
+use crate::BenchError;
+use crate::measure::{Cores, Latencies, Percentiles, pin};
+use crate::peer::{Control, Role};
+
+/// Datagrams of one call where small ones are sent: the most that the kernel takes.
+const SMALL_SEGMENTS: usize = 60;
+/// Bytes of those: header and payload of a small call.
+const SMALL_BYTES: usize = 64;
+/// Datagrams of one call where large ones are sent, and their bytes: what fills the 64 KiB of a call.
+const LARGE: (usize, usize) = (7, 9355);
+
+/// A bare ping-pong: one word through shared memory, or one datagram.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LatencyFloor {
+    /// Of what.
+    pub carrier: Carrier,
+    /// Bytes of a datagram.
+    pub size: usize,
+    /// Where its two threads run.
+    pub cores: Cores,
+    /// How long.
+    pub run: Duration,
+}
+
+impl Role for LatencyFloor {
+    const NAME: &'static str = "bare ping-pong";
+    type Ready = ();
+    type Output = Percentiles;
+
+    fn run(self, _: &Control<Self>) -> Result<Percentiles, BenchError> {
+        let Cores { client, server } = self.cores;
+        let samples = match self.carrier {
+            Carrier::Shm => shm::raw::ping_pong(Some([client, server]), self.run)?,
+            Carrier::Udp => pinned(self.cores, |on_start| udp::ping_pong(self.size, self.run, on_start))?,
+        };
+        let mut latencies = Latencies::new();
+        samples.iter().for_each(|ns| latencies.record(*ns));
+        latencies.percentiles()
+    }
+}
+
+/// A bare burst: 64 B messages through a ring, or as datagrams with segmentation offload, in one direction.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RateFloor {
+    /// Of what.
+    pub carrier: Carrier,
+    /// Where its two threads run.
+    pub cores: Cores,
+    /// How long.
+    pub run: Duration,
+}
+
+impl Role for RateFloor {
+    const NAME: &'static str = "bare burst";
+    type Ready = ();
+    /// Messages per second.
+    type Output = f64;
+
+    fn run(self, _: &Control<Self>) -> Result<f64, BenchError> {
+        let Cores { client, server } = self.cores;
+        match self.carrier {
+            Carrier::Shm => Ok(shm::raw::ring_rate(Some([client, server]), self.run)?),
+            Carrier::Udp => {
+                let method = Method::Offload(SMALL_SEGMENTS);
+                let rate = pinned(self.cores, |on_start| udp::one_way(method, SMALL_BYTES, self.run, on_start))?;
+                Ok(rate.packets_per_second())
+            }
+        }
+    }
+}
+
+/// A bare copy of a message in memory, or a bare stream of the largest datagrams with segmentation offload.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct BandwidthFloor {
+    /// Of what.
+    pub carrier: Carrier,
+    /// Bytes of the message that is copied.
+    pub size: usize,
+    /// Where its threads run.
+    pub cores: Cores,
+    /// How long.
+    pub run: Duration,
+}
+
+impl Role for BandwidthFloor {
+    const NAME: &'static str = "bare copy";
+    type Ready = ();
+    /// Bits per second.
+    type Output = f64;
+
+    fn run(self, _: &Control<Self>) -> Result<f64, BenchError> {
+        match self.carrier {
+            Carrier::Shm => {
+                pin(self.cores.client)?;
+                Ok(copy_rate(self.size, self.run))
+            }
+            Carrier::Udp => {
+                let (segments, bytes) = LARGE;
+                let method = Method::Offload(segments);
+                let rate = pinned(self.cores, |on_start| udp::one_way(method, bytes, self.run, on_start))?;
+                Ok(rate.gbit_per_second() * 1e9)
+            }
+        }
+    }
+}
+
+/// Bits per second of copying `size` bytes from one place to another, again and again.
+fn copy_rate(size: usize, run: Duration) -> f64 {
+    /// Bytes copied between two looks at the clock, at least.
+    const STRIDE_BYTES: usize = 1 << 20;
+    let (from, mut to) = (vec![7u8; size], vec![1u8; size]);
+    let repeats = STRIDE_BYTES.div_ceil(size);
+    let (start, mut copies) = (Instant::now(), 0);
+    while start.elapsed() < run {
+        for _ in 0..repeats {
+            to.copy_from_slice(black_box(&from));
+            black_box(&mut to);
+        }
+        copies += repeats;
+    }
+    (copies * size) as f64 * 8.0 / start.elapsed().as_secs_f64()
+}
+
+/// Runs a measurement of two threads with each on its core.
+fn pinned<R>(cores: Cores, measure: impl FnOnce(&(dyn Fn(Half) + Sync)) -> std::io::Result<R>) -> Result<R, BenchError> {
+    let failed = Mutex::new(None);
+    let on_start = |half| {
+        let core = match half {
+            Half::Server => cores.server,
+            Half::Client => cores.client,
+        };
+        if let Err(error) = pin(core) {
+            *failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(error);
+        }
+    };
+    let result = measure(&on_start).map_err(BenchError::io("measure bare UDP over loopback"));
+    match failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
+        Some(error) => Err(error),
+        None => result,
+    }
+}

@@ -1,0 +1,164 @@
+//! Batches of calls, many in flight: the load of the paper's section 6.2.
+//!
+//! The client keeps several batches in flight. Each batch is `batch` requests to sessions chosen at random, and when the last
+//! of its responses is there, it is issued again. This uses the callback layer, so a call in steady state allocates nothing.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_net::{Clock, Transport};
+use dunlin_rpc::{CallError, Completion, ContinuationId, Endpoint, MsgBuf, Payload, Session};
+use serde::{Deserialize, Serialize};
+
+use super::{ECHO, WARM_UP_SHARE};
+use crate::BenchError;
+
+/// Event-loop iterations between two looks at the clock.
+const ITERATIONS_PER_LOOK: u32 = 64;
+/// Time between two figures for the progress bar.
+const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
+
+/// The shape of the load.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Load {
+    /// Requests in a batch.
+    pub batch: usize,
+    /// Requests in flight; rounded down to whole batches.
+    pub in_flight: usize,
+    /// Bytes of requests and their responses; buffers take these sizes in turn.
+    pub sizes: Vec<usize>,
+    /// Time before the measured run, not counted.
+    pub warm_up: Duration,
+    /// Length of the measured run.
+    pub run: Duration,
+}
+
+/// A batch: how many responses are missing, and the buffers of those that are there.
+#[derive(Default)]
+struct Batch {
+    missing: usize,
+    buffers: Vec<Payload>,
+}
+
+struct State {
+    sessions: Vec<Session>,
+    batches: Vec<Batch>,
+    continuation: Option<ContinuationId>,
+    random: u64,
+    completed: u64,
+    error: Option<CallError>,
+}
+
+impl Load {
+    /// Batches of calls of one size, with the share of warm-up that experiments have.
+    pub fn uniform(batch: usize, in_flight: usize, size: usize, run: Duration) -> Self {
+        Load { batch, in_flight, sizes: vec![size], warm_up: run.mul_f64(WARM_UP_SHARE), run }
+    }
+
+    /// Runs the load on `sessions` and gives the calls per second. `live` is told the rate from time to time and says whether
+    /// to go on; if not, the rate is that until then.
+    ///
+    /// # Errors
+    /// The first error of a call, and [`BenchError::NoSamples`] if none ended.
+    pub(crate) fn run<T: Transport>(
+        &self,
+        endpoint: &Endpoint<T>,
+        sessions: Vec<Session>,
+        mut live: impl FnMut(f64) -> bool,
+    ) -> Result<f64, BenchError> {
+        let state = Rc::new(RefCell::new(self.state(sessions)?));
+        let shared = Rc::clone(&state);
+        let continuation = endpoint.register_continuation(move |completion| shared.borrow_mut().on_completion(completion));
+        state.borrow_mut().start(continuation);
+
+        let clock = Clock::new();
+        let warm = self.warm_up.as_nanos() as u64;
+        let end = warm + self.run.as_nanos() as u64;
+        let (mut from, mut last) = (None, (0, 0));
+        let (mut iterations, mut next_live) = (0u32, LIVE_INTERVAL_NANOS);
+        endpoint.run_until(|| {
+            iterations = iterations.wrapping_add(1);
+            if !iterations.is_multiple_of(ITERATIONS_PER_LOOK) {
+                return false;
+            }
+            let (now, state) = (clock.now(), state.borrow());
+            last = (now, state.completed);
+            if from.is_none() && now >= warm {
+                from = Some(last);
+            }
+            let mut go_on = true;
+            if now >= next_live {
+                next_live = now + LIVE_INTERVAL_NANOS;
+                go_on = live(state.completed as f64 * 1e9 / now as f64);
+            }
+            state.error.is_some() || now >= end || !go_on
+        });
+        if let Some(error) = state.borrow().error {
+            return Err(error.into());
+        }
+        let from = from.ok_or(BenchError::NoSamples { what: "a rate measurement" })?;
+        Ok((last.1 - from.1) as f64 * 1e9 / (last.0 - from.0).max(1) as f64)
+    }
+
+    /// Batches with all their buffers, nothing issued yet.
+    fn state(&self, sessions: Vec<Session>) -> Result<State, BenchError> {
+        let mut sizes = self.sizes.iter().cycle();
+        let mut batches = Vec::new();
+        for _ in 0..(self.in_flight / self.batch).max(1) {
+            let mut batch = Batch::default();
+            for _ in 0..self.batch {
+                let size = sizes.next().copied().unwrap_or(0);
+                batch.buffers.push(MsgBuf::copy_from(&vec![7; size])?.into());
+            }
+            batches.push(batch);
+        }
+        Ok(State { sessions, batches, continuation: None, random: 0x9e37_79b9_7f4a_7c15, completed: 0, error: None })
+    }
+}
+
+impl State {
+    fn start(&mut self, continuation: ContinuationId) {
+        self.continuation = Some(continuation);
+        for index in 0..self.batches.len() {
+            self.issue(index);
+        }
+    }
+
+    /// Sends the requests of a batch.
+    #[inline]
+    fn issue(&mut self, index: usize) {
+        let Some(continuation) = self.continuation else { return };
+        while let Some(request) = self.batches[index].buffers.pop() {
+            let session = self.random_below(self.sessions.len());
+            match self.sessions[session].enqueue_request(ECHO, request, continuation, index as u64) {
+                Ok(()) => self.batches[index].missing += 1,
+                Err(failure) => return self.error = Some(failure.error),
+            }
+        }
+    }
+
+    #[inline]
+    fn on_completion(&mut self, completion: Completion) {
+        match completion.result {
+            Ok(_) => self.completed += 1,
+            Err(error) => self.error = Some(error),
+        }
+        let index = completion.tag as usize;
+        let batch = &mut self.batches[index];
+        batch.buffers.push(completion.request);
+        batch.missing -= 1;
+        if batch.missing == 0 && self.error.is_none() {
+            self.issue(index);
+        }
+    }
+
+    /// A number below `limit`, by a xorshift generator.
+    #[inline]
+    fn random_below(&mut self, limit: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        ((u128::from(self.random) * limit as u128) >> 64) as usize
+    }
+}

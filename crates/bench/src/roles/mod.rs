@@ -1,0 +1,37 @@
+//! What the processes of the experiments do: serve, call in one of several ways, or measure a floor.
+
+mod bandwidth;
+mod floor;
+mod latency;
+mod load;
+mod rate;
+mod server;
+mod sessions;
+mod setup;
+mod workers;
+
+pub use bandwidth::BandwidthClient;
+pub use floor::{BandwidthFloor, LatencyFloor, RateFloor};
+pub use latency::LatencyClient;
+pub use load::Load;
+pub use rate::RateClient;
+pub(crate) use rate::open_sessions;
+pub use server::EchoServer;
+pub use sessions::{SessionFigures, SessionsClient};
+pub use setup::{Carrier, Factor, Setup};
+pub use workers::{Mode, SlowServer, WorkersClient};
+
+/// Answers with the bytes of the request.
+pub const ECHO: u8 = 1;
+/// Answers any request with [`SINK_RESPONSE_BYTES`].
+pub const SINK: u8 = 2;
+/// Answers with the resident memory of the server, a `u64` in little-endian bytes.
+pub const MEMORY: u8 = 3;
+/// Takes a millisecond.
+pub const SLOW: u8 = 4;
+
+/// Response of [`SINK`], as in the paper's section 6.4.
+pub const SINK_RESPONSE_BYTES: usize = 32;
+
+/// Share of a measured run that goes before it and is not counted.
+const WARM_UP_SHARE: f64 = 0.2;

@@ -1,0 +1,72 @@
+//! Many calls in flight.
+
+use dunlin_net::{Addr, Transport};
+use dunlin_rpc::{Endpoint, Session};
+use serde::{Deserialize, Serialize};
+
+use super::load::Load;
+use super::setup::{OnTransport, Setup, Side};
+use crate::BenchError;
+use crate::peer::{Control, Role};
+use crate::report::Metric;
+
+/// Sessions that are opened at a time.
+const OPENING_MAX: usize = 64;
+
+/// Echoes in batches over several sessions.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RateClient {
+    /// Transport and endpoint.
+    pub setup: Setup,
+    /// The server's address.
+    pub server: String,
+    /// Sessions to open.
+    pub sessions: usize,
+    /// What to do with them.
+    pub load: Load,
+}
+
+impl Role for RateClient {
+    const NAME: &'static str = "rate client";
+    type Ready = ();
+    /// Calls per second.
+    type Output = f64;
+
+    fn run(self, control: &Control<Self>) -> Result<f64, BenchError> {
+        self.setup.on_transport(Side::Client, Call { client: &self, control })
+    }
+}
+
+struct Call<'a> {
+    client: &'a RateClient,
+    control: &'a Control<RateClient>,
+}
+
+impl OnTransport for Call<'_> {
+    type Output = f64;
+
+    fn run<T: Transport>(self, transport: T) -> Result<f64, BenchError> {
+        let endpoint = Endpoint::new(transport, self.client.setup.endpoint())?;
+        let sessions = open_sessions(&endpoint, &self.client.server.parse()?, self.client.sessions)?;
+        self.client.load.run(&endpoint, sessions, |rate| {
+            self.control.live(Metric::Rate, rate);
+            !self.control.stopping()
+        })
+    }
+}
+
+/// Opens sessions, several at a time.
+pub(crate) fn open_sessions<T: Transport>(
+    endpoint: &Endpoint<T>,
+    server: &Addr,
+    count: usize,
+) -> Result<Vec<Session>, BenchError> {
+    let mut sessions = Vec::with_capacity(count);
+    while sessions.len() < count {
+        let opening: Vec<_> = (sessions.len()..count).take(OPENING_MAX).map(|_| endpoint.connect(server)).collect();
+        for connecting in opening {
+            sessions.push(endpoint.block_on(connecting)?);
+        }
+    }
+    Ok(sessions)
+}

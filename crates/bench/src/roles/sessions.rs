@@ -1,0 +1,84 @@
+//! Very many sessions between two endpoints.
+
+use dunlin_net::{Addr, Transport};
+use dunlin_rpc::{Endpoint, MsgBuf, Session};
+use serde::{Deserialize, Serialize};
+
+use super::MEMORY;
+use super::load::Load;
+use super::rate::open_sessions;
+use super::setup::{OnTransport, Setup, Side};
+use crate::BenchError;
+use crate::measure::resident_bytes;
+use crate::peer::{Control, Role};
+use crate::report::Metric;
+
+/// Opens sessions, sees what memory they take while idle, then calls on all of them at random.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SessionsClient {
+    /// Transport and endpoint.
+    pub setup: Setup,
+    /// The server's address.
+    pub server: String,
+    /// Sessions to open.
+    pub sessions: usize,
+    /// What to do with them.
+    pub load: Load,
+}
+
+/// What it measured.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct SessionFigures {
+    /// Calls per second.
+    pub rate: f64,
+    /// Resident bytes per idle session, of the client.
+    pub client_bytes: f64,
+    /// Resident bytes per idle session, of the server.
+    pub server_bytes: f64,
+}
+
+impl Role for SessionsClient {
+    const NAME: &'static str = "client with many sessions";
+    type Ready = ();
+    type Output = SessionFigures;
+
+    fn run(self, control: &Control<Self>) -> Result<SessionFigures, BenchError> {
+        self.setup.on_transport(Side::Client, Call { client: &self, control })
+    }
+}
+
+struct Call<'a> {
+    client: &'a SessionsClient,
+    control: &'a Control<SessionsClient>,
+}
+
+impl OnTransport for Call<'_> {
+    type Output = SessionFigures;
+
+    fn run<T: Transport>(self, transport: T) -> Result<SessionFigures, BenchError> {
+        let server: Addr = self.client.server.parse()?;
+        let endpoint = Endpoint::new(transport, self.client.setup.endpoint())?;
+        // One session first: what both sides need once is not counted.
+        let first = endpoint.block_on(endpoint.connect(&server))?;
+        let before = (resident_bytes()?, server_resident_bytes(&endpoint, &first)?);
+        let sessions = open_sessions(&endpoint, &server, self.client.sessions)?;
+        let after = (resident_bytes()?, server_resident_bytes(&endpoint, &first)?);
+        let per_session = |before: u64, after: u64| after.saturating_sub(before) as f64 / self.client.sessions as f64;
+        let rate = self.client.load.run(&endpoint, sessions, |rate| {
+            self.control.live(Metric::Rate, rate);
+            !self.control.stopping()
+        })?;
+        Ok(SessionFigures {
+            rate,
+            client_bytes: per_session(before.0, after.0),
+            server_bytes: per_session(before.1, after.1),
+        })
+    }
+}
+
+fn server_resident_bytes<T: Transport>(endpoint: &Endpoint<T>, session: &Session) -> Result<u64, BenchError> {
+    let call = session.call(MEMORY, MsgBuf::with_len(0)?);
+    let response = endpoint.block_on(call).map_err(|failure| failure.error)?.response;
+    let bytes = response[..].try_into().map_err(|_| BenchError::WrongEcho)?;
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,163 @@
+//! Transport and endpoint of one side of an experiment.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use dunlin_net::fault::{FaultInjector, Faults};
+use dunlin_net::shm::{ShmConfig, ShmTransport};
+use dunlin_net::udp::{Coalesce, Offload, UdpConfig, UdpTransport};
+use dunlin_net::{ShmName, Transport};
+use dunlin_rpc::{EndpointConfig, Optimizations, Switch};
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+
+/// Every transport holds so many packets without being asked to.
+const DEFAULT_QUEUE_LEN: u32 = 4096;
+
+/// What carries the packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Carrier {
+    /// Shared memory.
+    Shm,
+    /// Kernel UDP over the loopback interface.
+    Udp,
+}
+
+impl Carrier {
+    /// Both.
+    pub const ALL: [Carrier; 2] = [Carrier::Shm, Carrier::Udp];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Carrier::Shm => "shm",
+            Carrier::Udp => "udp",
+        }
+    }
+}
+
+/// An optimization that can be switched off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Factor {
+    /// The clock is read once per burst.
+    BatchedTimestamps,
+    /// Response buffers stay with the slots of the server.
+    PreallocatedResponses,
+    /// Handlers get single-packet requests where they were received.
+    ZeroCopyRequests,
+    /// Packets of an iteration leave together.
+    TransmitBatching,
+    /// Sessions of a burst are prefetched.
+    Prefetch,
+    /// The first header lies in front of the data.
+    AdjacentHeader,
+    /// Small packets to one destination share a datagram (UDP only).
+    Coalescing,
+    /// One system call carries many datagrams, both ways (UDP only).
+    Offload,
+}
+
+/// How both sides of an experiment are set up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// What carries the packets.
+    pub carrier: Carrier,
+    /// Credits of a session.
+    pub credits: u16,
+    /// Sessions that must fit the receive queue.
+    pub sessions: u32,
+    /// Optimizations that are off.
+    pub without: Vec<Factor>,
+    /// Share of packets that are dropped when sent, by either side.
+    pub loss: f64,
+}
+
+/// Which side of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Server,
+    Client,
+}
+
+/// Something done on a transport. It is compiled for each transport apart, as in a program that has only one.
+pub(super) trait OnTransport {
+    type Output;
+    fn run<T: Transport>(self, transport: T) -> Result<Self::Output, BenchError>;
+}
+
+impl Setup {
+    /// Everything as shipped, for a few sessions.
+    pub fn new(carrier: Carrier) -> Self {
+        let defaults = EndpointConfig::default();
+        Setup { carrier, credits: defaults.credits, sessions: 64, without: Vec::new(), loss: 0.0 }
+    }
+
+    /// The settings of the endpoint.
+    pub(super) fn endpoint(&self) -> EndpointConfig {
+        let switch = |factor| if self.has(factor) { Switch::On } else { Switch::Off };
+        let optimizations = Optimizations {
+            batched_timestamps: switch(Factor::BatchedTimestamps),
+            preallocated_responses: switch(Factor::PreallocatedResponses),
+            zero_copy_requests: switch(Factor::ZeroCopyRequests),
+            transmit_batching: switch(Factor::TransmitBatching),
+            prefetch: switch(Factor::Prefetch),
+            adjacent_header: switch(Factor::AdjacentHeader),
+        };
+        EndpointConfig { credits: self.credits, reverse_credits: 0, optimizations, ..EndpointConfig::default() }
+    }
+
+    /// Opens the transport, with losses if there are to be any, and hands it over.
+    pub(super) fn on_lossy_transport<V: OnTransport>(&self, side: Side, visitor: V) -> Result<V::Output, BenchError> {
+        if self.loss == 0.0 {
+            return self.on_transport(side, visitor);
+        }
+        let faults = Faults { drop: self.loss, ..Faults::default() };
+        // Each process loses other packets, and in each run others.
+        let seed = u64::from(std::process::id());
+        match self.carrier {
+            Carrier::Shm => visitor.run(FaultInjector::new(self.shm(side)?, seed, faults)?),
+            Carrier::Udp => visitor.run(FaultInjector::new(self.udp()?, seed, faults)?),
+        }
+    }
+
+    /// Opens the transport and hands it over.
+    pub(super) fn on_transport<V: OnTransport>(&self, side: Side, visitor: V) -> Result<V::Output, BenchError> {
+        match self.carrier {
+            Carrier::Shm => visitor.run(self.shm(side)?),
+            Carrier::Udp => visitor.run(self.udp()?),
+        }
+    }
+
+    fn shm(&self, side: Side) -> Result<ShmTransport, BenchError> {
+        let mut config = match side {
+            // Of a name that no other process has.
+            Side::Server => ShmConfig::named(ShmName::new(&format!("dunlin-bench-{}", std::process::id()))?),
+            Side::Client => ShmConfig::anonymous(),
+        };
+        config.queue_len = config.queue_len.max(self.queue_len().next_power_of_two());
+        Ok(ShmTransport::new(&config)?)
+    }
+
+    fn udp(&self) -> Result<UdpTransport, BenchError> {
+        let mut config = UdpConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        if !self.has(Factor::Coalescing) {
+            config.coalesce = Coalesce::Off;
+        }
+        if !self.has(Factor::Offload) {
+            (config.gso, config.gro) = (Offload::Off, Offload::Off);
+        }
+        if self.queue_len() > DEFAULT_QUEUE_LEN {
+            config.rx_queue_len = Some(self.queue_len() as usize);
+        }
+        Ok(UdpTransport::bind(config)?)
+    }
+
+    /// Packets that may be on the way to one side.
+    fn queue_len(&self) -> u32 {
+        self.sessions * u32::from(self.credits)
+    }
+
+    fn has(&self, factor: Factor) -> bool {
+        !self.without.contains(&factor)
+    }
+}

@@ -1,0 +1,37 @@
+//! `dunlin demo`: half a minute that shows what this is.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use dunlin_bench::experiments::{self, DEMO};
+use dunlin_bench::peer::{Interrupt, Launcher};
+
+use super::seconds;
+use crate::reports::{Collected, Files};
+
+/// Show latency, rate and bandwidth on this machine, beside the raw floor and the paper
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A server and a client run as separate processes, each on a core of its own: first over shared memory, then over UDP loopback.
+
+Examples:
+  dunlin demo
+  dunlin demo --html demo.html                 keep the figures as a page with plots
+  dunlin demo --seconds 10 --json demo.json")]
+pub struct Arguments {
+    /// About how long all of it takes
+    #[arg(long, default_value = "20", value_parser = seconds, allow_negative_numbers = true)]
+    seconds: Duration,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
+    arguments.files.check()?;
+    let outcome = DEMO.run(experiments::demo_settings(arguments.seconds), Launcher::new(interrupt))?;
+    let mut collected = Collected::default();
+    collected.add(outcome);
+    collected.finish(&arguments.files)
+}

@@ -1,0 +1,126 @@
+//! `dunlin echo`: a server and a client between any two processes.
+
+use std::io::{IsTerminal, stderr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use clap::builder::RangedU64ValueParser;
+use dunlin_bench::echo::{self, Calls, EchoFigures};
+use dunlin_bench::peer::Interrupt;
+use dunlin_bench::report::{Metric, human};
+use dunlin_net::Addr;
+
+use super::seconds;
+
+/// Serve echoes, or call them, between any two processes
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples, in two terminals:
+  dunlin echo serve shm:echo
+  dunlin echo call shm:echo
+
+  dunlin echo serve udp://127.0.0.1:31850
+  dunlin echo call udp://127.0.0.1:31850 --size 32 --window 60 --seconds 5 --stats")]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(Serve),
+    Call(Call),
+}
+
+/// Answer each request with itself, until ctrl-C
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dunlin echo serve shm:echo
+  dunlin echo serve udp://0.0.0.0:31850")]
+struct Serve {
+    /// Where to serve: shm:NAME or udp://HOST:PORT; port 0 takes a free one
+    address: String,
+    /// Print the counters of the endpoint at the end
+    #[arg(long)]
+    stats: bool,
+}
+
+/// Call an echo server and print the rate and the round-trip times
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dunlin echo call shm:echo --window 1                 latency
+  dunlin echo call udp://127.0.0.1:31850 --size 32 --window 60 --seconds 5 --stats")]
+struct Call {
+    /// The server: shm:NAME or udp://HOST:PORT
+    address: String,
+    /// Bytes of each request and of its response
+    #[arg(long, value_name = "BYTES", default_value = "32", value_parser = RangedU64ValueParser::<usize>::new().range(0..=8 << 20))]
+    size: usize,
+    /// Calls outstanding
+    #[arg(long, value_name = "CALLS", default_value = "60", value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    window: usize,
+    /// How long to call
+    #[arg(long, default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
+    seconds: Duration,
+    /// Print the counters of the endpoint and of its first session
+    #[arg(long)]
+    stats: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
+    match arguments.command {
+        Command::Serve(arguments) => serve(&arguments, &interrupt)?,
+        Command::Call(arguments) => call(&arguments, &interrupt)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(arguments: &Serve, interrupt: &Interrupt) -> Result<()> {
+    let address: Addr = arguments.address.parse()?;
+    let stats = echo::serve(&address, interrupt, |address| println!("serving echoes at {address}; ctrl-C ends it"))?;
+    println!("{} requests answered", stats.counters.requests_handled);
+    if arguments.stats {
+        println!("{stats}");
+    }
+    Ok(())
+}
+
+fn call(arguments: &Call, interrupt: &Interrupt) -> Result<()> {
+    let server: Addr = arguments.address.parse()?;
+    let calls = Calls { size: arguments.size, window: arguments.window, length: arguments.seconds };
+    let show_live = stderr().is_terminal();
+    let figures = echo::call(&server, &calls, interrupt, |rate| {
+        if show_live {
+            eprint!("\r{:<20}", human::figure(Metric::Rate, rate));
+        }
+    });
+    if show_live {
+        eprint!("\r{:<20}\r", "");
+    }
+    show(arguments, &figures.with_context(|| format!("calling {server}"))?);
+    Ok(())
+}
+
+fn show(arguments: &Call, figures: &EchoFigures) {
+    let rtt = |percent| human::figure(Metric::LatencyP50, figures.endpoint.rtt.percentile(percent).as_nanos() as f64);
+    println!(
+        "{} with {} of {} B outstanding; round trip p50 {}, p99 {}, p99.9 {}",
+        human::figure(Metric::Rate, figures.rate),
+        arguments.window,
+        arguments.size,
+        rtt(50.0),
+        rtt(99.0),
+        rtt(99.9)
+    );
+    if arguments.stats {
+        println!("\nendpoint\n{}", figures.endpoint);
+        if let Some(session) = &figures.session {
+            println!("\nfirst session\n{session:#?}");
+        }
+    }
+}

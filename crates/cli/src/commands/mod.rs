@@ -1,0 +1,16 @@
+//! The subcommands.
+
+pub mod bench;
+pub mod demo;
+pub mod echo;
+
+use std::time::Duration;
+
+/// Seconds as the user writes them: `5`, `0.5`.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if !(0.01..=86_400.0).contains(&seconds) {
+        return Err("give between 0.01 and 86400 seconds".into());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}

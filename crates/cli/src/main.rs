@@ -1,0 +1,79 @@
+//! The `dunlin` command. Each subcommand is one file under `commands`.
+#![forbid(unsafe_code)]
+
+mod commands;
+mod reports;
+mod signals;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+/// Exit code of wrong usage, as a shell has it.
+const EXIT_USAGE: u8 = 2;
+
+/// Datacenter RPC over plain datagrams: shared memory within a host, UDP between hosts.
+#[derive(Debug, Parser)]
+#[command(
+    name = "dunlin",
+    version,
+    propagate_version = true,
+    after_help = "\
+Examples:
+  dunlin demo                                 see what it does on this machine, in half a minute
+  dunlin echo serve shm:echo                  an echo server; call it with: dunlin echo call shm:echo
+  dunlin bench run rpc-latency                repeat one experiment of the papers"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(commands::demo::Arguments),
+    Echo(commands::echo::Arguments),
+    Bench(commands::bench::Arguments),
+}
+
+fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == dunlin_bench::peer::ARGUMENT) {
+        return dunlin_bench::experiments::serve_peer();
+    }
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse(&error),
+    };
+    match run(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("dunlin: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says in one line what is wrong with the arguments; prints help and version as they are.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let asked_for = !error.use_stderr();
+    if asked_for || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // Nothing can be done if it cannot be printed.
+        let _ = error.print();
+        return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
+    }
+    let text = error.render().to_string();
+    let what: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    eprintln!("dunlin: {}; try --help", what.join(" ").trim_start_matches("error: "));
+    ExitCode::from(EXIT_USAGE)
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode> {
+    let interrupt = signals::interrupt()?;
+    match arguments.command {
+        Command::Demo(arguments) => commands::demo::run(arguments, interrupt),
+        Command::Echo(arguments) => commands::echo::run(arguments, interrupt),
+        Command::Bench(arguments) => commands::bench::run(arguments, interrupt),
+    }
+}

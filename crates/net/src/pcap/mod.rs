@@ -1,0 +1,209 @@
+//! Recording what a transport sends and receives, in a file that Wireshark and tshark open.
+//!
+//! [`PcapWriter`] wraps any [`Transport`]. Each packet becomes one record: an IP packet with a UDP datagram whose payload is
+//! the packet as the [`udp`](crate::udp) transport would carry it, its length in two bytes (little-endian) before it. Endpoints
+//! that are reached through UDP appear under their own addresses. Others are given an address of `10.0.0.0/8`, always the same
+//! one, and port 31850; a sender that cannot be told appears as `0.0.0.0`. `docs/dunlin.lua` makes Wireshark understand the
+//! packets.
+//!
+//! ```
+//! use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+//! use dunlin_net::pcap::PcapWriter;
+//! use dunlin_net::{Addr, Transport, TxPacket};
+//!
+//! let net = LoopbackNetwork::new(LoopbackConfig::default());
+//! let mut transport = PcapWriter::new(net.endpoint(1)?, Vec::new()); // Or a `BufWriter` of a file.
+//! let route = transport.resolve(&Addr::Node(2))?;
+//! transport.tx_burst(&[TxPacket { route, header: b"recorded", payload: &[] }]);
+//! let (_transport, file) = transport.finish();
+//! assert!(file?.ends_with(b"\x08\x00recorded"));
+//! # Ok::<(), dunlin_net::NetError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod format;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use format::{PACKET_BYTES_MAX, file_header, socket_addr, write_record};
+
+use crate::addr::Addr;
+use crate::error::NetError;
+use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+
+/// Wraps a transport and records its packets. See the [module](self).
+///
+/// A packet is recorded when it is handed over to be sent, even if the transport then drops it, and when it was received.
+/// Packets of more than 65,505 bytes are cut. Packets flow on whatever happens to the file: the first error ends the
+/// recording and is kept for [`PcapWriter::error`] and [`PcapWriter::finish`].
+///
+/// Of a packet that lies in memory which its sender can still write, the record holds what was there when it was taken in.
+#[derive(Debug)]
+pub struct PcapWriter<T, W> {
+    inner: T,
+    output: W,
+    error: Option<NetError>,
+    /// Time of day, in nanoseconds since 1970, at which the transport's clock stood at zero.
+    epoch: u64,
+    local: SocketAddr,
+    peers: HashMap<Route, SocketAddr>,
+    packet: Vec<u8>,
+    record: Vec<u8>,
+}
+
+impl<T: Transport, W: Write> PcapWriter<T, W> {
+    /// Wraps `inner` and begins the file. `output` is written to once per packet: give it a buffer.
+    pub fn new(inner: T, output: W) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::starting_at(inner, output, now)
+    }
+
+    /// As [`PcapWriter::new`], with a time since 1970 to take for now, so that the file does not depend on when it is made.
+    pub fn starting_at(inner: T, output: W, now: Duration) -> Self {
+        let epoch = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_sub(inner.now());
+        let local = socket_addr(&inner.local_addr());
+        let (peers, packet, record) = (HashMap::new(), Vec::new(), Vec::new());
+        let mut writer = PcapWriter { inner, output, error: None, epoch, local, peers, packet, record };
+        writer.write(|output, _| output.write_all(&file_header()));
+        writer
+    }
+
+    /// The error that ended the recording, if one did.
+    pub fn error(&self) -> Option<&NetError> {
+        self.error.as_ref()
+    }
+
+    /// Ends the recording and unwraps the transport and the output, which was flushed.
+    ///
+    /// # Errors
+    /// [`NetError::Io`], the first error of writing the file, in place of the output.
+    pub fn finish(mut self) -> (T, Result<W, NetError>) {
+        self.write(|output, _| output.flush());
+        (self.inner, self.error.map_or(Ok(self.output), Err))
+    }
+
+    /// The wrapped transport.
+    pub fn inner(&self) -> &T {
+        &self.inner
+    }
+
+    /// The wrapped transport; what is sent through it directly is not recorded.
+    pub fn inner_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+
+    /// Writes to the file unless that failed before.
+    fn write(&mut self, write: impl FnOnce(&mut W, &[u8]) -> io::Result<()>) {
+        if self.error.is_none()
+            && let Err(source) = write(&mut self.output, &self.record)
+        {
+            self.error = Some(NetError::Io { doing: "cannot write the packet capture".into(), source });
+        }
+    }
+
+    /// Records what is in `self.packet`.
+    fn record(&mut self, from: SocketAddr, to: SocketAddr) {
+        let time = self.epoch.saturating_add(self.inner.now());
+        self.packet.truncate(PACKET_BYTES_MAX);
+        write_record(&mut self.record, time, from, to, &self.packet);
+        self.write(|output, record| output.write_all(record));
+    }
+}
+
+/// Stands for an endpoint that cannot be told.
+fn unknown() -> SocketAddr {
+    SocketAddr::from(([0, 0, 0, 0], 0))
+}
+
+impl<T: Transport, W: Write> Transport for PcapWriter<T, W> {
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+
+    fn rx_queue_len(&self) -> usize {
+        self.inner.rx_queue_len()
+    }
+
+    fn local_addr(&self) -> Addr {
+        self.inner.local_addr()
+    }
+
+    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
+        let route = self.inner.resolve(addr)?;
+        // Never removed: a number that is given to another peer is overwritten here, so there are no more than routes.
+        self.peers.insert(route, socket_addr(addr));
+        Ok(route)
+    }
+
+    fn release(&mut self, route: Route) {
+        self.inner.release(route);
+    }
+
+    fn peer_health(&mut self, route: Route) -> PeerHealth {
+        self.inner.peer_health(route)
+    }
+
+    fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
+        for packet in packets {
+            let to = self.peers.get(&packet.route).copied().unwrap_or_else(unknown);
+            self.packet.clear();
+            self.packet.extend_from_slice(packet.header);
+            self.packet.extend_from_slice(packet.payload);
+            self.record(self.local, to);
+        }
+        self.inner.tx_burst(packets);
+    }
+
+    fn tx_flush(&mut self) {
+        self.inner.tx_flush();
+    }
+
+    fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError> {
+        self.inner.tx_to(addr, packet)?;
+        self.packet.clear();
+        self.packet.extend_from_slice(packet);
+        self.record(self.local, socket_addr(addr));
+        Ok(())
+    }
+
+    fn rx_burst(&mut self) -> usize {
+        let received = self.inner.rx_burst();
+        for i in 0..received {
+            let from = self.inner.rx_source(i).map_or_else(unknown, |addr| socket_addr(&addr));
+            let packet = self.inner.rx_packet(i);
+            self.packet.resize(packet.len(), 0);
+            packet.copy_to(0, &mut self.packet);
+            self.record(from, self.local);
+        }
+        received
+    }
+
+    fn rx_packet(&self, i: usize) -> RxPacket<'_> {
+        self.inner.rx_packet(i)
+    }
+
+    fn rx_source(&self, i: usize) -> Option<Addr> {
+        self.inner.rx_source(i)
+    }
+
+    fn now(&self) -> u64 {
+        self.inner.now()
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        self.inner.wait(timeout);
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+
+    fn counters(&self) -> TransportCounters {
+        self.inner.counters()
+    }
+}

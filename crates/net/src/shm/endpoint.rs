@@ -1,0 +1,300 @@
+//! [`ShmTransport`]: the parts put together behind the [`Transport`] trait.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::addr::{Addr, ShmName};
+use crate::clock::Clock;
+use crate::error::NetError;
+use crate::shm::backing;
+use crate::shm::burst::Senders;
+use crate::shm::config::ShmConfig;
+use crate::shm::file::{self, ANONYMOUS_PREFIX, OwnFile};
+use crate::shm::futex::{self, AWAKE, SLEEPING};
+use crate::shm::layout::Layout;
+use crate::shm::lock;
+use crate::shm::mapping::Mapping;
+use crate::shm::peers::{Peer, Peers};
+use crate::shm::receiver::{Outlook, Receiver};
+use crate::shm::region::{Identity, Region};
+use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+
+/// Longest sleep while a sender has taken a place and not yet published it: it may die without a word.
+const SLEEP_AT_HOLES_MAX: Duration = Duration::from_millis(1);
+
+/// An endpoint in shared memory. See the [module](super) for how it works.
+pub struct ShmTransport {
+    receiver: Receiver,
+    peers: Peers,
+    counters: TransportCounters,
+    identity: Identity,
+    directory: PathBuf,
+    clock: Clock,
+    wake: Arc<Wake>,
+    senders_fence: bool,
+    own_file: OwnFile,
+}
+
+impl ShmTransport {
+    /// Makes the endpoint and its region.
+    ///
+    /// # Errors
+    /// [`NetError::BadSetting`], [`NetError::InUse`] if a live endpoint has the name, [`NetError::BadRegion`] if something
+    /// that is no region has it, [`NetError::Io`].
+    pub fn new(config: &ShmConfig) -> Result<Self, NetError> {
+        let layout = Layout::new(config.sizes()?).map_err(|(name, why)| NetError::BadSetting { name, why })?;
+        let nonce = getrandom::u64()
+            .map_err(|e| NetError::Io { doing: "get random bytes".into(), source: std::io::Error::other(e.to_string()) })?;
+        let name = match &config.name {
+            Some(name) => name.clone(),
+            None => ShmName::new(&format!("{ANONYMOUS_PREFIX}{nonce:016x}"))?,
+        };
+        file::sweep_anonymous(&config.directory);
+        let unnamed = OwnFile::unnamed(&config.directory, layout.file_bytes as u64)?;
+        backing::reserve(&unnamed, 0, layout.fixed_bytes()).map_err(|source| {
+            let doing = format!("reserve {} bytes in {}", layout.fixed_bytes(), config.directory.display());
+            NetError::Io { doing, source }
+        })?;
+        let map = Mapping::of_file(&unnamed, layout.file_bytes)
+            .map_err(|source| NetError::Io { doing: format!("map the region of {name:?}"), source })?;
+        let region = Region::new(Arc::new(map), layout);
+        region.populate();
+        let senders_fence = !config.kernel_fences;
+        region.init(nonce, senders_fence, config.first_ticket);
+        let own_file = OwnFile::publish(unnamed, &config.directory, &name)?;
+        Ok(ShmTransport {
+            wake: Arc::new(Wake { asked: AtomicBool::new(false), region: region.clone() }),
+            receiver: Receiver::new(region),
+            peers: Peers::new(config.routes_max),
+            counters: TransportCounters::default(),
+            identity: Identity { name, nonce },
+            directory: config.directory.clone(),
+            clock: Clock::new(),
+            senders_fence,
+            own_file,
+        })
+    }
+
+    fn name_of<'a>(&self, addr: &'a Addr) -> Result<&'a ShmName, NetError> {
+        match addr {
+            Addr::Shm(name) => Ok(name),
+            other => Err(NetError::WrongKind { addr: other.clone(), transport: "shared memory" }),
+        }
+    }
+}
+
+impl Drop for ShmTransport {
+    fn drop(&mut self) {
+        self.receiver.region().closed().store(1, Ordering::SeqCst);
+    }
+}
+
+/// What the receiver asks: locks about lives, the table of peers about routes.
+struct Known<'a> {
+    peers: &'a Peers,
+    file: &'a File,
+}
+
+impl Senders for Known<'_> {
+    fn is_alive(&self, slot: u16) -> bool {
+        lock::is_locked(self.file, lock::slot_byte(slot))
+    }
+
+    fn route_to(&self, nonce: u64) -> Option<Route> {
+        self.peers.by_nonce(nonce)
+    }
+}
+
+/// What a [`Waker`] needs; it keeps the region mapped after the endpoint is gone.
+struct Wake {
+    asked: AtomicBool,
+    region: Region,
+}
+
+impl Wake {
+    fn wake(&self) {
+        self.asked.store(true, Ordering::SeqCst);
+        futex::wake(self.region.wait_word());
+    }
+
+    /// Whether someone asked since the last time.
+    fn take(&self) -> bool {
+        self.asked.swap(false, Ordering::SeqCst)
+    }
+}
+
+impl Transport for ShmTransport {
+    fn mtu(&self) -> usize {
+        self.receiver.region().layout().sizes.mtu as usize
+    }
+
+    fn rx_queue_len(&self) -> usize {
+        self.receiver.region().layout().sizes.queue_len as usize
+    }
+
+    fn local_addr(&self) -> Addr {
+        Addr::Shm(self.identity.name.clone())
+    }
+
+    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
+        let name = self.name_of(addr)?;
+        let route = self.peers.resolve(&self.directory, name, &self.identity)?;
+        self.receiver.forget_sources();
+        Ok(route)
+    }
+
+    fn release(&mut self, route: Route) {
+        if self.peers.release(route) {
+            self.receiver.forget_sources();
+        }
+    }
+
+    fn peer_health(&mut self, route: Route) -> PeerHealth {
+        match self.peers.get_mut(route).map(Peer::is_dead) {
+            Some(false) => PeerHealth::Alive,
+            Some(true) | None => PeerHealth::Dead,
+        }
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
+        for run in packets.chunk_by(|a, b| a.route == b.route) {
+            match self.peers.get_mut(run[0].route) {
+                Some(peer) if !peer.is_known_dead() => peer.sender.send(run, &mut self.counters),
+                _ => self.counters.tx_dropped_error += run.len() as u64,
+            }
+        }
+    }
+
+    #[inline]
+    fn tx_flush(&mut self) {}
+
+    fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError> {
+        let name = self.name_of(addr)?;
+        let packet = [TxPacket { route: Route(u32::MAX), header: packet, payload: &[] }];
+        if let Some((_, peer)) = self.peers.live(name) {
+            peer.sender.send(&packet, &mut self.counters);
+        } else {
+            Peer::open(&self.directory, name, &self.identity)?.sender.send(&packet, &mut self.counters);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn rx_burst(&mut self) -> usize {
+        let known = Known { peers: &self.peers, file: self.own_file.file() };
+        self.receiver.rx_burst(&known, &mut self.counters)
+    }
+
+    #[inline]
+    fn rx_packet(&self, i: usize) -> RxPacket<'_> {
+        self.receiver.burst().packet(self.receiver.region(), i)
+    }
+
+    fn rx_source(&self, i: usize) -> Option<Addr> {
+        let (slot, generation) = self.receiver.burst().origin(i);
+        self.receiver.region().slot_name(slot, generation).map(Addr::Shm)
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        if self.wake.take() {
+            return;
+        }
+        let wake = self.wake.clone();
+        let word = wake.region.wait_word();
+        word.store(SLEEPING, Ordering::SeqCst);
+        futex::fence_before_sleep(self.senders_fence);
+        let outlook = self.receiver.outlook(&Known { peers: &self.peers, file: self.own_file.file() });
+        let timeout = match outlook {
+            Outlook::Arrivals => Duration::ZERO,
+            Outlook::Holes => timeout.min(SLEEP_AT_HOLES_MAX),
+            Outlook::Empty => timeout,
+        };
+        if !self.wake.take() && !timeout.is_zero() {
+            self.counters.waits += 1;
+            futex::sleep(word, timeout);
+            self.wake.take();
+        }
+        word.store(AWAKE, Ordering::SeqCst);
+    }
+
+    fn waker(&self) -> Waker {
+        let wake = self.wake.clone();
+        Waker::new(move || wake.wake())
+    }
+
+    fn counters(&self) -> TransportCounters {
+        self.counters
+    }
+}
+
+impl std::fmt::Debug for ShmTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShmTransport").field("name", &self.identity.name).field("counters", &self.counters).finish()
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn pair(config: &ShmConfig) -> [(ShmTransport, Route); 2] {
+        let (mut a, mut b) = (ShmTransport::new(config).unwrap(), ShmTransport::new(config).unwrap());
+        let to_b = a.resolve(&b.local_addr()).unwrap();
+        let to_a = b.resolve(&a.local_addr()).unwrap();
+        [(a, to_b), (b, to_a)]
+    }
+
+    fn receive(at: &mut ShmTransport) {
+        let before = Instant::now();
+        while at.rx_burst() == 0 {
+            at.wait(PATIENCE);
+            assert!(before.elapsed() < PATIENCE, "a wake-up was lost");
+        }
+    }
+
+    /// Each packet of one thread wakes the other, tens of thousands of times: a lost wake-up would last for ever.
+    #[test]
+    fn no_wake_up_is_lost_whoever_fences() {
+        const ROUNDS: u64 = 10_000;
+        for kernel_fences in [false, futex::kernel_fences()] {
+            let [(mut a, to_b), (mut b, to_a)] = pair(&ShmConfig { kernel_fences, ..ShmConfig::anonymous() });
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        receive(&mut b);
+                        b.tx_burst(&[TxPacket { route: to_a, header: b"pong", payload: &[] }]);
+                    }
+                });
+                for _ in 0..ROUNDS {
+                    a.tx_burst(&[TxPacket { route: to_b, header: b"ping", payload: &[] }]);
+                    receive(&mut a);
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn packet_numbers_wrap_between_endpoints() {
+        for first_ticket in [u32::MAX as u64 - 1000, u64::MAX - 1000] {
+            let [(mut a, to_b), (mut b, _)] = pair(&ShmConfig { first_ticket, queue_len: 64, ..ShmConfig::anonymous() });
+            for i in 0..3000u16 {
+                let bytes = i.to_le_bytes().repeat(1 + i as usize % 100);
+                a.tx_burst(&[TxPacket { route: to_b, header: &bytes, payload: &[] }]);
+                assert_eq!(b.rx_burst(), 1);
+                assert_eq!(b.rx_packet(0).head(), &bytes[..b.rx_packet(0).head().len()]);
+            }
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The queue as a whole, on private memory and step by step: what the receiver makes of senders that die at every step.
+//!
+//! Runs under Miri, which cannot emulate weak memory where words and bytes of a packet overlap:
+//! `MIRIFLAGS=-Zmiri-disable-weak-memory-emulation cargo +nightly miri test -p dunlin-net --lib -- shm:: --skip raw`
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::shm::backing::BulkBacking;
+use crate::shm::bulk;
+use crate::shm::burst::Senders;
+use crate::shm::cell::NO_BULK;
+use crate::shm::intent::Intent;
+use crate::shm::layout::Sizes;
+use crate::shm::receiver::{Outlook, Receiver};
+use crate::shm::region::Region;
+use crate::shm::region::testing::{SIZES, identity, region};
+use crate::shm::sender::{Reserved, Sender};
+use crate::transport::{Route, TransportCounters, TxPacket};
+
+/// Stands for the locks: which slots have a living holder.
+#[derive(Default)]
+struct Alive(RefCell<BTreeSet<u16>>);
+
+impl Senders for Alive {
+    fn is_alive(&self, slot: u16) -> bool {
+        self.0.borrow().contains(&slot)
+    }
+
+    fn route_to(&self, nonce: u64) -> Option<Route> {
+        (nonce == identity("known").nonce).then_some(Route(9))
+    }
+}
+
+/// A receiver with the memory it shares with its senders.
+struct Queue {
+    region: Region,
+    receiver: Receiver,
+    alive: Alive,
+    rx: TransportCounters,
+    tx: TransportCounters,
+}
+
+impl Queue {
+    fn new(sizes: Sizes, first_ticket: u64) -> Self {
+        let region = region(sizes, first_ticket);
+        let receiver = Receiver::new(region.clone());
+        Queue { region, receiver, alive: Alive::default(), rx: Default::default(), tx: Default::default() }
+    }
+
+    fn sender(&self, slot: u16, name: &str) -> Sender {
+        self.alive.0.borrow_mut().insert(slot);
+        Sender::new(self.region.clone(), BulkBacking::private(), slot, &identity(name))
+    }
+
+    fn kill(&self, slot: u16) {
+        self.alive.0.borrow_mut().remove(&slot);
+    }
+
+    fn send(&mut self, sender: &mut Sender, packets: &[&[u8]]) {
+        let packets: Vec<_> = packets.iter().map(|p| TxPacket { route: Route(0), header: p, payload: &[] }).collect();
+        sender.send(&packets, &mut self.tx);
+    }
+
+    fn poll(&mut self) -> Vec<Vec<u8>> {
+        let count = self.receiver.rx_burst(&self.alive, &mut self.rx);
+        (0..count)
+            .map(|i| {
+                let packet = self.receiver.burst().packet(self.receiver.region(), i);
+                let mut bytes = vec![0; packet.len()];
+                packet.copy_to(0, &mut bytes);
+                bytes
+            })
+            .collect()
+    }
+
+    /// Polls as an endpoint does that sleeps when there is nothing: with a last look before and a poll after each sleep, which
+    /// goes past holes.
+    fn poll_past_holes(&mut self) -> Vec<Vec<u8>> {
+        let mut got = Vec::new();
+        loop {
+            let outlook = self.receiver.outlook(&self.alive);
+            got.extend(self.poll());
+            if outlook != Outlook::Arrivals {
+                return got;
+            }
+        }
+    }
+}
+
+/// What a sender had done when it died.
+#[derive(Debug, Clone, Copy)]
+enum DiesAfter {
+    Intent,
+    Reservation,
+    HalfOfTheCells,
+    AllCells,
+    ClaimingABuffer,
+}
+
+/// Performs the first steps of a burst of four packets. Returns how many of them are published and how many places lost.
+fn send_and_die(queue: &mut Queue, sender: &mut Sender, at: DiesAfter) -> (usize, u64) {
+    let publish = |sender: &mut Sender, reserved: Reserved, count: u64| {
+        for ticket in (0..count).map(|i| reserved.first.wrapping_add(i)) {
+            queue.region.cell(ticket).write_packet(b"last", b" words");
+            sender.publish(ticket, 10, NO_BULK);
+        }
+    };
+    match at {
+        DiesAfter::Intent => {
+            let tail = queue.region.tail().load(std::sync::atomic::Ordering::SeqCst);
+            sender.set_intent(Intent::wanted(tail, 4));
+            (0, 0)
+        }
+        DiesAfter::Reservation => (0, sender.reserve(4).unwrap().count as u64),
+        DiesAfter::HalfOfTheCells => {
+            let reserved = sender.reserve(4).unwrap();
+            publish(sender, reserved, 2);
+            (2, 2)
+        }
+        DiesAfter::AllCells => {
+            let reserved = sender.reserve(4).unwrap();
+            publish(sender, reserved, 4);
+            (4, 0)
+        }
+        DiesAfter::ClaimingABuffer => {
+            sender.claim().unwrap();
+            (0, 0)
+        }
+    }
+}
+
+const STEPS: [DiesAfter; 5] =
+    [DiesAfter::Intent, DiesAfter::Reservation, DiesAfter::HalfOfTheCells, DiesAfter::AllCells, DiesAfter::ClaimingABuffer];
+
+#[test]
+fn a_death_at_any_step_loses_only_the_dead_senders_packets() {
+    for first_ticket in [0, u32::MAX as u64 - 40, u64::MAX - 40] {
+        let mut queue = Queue::new(SIZES, first_ticket);
+        let mut survivor = queue.sender(0, "survivor");
+        let mut lost = 0;
+        for (round, step) in STEPS.into_iter().cycle().take(if cfg!(miri) { 15 } else { 60 }).enumerate() {
+            let mut victim = queue.sender(1, "victim");
+            queue.send(&mut survivor, &[b"before", &[round as u8; 200]]);
+            let (published, lost_now) = send_and_die(&mut queue, &mut victim, step);
+            queue.kill(1);
+            queue.send(&mut survivor, &[b"after"]);
+            lost += lost_now;
+            let got = queue.poll_past_holes();
+            let from_survivor: Vec<_> = got.iter().filter(|p| !p.starts_with(b"last")).cloned().collect();
+            assert_eq!(from_survivor, [b"before".to_vec(), vec![round as u8; 200], b"after".to_vec()], "{step:?}");
+            assert_eq!(got.len() - from_survivor.len(), published, "{step:?}");
+            assert_eq!(queue.rx.rx_reclaimed, lost);
+        }
+        assert_eq!((queue.rx.rx_dropped_malformed, queue.tx.tx_dropped_full), (0, 0));
+    }
+}
+
+#[test]
+fn a_living_sender_is_waited_for_while_others_are_heard() {
+    let mut queue = Queue::new(SIZES, 0);
+    let (mut slow, mut quick) = (queue.sender(0, "slow"), queue.sender(1, "quick"));
+    let reserved = slow.reserve(2).unwrap();
+    for round in 0..20u8 {
+        queue.send(&mut quick, &[&[round; 48]]);
+        assert_eq!(queue.poll_past_holes(), [[round; 48]]);
+        assert_eq!(queue.receiver.outlook(&queue.alive), Outlook::Holes);
+    }
+    for i in 0..2 {
+        queue.region.cell(reserved.first + i).write_packet(b"late", b"");
+        slow.publish(reserved.first + i, 4, NO_BULK);
+    }
+    slow.set_intent(Intent::NONE);
+    assert_eq!(queue.poll_past_holes(), [b"late", b"late"]);
+    assert_eq!((queue.rx.rx_reclaimed, queue.rx.rx_packets), (0, 22));
+    assert_eq!(queue.receiver.outlook(&queue.alive), Outlook::Empty);
+}
+
+#[test]
+fn a_hole_keeps_the_places_behind_it_until_it_is_filled() {
+    let mut queue = Queue::new(SIZES, 0);
+    let (mut slow, mut quick) = (queue.sender(0, "slow"), queue.sender(1, "quick"));
+    slow.reserve(1).unwrap();
+    for _ in 0..100 {
+        queue.send(&mut quick, &[b"x"]);
+        queue.poll_past_holes();
+    }
+    assert_eq!((queue.rx.rx_packets, queue.tx.tx_dropped_full), (63, 37));
+    queue.kill(0);
+    assert!(queue.poll_past_holes().is_empty());
+    queue.send(&mut quick, &[b"y"]);
+    assert_eq!(queue.poll_past_holes(), [b"y"]);
+    assert_eq!(queue.rx.rx_reclaimed, 1);
+}
+
+#[test]
+fn a_hole_is_noticed_by_polling_alone() {
+    let mut queue = Queue::new(SIZES, 0);
+    let (mut victim, mut survivor) = (queue.sender(0, "victim"), queue.sender(1, "survivor"));
+    victim.reserve(3).unwrap();
+    queue.kill(0);
+    queue.send(&mut survivor, &[b"x"]);
+    let got = (0..5000).map(|_| queue.poll()).find(|got| !got.is_empty());
+    assert_eq!((got, queue.rx.rx_reclaimed), (Some(vec![b"x".to_vec()]), 3));
+}
+
+#[test]
+fn numbers_wrap_without_loss_or_doubt() {
+    for first_ticket in [u32::MAX as u64 - 100, u64::MAX - 100] {
+        let mut queue = Queue::new(SIZES, first_ticket);
+        let mut sender = queue.sender(3, "known");
+        for round in 0..100u8 {
+            assert_eq!(queue.poll(), [[0u8; 0]; 0], "nothing was sent yet");
+            queue.send(&mut sender, &[&[round], &[round; 113], &[round; 48]]);
+            assert_eq!(queue.poll(), [vec![round], vec![round; 113], vec![round; 48]]);
+            assert_eq!(queue.receiver.burst().packet(queue.receiver.region(), 2).route(), Some(Route(9)));
+        }
+    }
+}
+
+#[test]
+fn buffers_of_the_dead_come_back_when_missed() {
+    let mut queue = Queue::new(SIZES, 0);
+    let (mut victim, mut survivor) = (queue.sender(0, "victim"), queue.sender(1, "survivor"));
+    for _ in 0..16 {
+        victim.claim().unwrap();
+    }
+    queue.send(&mut survivor, &[&[1; 500]]);
+    assert_eq!(queue.tx.tx_dropped_full, 1, "the victim lives and has all of them");
+    assert!(queue.poll_past_holes().is_empty());
+    assert_eq!(survivor.claim(), None);
+    queue.kill(0);
+    assert!(queue.poll_past_holes().is_empty());
+    queue.send(&mut survivor, &[&[2; 500]]);
+    assert_eq!(queue.poll_past_holes(), [[2; 500]]);
+}
+
+#[test]
+fn buffers_of_a_slots_last_holder_come_back_though_the_next_one_lives() {
+    let mut queue = Queue::new(SIZES, 0);
+    let mut victim = queue.sender(0, "victim");
+    while victim.claim().is_some() {}
+    let mut heir = queue.sender(0, "heir");
+    assert_eq!(heir.claim(), None);
+    assert!(queue.poll_past_holes().is_empty());
+    queue.send(&mut heir, &[&[2; 500]]);
+    assert_eq!(queue.poll_past_holes(), [[2; 500]]);
+}
+
+#[test]
+fn cells_that_make_no_sense_are_dropped_and_counted() {
+    let mut queue = Queue::new(SIZES, 0);
+    let mut sender = queue.sender(0, "hostile");
+    let reserved = sender.reserve(5).unwrap();
+    let ticket = |i: u64| reserved.first + i;
+    sender.publish(ticket(0), 5000, 0);
+    sender.publish(ticket(1), 500, NO_BULK);
+    sender.publish(ticket(2), 500, 3);
+    let not_mine = bulk::claim(&queue.region, bulk::tag(1, 1)).unwrap();
+    sender.publish(ticket(3), 500, not_mine);
+    sender.publish(ticket(4), 3, 12345);
+    sender.set_intent(Intent::NONE);
+    assert_eq!(queue.poll(), [[0; 3]], "a short packet needs no buffer, whatever it says");
+    assert_eq!(queue.rx.rx_dropped_malformed, 4);
+}
+
+/// A small generator, so that a failing seed can be run again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Random senders that act step by step, die anywhere and are replaced, against a receiver that polls now and then.
+#[test]
+fn whatever_the_order_every_published_packet_comes_exactly_once() {
+    for seed in 0..if cfg!(miri) { 3 } else { 300 } {
+        let mut random = Random(seed);
+        let mut queue = Queue::new(SIZES, random.below(2) * (u32::MAX as u64 - 200));
+        let mut senders: Vec<(Sender, Option<(Reserved, u64)>)> =
+            (0..4).map(|slot| (queue.sender(slot, "s"), None)).collect();
+        let mut next = 0u64;
+        let mut published = BTreeMap::new();
+        let mut lost = 0;
+        let receive = |queue: &mut Queue, published: &mut BTreeMap<u64, bool>, past_holes: bool| {
+            for packet in if past_holes { queue.poll_past_holes() } else { queue.poll() } {
+                let number = u64::from_le_bytes(packet[..8].try_into().unwrap());
+                assert!(packet[8..].iter().all(|b| *b == number as u8), "seed {seed}");
+                assert_eq!(published.insert(number, true), Some(false), "seed {seed}: forged or twice");
+            }
+        };
+        for _ in 0..if cfg!(miri) { 300 } else { 2000 } {
+            let slot = random.below(4) as u16;
+            let (sender, doing) = &mut senders[slot as usize];
+            match (random.below(20), *doing) {
+                (0, _) => {
+                    if let Some((reserved, done)) = doing.take() {
+                        lost += reserved.count as u64 - done;
+                    }
+                    queue.kill(slot);
+                    if random.below(2) == 0 {
+                        receive(&mut queue, &mut published, true);
+                    }
+                    senders[slot as usize].0 = queue.sender(slot, ["s", "known", "other"][random.below(3) as usize]);
+                }
+                (1..4, _) => receive(&mut queue, &mut published, random.below(2) == 0),
+                (_, None) => *doing = sender.reserve(1 + random.below(8) as usize).map(|reserved| (reserved, 0)),
+                (_, Some((reserved, done))) if done < reserved.count as u64 => {
+                    let ticket = reserved.first.wrapping_add(done);
+                    let len = 8 + random.below(100) as usize;
+                    queue.region.cell(ticket).write_packet(&next.to_le_bytes(), &vec![next as u8; len - 8]);
+                    sender.publish(ticket, len, NO_BULK);
+                    published.insert(next, false);
+                    next += 1;
+                    *doing = Some((reserved, done + 1));
+                }
+                (_, Some(_)) => {
+                    sender.set_intent(Intent::NONE);
+                    *doing = None;
+                }
+            }
+        }
+        for (slot, (_, doing)) in senders.iter().enumerate() {
+            lost += doing.map_or(0, |(reserved, done)| reserved.count as u64 - done);
+            queue.kill(slot as u16);
+        }
+        receive(&mut queue, &mut published, true);
+        assert!(published.values().all(|received| *received), "seed {seed}: lost");
+        assert_eq!((queue.rx.rx_reclaimed, queue.rx.rx_dropped_malformed), (lost, 0), "seed {seed}");
+    }
+}

@@ -1,0 +1,189 @@
+//! What shared memory itself can do: the floors that benchmarks put beside the transport's figures.
+//!
+//! Two threads on a shared mapping, with nothing that a transport needs: one sender, no loss, no trust, no names.
+
+use std::panic::resume_unwind;
+use std::ptr::NonNull;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::clock::Clock;
+use crate::error::NetError;
+use crate::shm::mapping::Mapping;
+
+/// Round trips measured at most.
+const SAMPLES_MAX: usize = 1 << 24;
+/// Messages of the ring.
+const RING_LEN: u64 = 1024;
+/// Words of a message of 64 B; the first of them is its number.
+const MESSAGE_WORDS: usize = 8;
+/// Messages consumed before the producer is told.
+const HEAD_INTERVAL: u64 = 64;
+/// Bytes from one shared word to the next: processors fetch lines in pairs.
+const WORD_SPACING: usize = 128;
+
+/// Times, in nanoseconds, that a cache line took to the other thread and back: one word each way, both sides polling. Runs
+/// for about `duration`, each thread on its processor if `cpus` names them. Each sample contains one read of the clock.
+///
+/// # Errors
+/// [`NetError::Io`] if memory cannot be mapped or a thread cannot be pinned.
+pub fn ping_pong(cpus: Option<[usize; 2]>, duration: Duration) -> Result<Vec<u64>, NetError> {
+    const DONE: u64 = u64::MAX;
+    let words = Words::new(WORD_SPACING * 2)?;
+    let (ping, pong) = (words.at(0), words.at(WORD_SPACING));
+    let caller = || {
+        let clock = Clock::new();
+        let mut samples = Vec::with_capacity((duration.as_micros() as usize * 10).min(SAMPLES_MAX));
+        let mut before = clock.now();
+        let end = before + duration.as_nanos() as u64;
+        while before < end && samples.len() < samples.capacity() {
+            let round = samples.len() as u64 + 1;
+            ping.store(round, Ordering::Release);
+            while pong.load(Ordering::Acquire) != round {}
+            let now = clock.now();
+            samples.push(now - before);
+            before = now;
+        }
+        ping.store(DONE, Ordering::Release);
+        samples
+    };
+    let echo = || {
+        let mut seen = 0;
+        while seen != DONE {
+            let now = ping.load(Ordering::Acquire);
+            if now != seen {
+                seen = now;
+                pong.store(now, Ordering::Release);
+            }
+        }
+    };
+    run_pair(cpus, caller, echo)
+}
+
+/// Messages of 64 B per second through a ring with one producer and one consumer, every byte written and checked. Runs for
+/// about `duration`, each thread on its processor if `cpus` names them.
+///
+/// # Errors
+/// As [`ping_pong`].
+///
+/// # Panics
+/// If a message arrives garbled.
+pub fn ring_rate(cpus: Option<[usize; 2]>, duration: Duration) -> Result<f64, NetError> {
+    let words = Words::new(WORD_SPACING + RING_LEN as usize * MESSAGE_WORDS * 8)?;
+    let head = words.at(0);
+    let message =
+        |number: u64, word: usize| words.at(WORD_SPACING + ((number % RING_LEN) as usize * MESSAGE_WORDS + word) * 8);
+    let stop = AtomicBool::new(false);
+    let consumer = || {
+        let start = Instant::now();
+        let (mut number, mut differs) = (0, 0);
+        while differs == 0 && start.elapsed() < duration {
+            for next in number + 1..=number + HEAD_INTERVAL {
+                while message(next, 0).load(Ordering::Acquire) != next {}
+                for word in 1..MESSAGE_WORDS {
+                    differs |= message(next, word).load(Ordering::Relaxed) ^ next ^ word as u64;
+                }
+            }
+            number += HEAD_INTERVAL;
+            head.store(number, Ordering::Release);
+        }
+        stop.store(true, Ordering::Relaxed);
+        (number as f64 / start.elapsed().as_secs_f64(), differs)
+    };
+    let producer = || {
+        let mut head_seen = 0;
+        for number in 1.. {
+            while number - head_seen > RING_LEN {
+                head_seen = head.load(Ordering::Acquire);
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            for word in 1..MESSAGE_WORDS {
+                message(number, word).store(number ^ word as u64, Ordering::Relaxed);
+            }
+            message(number, 0).store(number, Ordering::Release);
+        }
+    };
+    let (rate, differs) = run_pair(cpus, consumer, producer)?;
+    assert_eq!(differs, 0, "a message arrived garbled");
+    Ok(rate)
+}
+
+/// Runs two functions that poll for each other, each on a thread of its own, neither unless both threads are where they
+/// belong.
+fn run_pair<R: Send>(
+    cpus: Option<[usize; 2]>,
+    first: impl FnOnce() -> R + Send,
+    second: impl FnOnce() + Send,
+) -> Result<R, NetError> {
+    let (pinned, both) = (AtomicUsize::new(0), Barrier::new(2));
+    let place = |cpu: Option<usize>| {
+        let result = cpu.map_or(Ok(()), pin);
+        pinned.fetch_add(usize::from(result.is_ok()), Ordering::SeqCst);
+        both.wait();
+        result.map(|()| pinned.load(Ordering::SeqCst) == 2)
+    };
+    let place = &place;
+    thread::scope(|scope| {
+        let second = scope.spawn(move || place(cpus.map(|c| c[1])).map(|both| both.then(second)));
+        let first = scope.spawn(move || place(cpus.map(|c| c[0])).map(|both| both.then(first)));
+        let second = second.join().unwrap_or_else(|panic| resume_unwind(panic));
+        let first = first.join().unwrap_or_else(|panic| resume_unwind(panic));
+        second.and(first).map(|result| result.expect("both threads were placed, so both ran"))
+    })
+}
+
+/// Keeps the calling thread on one processor.
+fn pin(cpu: usize) -> Result<(), NetError> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(NetError::BadSetting { name: "cpus", why: format!("there is no processor {cpu}") });
+    }
+    // SAFETY: the set is plain data that lives through the call, and `cpu` lies within it.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    if result == 0 { Ok(()) } else { Err(NetError::last_os(format!("pin a thread to processor {cpu}"))) }
+}
+
+/// Zeroed shared words.
+struct Words(Mapping);
+
+impl Words {
+    fn new(bytes: usize) -> Result<Self, NetError> {
+        let map = Mapping::anonymous(bytes)
+            .map_err(|source| NetError::Io { doing: format!("map {bytes} bytes of shared memory"), source })?;
+        map.populate(bytes);
+        Ok(Words(map))
+    }
+
+    #[inline(always)]
+    fn at(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.0.len(), "word outside the mapping");
+        let word: NonNull<AtomicU64> = self.0.start().cast();
+        // SAFETY: the word is aligned and mapped, as just checked, and only accessed as an atomic.
+        unsafe { word.byte_add(offset).as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floors_are_measured() {
+        let samples = ping_pong(None, Duration::from_millis(20)).unwrap();
+        assert!(!samples.is_empty() && samples.iter().all(|&ns| ns > 0));
+        assert!(ring_rate(None, Duration::from_millis(20)).unwrap() > 0.0);
+    }
+
+    #[test]
+    fn a_processor_that_does_not_exist_is_an_error() {
+        let message = ping_pong(Some([0, 1000]), Duration::from_millis(1)).unwrap_err().to_string();
+        assert!(message.contains("processor 1000"), "{message}");
+    }
+}

@@ -1,0 +1,362 @@
+//! The typed view of a mapped region: the only place that turns offsets into references.
+//!
+//! Everything read through it may be wrong: other processes write this memory. It hands out atomics, cells and bytes to
+//! copy, and checks every index, so that whatever is read can lead only to wrong packets, never out of the mapping.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::addr::{SHM_NAME_BYTES_MAX, ShmName};
+use crate::shm::bytes::{SharedBytes, write_shared};
+use crate::shm::cell::{Cell, Cells};
+use crate::shm::intent::Intent;
+use crate::shm::layout::{Layout, MAGIC, Sizes, VERSION, header, slot};
+use crate::shm::mapping::Mapping;
+
+/// A mapped region with its layout.
+#[derive(Debug, Clone)]
+pub(crate) struct Region {
+    start: NonNull<u8>,
+    layout: Layout,
+    map: Arc<Mapping>,
+}
+
+// SAFETY: `start` points into `map`, which is kept alive; all access goes through atomics or racing copies.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+/// What a sender says of itself in its slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The name of its own endpoint.
+    pub(crate) name: ShmName,
+    /// The nonce of its own region: this incarnation of the name.
+    pub(crate) nonce: u64,
+}
+
+impl Region {
+    /// Views `map` by `layout`.
+    ///
+    /// # Panics
+    /// If the mapping is shorter than the layout.
+    pub(crate) fn new(map: Arc<Mapping>, layout: Layout) -> Self {
+        assert!(layout.file_bytes <= map.len(), "a layout must fit its mapping");
+        Region { start: map.start(), layout, map }
+    }
+
+    /// Fills in a fresh region of zeros whose first packet will have `first_ticket`.
+    pub(crate) fn init(&self, nonce: u64, senders_fence: bool, first_ticket: u64) {
+        let sizes = self.layout.sizes;
+        for (offset, value) in [
+            (header::VERSION, VERSION),
+            (header::QUEUE_LEN, sizes.queue_len as u64),
+            (header::BULK_BUFFERS, sizes.bulk_buffers as u64),
+            (header::MTU, sizes.mtu as u64),
+            (header::SENDERS_MAX, sizes.senders_max as u64),
+            (header::NONCE, nonce),
+            (header::SENDERS_FENCE, senders_fence as u64),
+            (header::TAIL, first_ticket),
+            (header::HEAD, first_ticket),
+        ] {
+            self.u64_at(offset).store(value, Ordering::Relaxed);
+        }
+        for i in 0..sizes.queue_len as u64 {
+            let ticket = first_ticket.wrapping_add(i);
+            self.cell(ticket).init(ticket, sizes.queue_len);
+        }
+        self.u64_at(header::MAGIC).store(MAGIC, Ordering::Release);
+    }
+
+    /// Reads and checks the header in the first page of `map`, a file of `file_bytes`; the error says what is wrong with it.
+    pub(crate) fn read_layout(map: &Mapping, file_bytes: u64) -> Result<Layout, String> {
+        assert!(map.len() >= header::BYTES, "the header page must be mapped");
+        // SAFETY: the header page is mapped and page-aligned, and the offsets are multiples of 8 within it.
+        let word = |offset: usize| unsafe { map.start().add(offset).cast::<AtomicU64>().as_ref() }.load(Ordering::Acquire);
+        if word(header::MAGIC) != MAGIC {
+            return Err("it is not a region of an endpoint".into());
+        }
+        if word(header::VERSION) != VERSION {
+            return Err(format!("it has layout version {}, this program has {VERSION}", word(header::VERSION)));
+        }
+        let size = |offset| u32::try_from(word(offset)).map_err(|_| format!("the size at offset {offset} is too large"));
+        let sizes = Sizes {
+            queue_len: size(header::QUEUE_LEN)?,
+            bulk_buffers: size(header::BULK_BUFFERS)?,
+            mtu: size(header::MTU)?,
+            senders_max: size(header::SENDERS_MAX)?,
+        };
+        let layout = Layout::new(sizes).map_err(|(name, why)| format!("its {name}: {why}"))?;
+        if layout.file_bytes as u64 != file_bytes {
+            return Err(format!("its sizes ask for {} bytes, the file has {file_bytes}", layout.file_bytes));
+        }
+        Ok(layout)
+    }
+
+    #[inline]
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    #[inline]
+    fn u64_at(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.layout.file_bytes);
+        // SAFETY: callers pass offsets of the layout, which are aligned and end within the mapping; shared memory that is
+        // only accessed as an atomic may change at any time.
+        unsafe { self.start.add(offset).cast().as_ref() }
+    }
+
+    #[inline]
+    fn u32_at(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset.is_multiple_of(4) && offset + 4 <= self.layout.file_bytes);
+        // SAFETY: as in `u64_at`.
+        unsafe { self.start.add(offset).cast().as_ref() }
+    }
+
+    /// The ticket the next sender takes.
+    #[inline]
+    pub(crate) fn tail(&self) -> &AtomicU64 {
+        self.u64_at(header::TAIL)
+    }
+
+    /// The first ticket the receiver has not consumed.
+    #[inline]
+    pub(crate) fn head(&self) -> &AtomicU64 {
+        self.u64_at(header::HEAD)
+    }
+
+    /// What the receiver sleeps on.
+    #[inline]
+    pub(crate) fn wait_word(&self) -> &AtomicU32 {
+        self.u32_at(header::WAIT)
+    }
+
+    /// Not 0 once the owner has closed its endpoint.
+    #[inline]
+    pub(crate) fn closed(&self) -> &AtomicU32 {
+        self.u32_at(header::CLOSED)
+    }
+
+    /// Not 0 if a sender found no free bulk buffer since the receiver looked.
+    pub(crate) fn bulk_pressure(&self) -> &AtomicU64 {
+        self.u64_at(header::BULK_PRESSURE)
+    }
+
+    /// Which incarnation of its name this region is.
+    pub(crate) fn nonce(&self) -> u64 {
+        self.u64_at(header::NONCE).load(Ordering::Relaxed)
+    }
+
+    /// Whether senders must fence before they look at the wait word.
+    pub(crate) fn senders_fence(&self) -> bool {
+        self.u64_at(header::SENDERS_FENCE).load(Ordering::Relaxed) != 0
+    }
+
+    /// The cells of the queue, for a walk over several.
+    #[inline]
+    pub(crate) fn cells(&self) -> Cells<'_> {
+        // SAFETY: the layout has `queue_len` cells there, a power of two, and they stay mapped while `self` is borrowed.
+        unsafe { Cells::new(self.start.add(self.layout.cells), self.layout.sizes.queue_len) }
+    }
+
+    /// The cell of `ticket`.
+    #[inline]
+    pub(crate) fn cell(&self, ticket: u64) -> Cell<'_> {
+        self.cells().of(ticket)
+    }
+
+    /// The owner word of bulk buffer `index`.
+    ///
+    /// # Panics
+    /// If there is no such buffer.
+    #[inline]
+    pub(crate) fn bulk_owner(&self, index: u32) -> &AtomicU32 {
+        assert!(index < self.layout.sizes.bulk_buffers, "no such bulk buffer");
+        self.u32_at(self.layout.owners + index as usize * 4)
+    }
+
+    #[inline]
+    fn bulk_start(&self, index: u32, len: usize) -> NonNull<u8> {
+        assert!(index < self.layout.sizes.bulk_buffers && len <= self.layout.buffer_bytes, "no such bulk bytes");
+        // SAFETY: the layout has `bulk_buffers` buffers of `buffer_bytes` within the mapping.
+        unsafe { self.start.add(self.layout.buffers + index as usize * self.layout.buffer_bytes) }
+    }
+
+    /// The first `len` bytes of bulk buffer `index`.
+    ///
+    /// # Panics
+    /// If there is no such buffer or it is shorter.
+    #[inline]
+    pub(crate) fn bulk(&self, index: u32, len: usize) -> SharedBytes<'_> {
+        // SAFETY: `bulk_start` checked that the bytes are mapped, and the mapping lives as long as `self`.
+        unsafe { SharedBytes::new(self.bulk_start(index, len), len) }
+    }
+
+    /// Copies the two parts of a packet into bulk buffer `index`.
+    ///
+    /// # Panics
+    /// If there is no such buffer or it is shorter.
+    #[inline]
+    pub(crate) fn write_bulk(&self, index: u32, header: &[u8], payload: &[u8]) {
+        let to = self.bulk_start(index, header.len() + payload.len()).as_ptr();
+        // SAFETY: `bulk_start` checked that both parts end within the buffer.
+        unsafe {
+            write_shared(header, to);
+            write_shared(payload, to.add(header.len()));
+        }
+    }
+
+    #[inline]
+    fn slot_offset(&self, index: u16) -> usize {
+        assert!((index as u32) < self.layout.sizes.senders_max, "no such sender slot");
+        self.layout.slots + index as usize * slot::BYTES
+    }
+
+    /// The intent of the sender in a slot.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    #[inline]
+    pub(crate) fn intent(&self, index: u16) -> &AtomicU64 {
+        self.u64_at(self.slot_offset(index) + slot::INTENT)
+    }
+
+    /// Writes its holder's identity into a slot and returns the slot's generation, which is never 0 and new unless the holder
+    /// before was the same.
+    pub(crate) fn enter_slot(&self, index: u16, identity: &Identity) -> u32 {
+        self.intent(index).store(Intent::NONE, Ordering::SeqCst);
+        let offset = self.slot_offset(index);
+        let word = self.u32_at(offset + slot::GENERATION);
+        let before = word.load(Ordering::SeqCst);
+        if self.slot_nonce(index, before) == Some(identity.nonce)
+            && self.slot_name(index, before).as_ref() == Some(&identity.name)
+        {
+            return before;
+        }
+        let generation = before.wrapping_add(1).max(1);
+        // No reader may pair the new name with an old generation or the reverse, so there is none while it changes.
+        word.store(0, Ordering::SeqCst);
+        let name = identity.name.as_str().as_bytes();
+        for (i, byte) in name.iter().enumerate() {
+            self.u8_at(offset + slot::NAME + i).store(*byte, Ordering::Relaxed);
+        }
+        self.u32_at(offset + slot::NAME_LEN).store(name.len() as u32, Ordering::Relaxed);
+        self.u64_at(offset + slot::NONCE).store(identity.nonce, Ordering::Relaxed);
+        word.store(generation, Ordering::SeqCst);
+        generation
+    }
+
+    /// The generation of a slot's present or last holder.
+    pub(crate) fn slot_generation(&self, index: u16) -> u32 {
+        self.u32_at(self.slot_offset(index) + slot::GENERATION).load(Ordering::SeqCst)
+    }
+
+    /// The nonce in a slot, if its holder is still that of `generation`.
+    pub(crate) fn slot_nonce(&self, index: u16, generation: u32) -> Option<u64> {
+        let offset = self.slot_offset(index);
+        let word = self.u32_at(offset + slot::GENERATION);
+        let before = word.load(Ordering::SeqCst);
+        let nonce = self.u64_at(offset + slot::NONCE).load(Ordering::SeqCst);
+        (before == generation && generation != 0 && word.load(Ordering::SeqCst) == generation).then_some(nonce)
+    }
+
+    /// The name in a slot, if its holder is still that of `generation` and the name is well-formed.
+    pub(crate) fn slot_name(&self, index: u16, generation: u32) -> Option<ShmName> {
+        let offset = self.slot_offset(index);
+        let word = self.u32_at(offset + slot::GENERATION);
+        let before = word.load(Ordering::SeqCst);
+        let len = self.u32_at(offset + slot::NAME_LEN).load(Ordering::SeqCst) as usize;
+        if before != generation || generation == 0 || len > SHM_NAME_BYTES_MAX {
+            return None;
+        }
+        let mut name = [0u8; SHM_NAME_BYTES_MAX];
+        for (i, byte) in name[..len].iter_mut().enumerate() {
+            *byte = self.u8_at(offset + slot::NAME + i).load(Ordering::SeqCst);
+        }
+        if word.load(Ordering::SeqCst) != generation {
+            return None;
+        }
+        ShmName::new(std::str::from_utf8(&name[..len]).ok()?).ok()
+    }
+
+    #[inline]
+    fn u8_at(&self, offset: usize) -> &AtomicU8 {
+        debug_assert!(offset < self.layout.file_bytes);
+        // SAFETY: as in `u64_at`.
+        unsafe { self.start.add(offset).cast().as_ref() }
+    }
+
+    /// Maps the pages of the header and the cells.
+    pub(crate) fn populate(&self) {
+        self.map.populate(self.layout.hot_bytes());
+    }
+}
+
+/// Regions in private memory, for tests of what works on them.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// Small enough for Miri.
+    pub(crate) const SIZES: Sizes = Sizes { queue_len: 64, bulk_buffers: 16, mtu: 1000, senders_max: 4 };
+
+    /// A fresh region; clones share it.
+    pub(crate) fn region(sizes: Sizes, first_ticket: u64) -> Region {
+        let layout = Layout::new(sizes).unwrap();
+        let region = Region::new(Arc::new(Mapping::anonymous(layout.file_bytes).unwrap()), layout);
+        region.init(7, true, first_ticket);
+        region
+    }
+
+    pub(crate) fn identity(name: &str) -> Identity {
+        Identity { name: ShmName::new(name).unwrap(), nonce: 100 + name.len() as u64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::*;
+    use super::*;
+
+    #[test]
+    fn a_slot_tells_its_holders_apart() {
+        let region = region(SIZES, 0);
+        let first = region.enter_slot(2, &identity("first"));
+        assert_eq!(region.slot_name(2, first), Some(identity("first").name));
+        assert_eq!(region.slot_nonce(2, first), Some(105));
+        let second = region.enter_slot(2, &identity("second"));
+        assert_eq!((region.slot_name(2, first), region.slot_nonce(2, first)), (None, None));
+        assert_eq!(region.slot_name(2, second), Some(identity("second").name));
+        assert_eq!(region.enter_slot(2, &identity("second")), second, "the same holder again");
+    }
+
+    #[test]
+    fn a_scribbled_slot_has_no_name() {
+        let region = region(SIZES, 0);
+        let generation = region.enter_slot(0, &identity("ok"));
+        region.u8_at(region.slot_offset(0) + slot::NAME).store(b'/', Ordering::Relaxed);
+        assert_eq!(region.slot_name(0, generation), None);
+        region.u32_at(region.slot_offset(0) + slot::NAME_LEN).store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(region.slot_name(0, generation), None);
+        region.u32_at(region.slot_offset(0) + slot::GENERATION).store(0, Ordering::Relaxed);
+        assert_eq!((region.slot_name(0, 0), region.slot_nonce(0, 0)), (None, None));
+    }
+
+    #[test]
+    fn only_a_header_that_fits_its_file_is_believed() {
+        let region = region(SIZES, 0);
+        let bytes = region.layout.file_bytes as u64;
+        assert_eq!(Region::read_layout(&region.map, bytes), Ok(region.layout));
+        assert!(Region::read_layout(&region.map, bytes + 4096).unwrap_err().contains("the file has"));
+        for (offset, value, why) in [
+            (header::QUEUE_LEN, 65, "queue_len"),
+            (header::QUEUE_LEN, 1 << 40, "too large"),
+            (header::VERSION, 99, "version 99"),
+            (header::MAGIC, 1, "not a region"),
+        ] {
+            region.u64_at(offset).store(value, Ordering::Relaxed);
+            assert!(Region::read_layout(&region.map, bytes).unwrap_err().contains(why));
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Shared memory between real processes: some are killed at random instants, some sleep and must be woken.
+//!
+//! Children are this test binary again, told by environment variables which part to play.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dunlin_net::shm::{INLINE_BYTES_MAX, ShmConfig, ShmTransport};
+use dunlin_net::{Addr, NetError, PeerHealth, Route, ShmName, Transport, TxPacket};
+
+const ROLE: &str = "DUNLIN_TEST_ROLE";
+const DIRECTORY: &str = "DUNLIN_TEST_DIRECTORY";
+const NAME: &str = "DUNLIN_TEST_NAME";
+/// No child lives longer, whatever happens to its parent.
+const CHILD_LIFE_MAX: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A directory of its own for each test, removed at the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path = PathBuf::from(format!("/dev/shm/dunlin-test-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Dir(path)
+    }
+
+    fn child(&self, role: &str, name: &str) -> Killed {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--ignored", "--nocapture"])
+            .envs([(ROLE, role), (NAME, name), (DIRECTORY, self.0.to_str().unwrap())])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Killed(child)
+    }
+
+    fn endpoint(&self, name: &str) -> ShmTransport {
+        ShmTransport::new(&config(&self.0, name)).unwrap()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A child process that gets SIGKILL when dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn config(directory: &Path, name: &str) -> ShmConfig {
+    let mut config = ShmConfig::named(ShmName::new(name).unwrap());
+    config.directory = directory.to_owned();
+    config
+}
+
+fn addr(name: &str) -> Addr {
+    Addr::Shm(ShmName::new(name).unwrap())
+}
+
+/// Tries until it works: the other process may still be starting.
+fn resolve(endpoint: &mut ShmTransport, name: &str) -> Route {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match endpoint.resolve(&addr(name)) {
+            Ok(route) => return route,
+            Err(e) => assert!(Instant::now() < end, "{e}"),
+        }
+        thread::yield_now();
+    }
+}
+
+/// A packet that tells whether it is intact: its sender, a number, a filling that follows from both, and their checksum.
+fn packet(sender: u64, number: u64) -> Vec<u8> {
+    let len = [24, 48, 112, 113, 900, 8000][number as usize % 6];
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend(sender.to_le_bytes());
+    bytes.extend(number.to_le_bytes());
+    bytes.extend((16..len - 8).map(|i| (number as usize * 31 + i) as u8));
+    bytes.extend(checksum(&bytes).to_le_bytes());
+    bytes
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, b| (sum ^ *b as u64).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The sender and number of a packet, whose checksum must be right.
+fn open(endpoint: &ShmTransport, i: usize) -> (u64, u64) {
+    let lent = endpoint.rx_packet(i);
+    let mut bytes = vec![0; lent.len()];
+    lent.copy_to(0, &mut bytes);
+    let (body, sum) = bytes.split_at(bytes.len() - 8);
+    assert_eq!(checksum(body).to_le_bytes(), sum, "a packet arrived garbled");
+    (u64::from_le_bytes(body[..8].try_into().unwrap()), u64::from_le_bytes(body[8..16].try_into().unwrap()))
+}
+
+/// What a child does, by the variable `ROLE`.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let directory = PathBuf::from(std::env::var(DIRECTORY).unwrap());
+    let name = std::env::var(NAME).unwrap();
+    let mut endpoint = ShmTransport::new(&config(&directory, &name)).unwrap();
+    let end = Instant::now() + CHILD_LIFE_MAX;
+    let alive =
+        |endpoint: &mut ShmTransport, route| Instant::now() < end && endpoint.peer_health(route) == PeerHealth::Alive;
+    match role.as_str() {
+        "flood" => {
+            let route = resolve(&mut endpoint, "server");
+            let packets: Vec<_> = (0..66).map(|n| packet(2, n)).collect();
+            let burst: Vec<_> = packets.iter().map(|p| TxPacket { route, header: p, payload: &[] }).collect();
+            // Long bursts of short packets: most of its time it has places taken that are not published yet.
+            let (short, long): (Vec<_>, Vec<_>) = burst.into_iter().partition(|p| p.len() <= INLINE_BYTES_MAX);
+            let short = short.repeat(64 / short.len() + 1);
+            while alive(&mut endpoint, route) {
+                for _ in 0..100 {
+                    endpoint.tx_burst(&short);
+                    endpoint.tx_burst(&long[..3]);
+                }
+            }
+        }
+        "echo" => {
+            let route = resolve(&mut endpoint, "server");
+            while alive(&mut endpoint, route) {
+                for i in 0..endpoint.rx_burst() {
+                    let bytes = endpoint.rx_packet(i).head().to_vec();
+                    endpoint.tx_burst(&[TxPacket { route, header: &bytes, payload: &[] }]);
+                }
+                endpoint.wait(PATIENCE);
+            }
+        }
+        other => panic!("no such role: {other}"),
+    }
+}
+
+/// Kills 60 senders, or as many as `DUNLIN_TEST_KILLS` says.
+#[test]
+fn senders_killed_at_any_instant_harm_no_one_else() {
+    let kills = std::env::var("DUNLIN_TEST_KILLS").map_or(60, |text| text.parse().unwrap());
+    const SURVIVOR: u64 = 1;
+    let dir = Dir::new("kill");
+    let mut server_config = config(&dir.0, "server");
+    (server_config.queue_len, server_config.bulk_buffers) = (1024, 64);
+    let mut server = ShmTransport::new(&server_config).unwrap();
+    let mut survivor = dir.endpoint("survivor");
+    let to_server = survivor.resolve(&addr("server")).unwrap();
+    let mut expected = 0;
+    let mut next_sent = 0;
+    // The survivor keeps a few packets under way; they come in order unless one overtakes a hole, and only a full queue may
+    // cost one. So every number comes at most once.
+    let mut seen = std::collections::HashSet::new();
+    let mut from_victims = 0u64;
+    let mut turn = |server: &mut ShmTransport, from_victims: &mut u64| {
+        if next_sent < expected + 8 {
+            let bytes = packet(SURVIVOR, next_sent);
+            let sent = survivor.counters().tx_packets;
+            survivor.tx_burst(&[TxPacket { route: to_server, header: &bytes, payload: &[] }]);
+            next_sent += survivor.counters().tx_packets - sent;
+        }
+        for i in 0..server.rx_burst() {
+            let (sender, number) = open(server, i);
+            if sender == SURVIVOR {
+                assert!(seen.insert(number) && number < next_sent, "packet {number} came twice or was never sent");
+                expected += 1;
+            } else {
+                *from_victims += 1;
+            }
+        }
+        expected
+    };
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    let mut children = [dir.child("flood", "victim0"), dir.child("flood", "victim1")];
+    for kill in 0..kills {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let before = from_victims;
+        let end = Instant::now() + PATIENCE;
+        while from_victims < before + 100 {
+            turn(&mut server, &mut from_victims);
+            assert!(Instant::now() < end, "no packet of the victims after {kill} kills");
+        }
+        let moment = Instant::now() + Duration::from_nanos((seed >> 33) % 2_000_000);
+        while Instant::now() < moment {
+            turn(&mut server, &mut from_victims);
+        }
+        // Replacing the child kills it.
+        children[kill % 2] = dir.child("flood", &format!("victim{}", kill + 2));
+        let before = turn(&mut server, &mut from_victims);
+        while turn(&mut server, &mut from_victims) < before + 50 {
+            assert!(Instant::now() < end, "the survivor is not heard after {kill} kills");
+        }
+    }
+    drop(children);
+    // What the dead held must all come back: the whole queue and every bulk buffer can be used.
+    let end = Instant::now() + PATIENCE;
+    for i in 0..10_000 {
+        server.rx_burst();
+        if i % 100 == 0 {
+            server.wait(Duration::from_micros(1));
+        }
+    }
+    let bulk = packet(SURVIVOR, 5);
+    let mut largest = 0;
+    while largest < 64 {
+        assert!(Instant::now() < end, "only {largest} bulk buffers are usable");
+        let full = vec![TxPacket { route: to_server, header: &bulk, payload: &[] }; 64];
+        survivor.tx_burst(&full);
+        largest = largest.max(server.rx_burst());
+        server.rx_burst();
+        server.wait(Duration::from_micros(1));
+    }
+    let counters = server.counters();
+    assert_eq!(counters.rx_dropped_malformed, 0);
+    println!("{from_victims} packets of {kills} victims, {} places reclaimed", counters.rx_reclaimed);
+}
+
+#[test]
+fn the_death_of_a_receiver_is_noticed_and_its_name_can_be_taken_over() {
+    let dir = Dir::new("receiver");
+    let mut server = dir.endpoint("server");
+    let child = dir.child("echo", "peer");
+    let route = resolve(&mut server, "peer");
+    assert_eq!(server.peer_health(route), PeerHealth::Alive);
+    assert!(matches!(ShmTransport::new(&config(&dir.0, "peer")), Err(NetError::InUse { .. })));
+    drop(child);
+    assert_eq!(server.peer_health(route), PeerHealth::Dead);
+    assert!(matches!(server.resolve(&addr("peer")), Err(NetError::NotFound { .. })));
+
+    let winners = AtomicBool::new(false);
+    let start = Barrier::new(4);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                start.wait();
+                let made = ShmTransport::new(&config(&dir.0, "peer"));
+                start.wait();
+                match made {
+                    Ok(_) => assert!(!winners.swap(true, Ordering::SeqCst), "two endpoints took one name"),
+                    Err(e) => assert!(matches!(e, NetError::InUse { .. }), "{e}"),
+                }
+            });
+        }
+    });
+    assert!(winners.load(Ordering::SeqCst));
+}
+
+#[test]
+fn regions_of_killed_anonymous_endpoints_are_swept() {
+    let dir = Dir::new("sweep");
+    let files = || std::fs::read_dir(&dir.0).unwrap().count();
+    let _server = dir.endpoint("server");
+    let child = dir.child("echo", "anon-0123456789abcdef");
+    let end = Instant::now() + PATIENCE;
+    while files() < 2 {
+        assert!(Instant::now() < end, "the child does not start");
+        thread::yield_now();
+    }
+    drop(dir.endpoint("other"));
+    assert_eq!(files(), 2, "the living are left alone");
+    drop(child);
+    assert_eq!(files(), 2);
+    drop(dir.endpoint("other"));
+    assert_eq!(files(), 1);
+}
+
+#[test]
+fn sleepers_in_two_processes_wake_each_other() {
+    let dir = Dir::new("wake");
+    let mut server = dir.endpoint("server");
+    let _child = dir.child("echo", "peer");
+    let route = resolve(&mut server, "peer");
+    for number in 0..500u64 {
+        let sent = number.to_le_bytes();
+        server.tx_burst(&[TxPacket { route, header: &sent, payload: &[] }]);
+        let before = Instant::now();
+        while server.rx_burst() == 0 {
+            server.wait(PATIENCE);
+            assert!(before.elapsed() < PATIENCE, "a wake-up was lost at round {number}");
+        }
+        assert_eq!(server.rx_packet(0).bytes(), Some(&sent[..]));
+    }
+    assert!(server.counters().waits > 0);
+}
+
+#[test]
+fn a_waker_ends_this_wait_or_the_next_and_outlives_its_endpoint() {
+    let dir = Dir::new("waker");
+    let mut a = dir.endpoint("a");
+    let waker = a.waker();
+    let before = Instant::now();
+    waker.wake();
+    a.wait(PATIENCE);
+    thread::scope(|scope| {
+        for _ in 0..200 {
+            let woken = scope.spawn(|| waker.wake());
+            a.wait(PATIENCE);
+            woken.join().unwrap();
+        }
+    });
+    assert!(before.elapsed() < PATIENCE, "a wake-up was lost");
+    let before = Instant::now();
+    a.wait(Duration::from_millis(5));
+    assert!(before.elapsed() >= Duration::from_millis(4), "nobody woke it");
+    drop(a);
+    waker.wake();
+}

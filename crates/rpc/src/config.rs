@@ -1,0 +1,148 @@
+//! Settings of an endpoint, each with its default and its limits.
+
+use std::time::Duration;
+
+use dunlin_net::PollPolicy;
+
+use crate::msgbuf::MESSAGE_BYTES_MAX;
+use crate::wire::control::SLOTS_MAX;
+
+/// An optimization that can be switched off, so that its worth is measured and not believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Switch {
+    /// In use.
+    #[default]
+    On,
+    /// Not in use.
+    Off,
+}
+
+impl Switch {
+    #[inline]
+    pub(crate) fn is_on(self) -> bool {
+        self == Switch::On
+    }
+}
+
+/// The optimizations of the common case (paper, Table 3, and our own). All on by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Optimizations {
+    /// Read the clock once per burst, not once per packet (section 5.2.2).
+    pub batched_timestamps: Switch,
+    /// Keep response buffers with the server's slots, instead of allocating one per response (section 4.3).
+    pub preallocated_responses: Switch,
+    /// Hand single-packet requests to dispatch handlers where they were received (section 4.2.3).
+    pub zero_copy_requests: Switch,
+    /// Hand the packets of one event-loop iteration to the transport together.
+    pub transmit_batching: Switch,
+    /// Prefetch the sessions that a received burst is for.
+    pub prefetch: Switch,
+    /// Put the first packet's header right in front of its data (section 4.2.1).
+    pub adjacent_header: Switch,
+}
+
+/// Settings of an endpoint. Start from `EndpointConfig::default()`.
+#[derive(Debug, Clone)]
+pub struct EndpointConfig {
+    /// What to do when there is nothing to do.
+    pub poll: PollPolicy,
+    /// Credits for the requests of a session: packets it may have on the way to the server. 1 to 1024; default 8. The paper's
+    /// evaluation uses 32; BDP / MTU gives line rate to a single session.
+    pub credits: u16,
+    /// Credits granted to the other end of a session that this endpoint opens, for calls in the other direction. 0 forbids
+    /// them; default 8.
+    pub reverse_credits: u16,
+    /// Requests of one session in progress at once: 1 to 8; default 8. Further calls queue.
+    pub slots: u8,
+    /// Calls that may queue on one session beyond its slots before [`crate::CallError::QueueFull`]. Default 1024.
+    pub queued_calls_max: u16,
+    /// Largest request or response, in bytes: at most 1 GiB; default 8 MiB.
+    pub message_bytes_max: usize,
+    /// Sessions, opened by either side, at most 2^24 - 1; default 65,536. The receive queue limits them too: the sum of all
+    /// credits stays below its length.
+    pub sessions_max: u32,
+    /// Requests that asynchronous and worker handlers have in progress, beyond which requests are pushed back as busy. Default 16,384.
+    pub deferred_requests_max: u32,
+    /// Retransmission timeout before anything was measured. Default 5 ms.
+    pub rto_initial: Duration,
+    /// Least retransmission timeout. Default 1 ms.
+    pub rto_min: Duration,
+    /// Greatest retransmission timeout, and end of its exponential growth. Default 500 ms.
+    pub rto_max: Duration,
+    /// How long opening a session may take. Default 3 s.
+    pub connect_timeout: Duration,
+    /// How long a peer may be silent, although asked, before its sessions fail. Default 1 s.
+    pub peer_timeout: Duration,
+    /// Switches of optimizations.
+    pub optimizations: Optimizations,
+    /// Seed of nonces, tags and the cookie key. `None` takes it from the operating system; give one only in tests and simulations.
+    pub seed: Option<u64>,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> Self {
+        EndpointConfig {
+            poll: PollPolicy::default(),
+            credits: 8,
+            reverse_credits: 8,
+            slots: SLOTS_MAX as u8,
+            queued_calls_max: 1024,
+            message_bytes_max: 8 << 20,
+            sessions_max: 65_536,
+            deferred_requests_max: 16_384,
+            rto_initial: Duration::from_millis(5),
+            rto_min: Duration::from_millis(1),
+            rto_max: Duration::from_millis(500),
+            connect_timeout: Duration::from_secs(3),
+            peer_timeout: Duration::from_secs(1),
+            optimizations: Optimizations::default(),
+            seed: None,
+        }
+    }
+}
+
+/// A setting that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("setting {name} is {value}: {allowed}")]
+pub struct ConfigError {
+    /// The setting.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What it may be.
+    pub allowed: &'static str,
+}
+
+impl EndpointConfig {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// The first one out of range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let fail = |name, value: String, allowed| Err(ConfigError { name, value, allowed });
+        if !(1..=1024).contains(&self.credits) {
+            return fail("credits", self.credits.to_string(), "choose 1 to 1024");
+        }
+        if self.reverse_credits > 1024 {
+            return fail("reverse_credits", self.reverse_credits.to_string(), "choose 0 to 1024");
+        }
+        if !(1..=SLOTS_MAX as u8).contains(&self.slots) {
+            return fail("slots", self.slots.to_string(), "choose 1 to 8, and open more sessions for more calls at once");
+        }
+        if self.message_bytes_max > MESSAGE_BYTES_MAX {
+            return fail("message_bytes_max", self.message_bytes_max.to_string(), "choose at most 1 GiB");
+        }
+        if self.sessions_max == 0 || self.sessions_max >= 1 << 24 {
+            return fail("sessions_max", self.sessions_max.to_string(), "choose 1 to 16,777,215");
+        }
+        let rtos_ordered = self.rto_min <= self.rto_initial && self.rto_initial <= self.rto_max;
+        if self.rto_min.is_zero() || !rtos_ordered || self.rto_max > Duration::from_secs(60) {
+            let value = format!("{:?}, {:?}, {:?}", self.rto_min, self.rto_initial, self.rto_max);
+            return fail("rto_min, rto_initial, rto_max", value, "choose 0 < min <= initial <= max <= 60 s");
+        }
+        if self.peer_timeout < Duration::from_millis(10) {
+            return fail("peer_timeout", format!("{:?}", self.peer_timeout), "choose at least 10 ms");
+        }
+        Ok(())
+    }
+}

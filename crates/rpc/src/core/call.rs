@@ -1,0 +1,636 @@
+//! The client's side of a request (paper, section 5.1).
+//!
+//! Packets of a request are numbered through: first its `request_packets` data packets, then one REQUEST_FOR_RESPONSE for each
+//! response packet after the first. `sent` counts those transmitted, `received` those answered: request packet *i* by its
+//! CREDIT_RETURN, the last one by response packet 0, and each REQUEST_FOR_RESPONSE by its response packet. Their difference is
+//! what the call holds of the session's credits. A timeout sets `sent` back to `received`: that is all of go-back-N.
+
+use std::task::Waker;
+
+use dunlin_net::RxPacket;
+
+use super::session::{SessionRef, State};
+use super::transmit::Source;
+use super::{Core, NONE};
+use crate::error::CallError;
+use crate::msgbuf::MsgBuf;
+use crate::payload::Payload;
+use crate::timer::TimerId;
+use crate::wire::{Header, Kind, Multi, Status};
+
+/// Calls whose round trip is sampled into the histogram: one in this many.
+const RTT_SAMPLING: u64 = 8;
+/// No deadline.
+pub(crate) const NO_DEADLINE: u64 = u64::MAX;
+
+/// Names a call; the generation tells it from a later call with the same index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CallRef {
+    pub index: u32,
+    pub generation: u32,
+}
+
+/// What happens when a call ends.
+#[derive(Debug)]
+pub(crate) enum Completion {
+    /// Nobody cares.
+    Nobody,
+    /// A future polls for the result.
+    Future(Option<Waker>),
+    /// A registered continuation runs.
+    Continuation { id: u32, tag: u64 },
+}
+
+/// A call that ended, for its continuation.
+pub(crate) struct Finished {
+    pub continuation: u32,
+    pub tag: u64,
+    pub session: SessionRef,
+    pub result: Result<MsgBuf, CallError>,
+    pub request: Payload,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallState {
+    Free,
+    /// Waits for a slot.
+    Queued,
+    /// Has a slot.
+    InSlot,
+    /// Ended; its future has not looked yet.
+    Done,
+}
+
+pub(crate) struct Call {
+    pub generation: u32,
+    pub state: CallState,
+    pub slot: u8,
+    pub req_type: u8,
+    /// Timeouts in a row without progress.
+    pub retries: u8,
+    /// Whether anything was sent again, so that round trips are ambiguous (Karn's rule).
+    pub sent_again: bool,
+    pub session: u32,
+    pub sequence: u32,
+    pub request_packets: u32,
+    /// Zero until response packet 0 says it.
+    pub response_packets: u32,
+    pub sent: u32,
+    pub received: u32,
+    /// Transmit batch in which a packet of this call was queued last.
+    pub tx_batch: u32,
+    /// Next call that waits for a slot of the session.
+    pub next: u32,
+    /// When something was last sent or received.
+    pub progress: u64,
+    /// When it was first sent.
+    pub started: u64,
+    /// Absolute, once the event loop has seen the call.
+    pub deadline: u64,
+    /// Relative, until then: whoever issues a call cannot read the clock.
+    pub timeout: u64,
+    pub timer: Option<TimerId>,
+    pub request: Option<Payload>,
+    pub response: Option<MsgBuf>,
+    pub completion: Completion,
+    pub result: Option<Result<MsgBuf, CallError>>,
+}
+
+impl Call {
+    fn new() -> Call {
+        Call {
+            generation: 0,
+            state: CallState::Free,
+            slot: 0,
+            req_type: 0,
+            retries: 0,
+            sent_again: false,
+            session: NONE,
+            sequence: 0,
+            request_packets: 0,
+            response_packets: 0,
+            sent: 0,
+            received: 0,
+            tx_batch: 0,
+            next: NONE,
+            progress: 0,
+            started: 0,
+            deadline: NO_DEADLINE,
+            timeout: NO_DEADLINE,
+            timer: None,
+            request: None,
+            response: None,
+            completion: Completion::Nobody,
+            result: None,
+        }
+    }
+
+    /// Packets that this call will ever send, as far as is known.
+    #[inline]
+    fn sendable(&self) -> u32 {
+        self.request_packets + self.response_packets.saturating_sub(1)
+    }
+
+    /// Credits that it holds.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.sent - self.received
+    }
+}
+
+/// What a caller asks for.
+pub(crate) struct NewCall {
+    pub req_type: u8,
+    pub request: Payload,
+    /// Nanoseconds until the caller gives up; [`NO_DEADLINE`] for never.
+    pub timeout: u64,
+    pub completion: Completion,
+}
+
+impl Core {
+    /// Starts a call, or queues it. Gives the request back if it cannot even be queued.
+    pub fn start_call(&mut self, session: SessionRef, new: NewCall) -> Result<CallRef, (CallError, Payload)> {
+        let Some(found) = self.session(session) else {
+            return Err((CallError::Closed, new.request));
+        };
+        let si = session.index as usize;
+        let error = if found.state != State::Connected {
+            Some(CallError::Closed)
+        } else if found.credits_max == 0 {
+            Some(CallError::NoReverseCredits)
+        } else if new.request.len() > self.cold[si].message_bytes_max as usize {
+            Some(CallError::RequestTooLarge)
+        } else if found.free_slots == 0 && found.queued >= self.config.queued_calls_max {
+            Some(CallError::QueueFull)
+        } else {
+            None
+        };
+        if let Some(error) = error {
+            return Err((error, new.request));
+        }
+        let packet_data = found.packet_data as usize;
+        let has_slot = found.free_slots != 0;
+        let index = self.free_calls.pop().unwrap_or_else(|| {
+            self.calls.push(Call::new());
+            self.calls.len() as u32 - 1
+        });
+        let call = &mut self.calls[index as usize];
+        let reference = CallRef { index, generation: call.generation };
+        call.req_type = new.req_type;
+        call.session = session.index;
+        call.request_packets = new.request.len().div_ceil(packet_data).max(1) as u32;
+        call.request = Some(new.request);
+        call.deadline = NO_DEADLINE;
+        call.timeout = new.timeout;
+        call.completion = new.completion;
+        call.state = CallState::Queued;
+        self.counters.calls_started += 1;
+        if self.calls_pending() == 1 {
+            self.arm_tick();
+        }
+        if has_slot {
+            self.enter_slot(index);
+        } else {
+            self.push_queued(session.index, index);
+        }
+        if new.timeout != NO_DEADLINE {
+            self.fresh_deadlines.push(reference);
+        }
+        Ok(reference)
+    }
+
+    /// Turns the timeouts of calls issued since the last iteration into deadlines, now that the time is known.
+    pub fn set_deadlines(&mut self) {
+        while let Some(reference) = self.fresh_deadlines.pop() {
+            let call = &mut self.calls[reference.index as usize];
+            if call.generation == reference.generation && matches!(call.state, CallState::Queued | CallState::InSlot) {
+                call.deadline = self.now.saturating_add(call.timeout);
+                call.timeout = NO_DEADLINE;
+                let deadline = call.deadline;
+                self.arm_call(reference.index, deadline);
+            }
+        }
+    }
+
+    /// Gives a call a free slot of its session and sends what credits allow.
+    #[inline]
+    fn enter_slot(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        let session = &mut self.sessions[call.session as usize];
+        let slot = session.free_slots.trailing_zeros() as usize;
+        session.free_slots &= session.free_slots - 1;
+        let sequence = session.client[slot].sequence.wrapping_add(1);
+        session.client[slot].sequence = sequence;
+        session.client[slot].call = index;
+        call.state = CallState::InSlot;
+        call.slot = slot as u8;
+        call.sequence = sequence;
+        call.retries = 0;
+        call.sent_again = false;
+        call.response_packets = 0;
+        call.sent = 0;
+        call.received = 0;
+        (call.progress, call.started) = (self.now, self.now);
+        let si = call.session;
+        self.pump(index);
+        self.watch_call(index);
+        if !self.cold[si as usize].unreleased {
+            self.cold[si as usize].unreleased = true;
+            self.unreleased.push_back(si);
+        }
+    }
+
+    /// When a call must be looked at again: at its timeout, or its deadline.
+    #[cold]
+    pub fn call_due(&self, index: u32) -> u64 {
+        let call = &self.calls[index as usize];
+        (call.progress + self.rto(call.session, call.retries)).min(call.deadline)
+    }
+
+    /// Makes sure that the timer of a call that was just sent fires in time. In a stream of small calls it is armed already, for an
+    /// earlier call of this entry, and nothing needs to be worked out.
+    #[inline]
+    fn watch_call(&mut self, index: u32) {
+        let armed = self.calls[index as usize].timer.and_then(|timer| self.wheel.due(timer));
+        if armed.is_none_or(|due| due > self.now + self.rto_min) {
+            let due = self.call_due(index);
+            self.arm_call(index, due);
+        }
+    }
+
+    pub fn arm_call(&mut self, index: u32, at: u64) {
+        let timer =
+            *self.calls[index as usize].timer.get_or_insert_with(|| self.wheel.create(super::timers::token_of_call(index)));
+        self.wheel.arm_by(timer, at);
+    }
+
+    /// Queues every packet of a call that may be sent now.
+    pub fn pump(&mut self, index: u32) {
+        let batch = self.tx.batch;
+        let call = &mut self.calls[index as usize];
+        let session = &mut self.sessions[call.session as usize];
+        let sendable = call.sendable();
+        while call.sent < sendable {
+            if session.credits == 0 {
+                session.stalled |= 1 << call.slot;
+                return;
+            }
+            session.credits -= 1;
+            let number = call.sequence as u64 * 8 + call.slot as u64;
+            let mut header = Header::new(Kind::Request, 0, session.remote_session, number, session.remote_tag);
+            if call.sent < call.request_packets {
+                let packet_data = session.packet_data as usize;
+                // In a slot, a call has its request.
+                let total = call.request.as_ref().map_or(0, |r| r.len());
+                let offset = call.sent as usize * packet_data;
+                let len = (total - offset).min(packet_data);
+                header.aux = Header::data_aux(call.req_type, len);
+                if call.request_packets > 1 {
+                    header.multi = Some(Multi { message_bytes: total as u32, packet: call.sent });
+                }
+                if call.sent == 0 && (call.deadline != NO_DEADLINE || call.timeout != NO_DEADLINE) {
+                    let left = call.timeout.min(call.deadline.saturating_sub(self.now)) / 1000;
+                    header.deadline_us = Some(left.min(u32::MAX as u64) as u32);
+                }
+                let source = if offset == 0 && self.config.optimizations.adjacent_header.is_on() {
+                    match &mut call.request {
+                        Some(Payload::MsgBuf(buf)) => Source::call_adjacent(index, buf, &header, len),
+                        _ => Source::Call { index, offset: offset as u32, len: len as u32 },
+                    }
+                } else {
+                    Source::Call { index, offset: offset as u32, len: len as u32 }
+                };
+                self.tx.push(session.route, &header, source);
+            } else {
+                header.kind = Kind::RequestForResponse;
+                header.aux = call.sent - call.request_packets + 1;
+                self.tx.push(session.route, &header, Source::Nothing);
+            }
+            call.sent += 1;
+            call.tx_batch = batch;
+        }
+    }
+
+    /// Lets calls that wait for credits send, after credits came back.
+    #[inline]
+    pub fn pump_stalled(&mut self, session: u32) {
+        while self.sessions[session as usize].stalled != 0 && self.sessions[session as usize].credits > 0 {
+            let entry = &mut self.sessions[session as usize];
+            let slot = entry.stalled.trailing_zeros() as usize;
+            entry.stalled &= entry.stalled - 1;
+            let call = entry.client[slot].call;
+            if call != NONE {
+                self.pump(call);
+            }
+        }
+    }
+
+    /// The call that a packet from the server answers, if it is still in progress.
+    #[inline]
+    fn answered_call(&mut self, session: u32, header: &Header) -> Option<u32> {
+        let slot = &self.sessions[session as usize].client[header.request as usize & 7];
+        if slot.call == NONE || slot.sequence as u64 != header.request >> 3 {
+            self.counters.dropped_stale += 1;
+            return None;
+        }
+        Some(slot.call)
+    }
+
+    /// A request packet that is not the last has arrived at the server. The server takes packets in order, so an answer to
+    /// packet *i* also stands for those before it.
+    pub fn on_credit_return(&mut self, session: u32, header: &Header) {
+        let Some(index) = self.answered_call(session, header) else { return };
+        let call = &mut self.calls[index as usize];
+        let packet = header.aux;
+        if packet + 1 >= call.request_packets || packet >= call.sent {
+            self.counters.dropped_out_of_order += 1;
+            return;
+        }
+        if packet < call.received {
+            self.counters.dropped_duplicate += 1;
+            return;
+        }
+        let returned = packet + 1 - call.received;
+        call.received += returned;
+        call.progress = self.now;
+        call.retries = 0;
+        self.sessions[session as usize].credits += returned as u16;
+        self.pump(index);
+        self.pump_stalled(session);
+    }
+
+    /// A packet of a response.
+    #[inline]
+    pub fn on_response(&mut self, session: u32, header: &Header, packet: &RxPacket<'_>) {
+        let Some(index) = self.answered_call(session, header) else { return };
+        match header.multi {
+            None => self.on_first_response(index, header, packet, header.payload_len()),
+            Some(multi) if multi.packet == 0 => self.on_first_response(index, header, packet, multi.message_bytes as usize),
+            Some(multi) => self.on_later_response(index, header, packet, multi),
+        }
+    }
+
+    /// Response packet 0: the server has the whole request, whatever of its answers was lost, and whether or not the call was
+    /// rolled back meanwhile.
+    #[inline]
+    fn on_first_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize) {
+        let call = &mut self.calls[index as usize];
+        let si = call.session as usize;
+        let session = &mut self.sessions[si];
+        let packet_data = session.packet_data as usize;
+        if call.response_packets != 0 {
+            self.counters.dropped_duplicate += 1;
+            return;
+        }
+        let well_formed = header.payload_len() == total.min(packet_data)
+            && (header.multi.is_some() == (total > packet_data))
+            && total <= self.cold[si].message_bytes_max as usize;
+        if !well_formed || call.sent == 0 {
+            self.counters.dropped_malformed += 1;
+            return;
+        }
+        session.credits += call.in_flight() as u16;
+        (call.sent, call.received) = (call.request_packets, call.request_packets);
+        // Which copy was answered is unknown after a retransmission (Karn). Of a one-packet request the time since the first copy is
+        // taken: if handlers became slower than the timeout, nothing else would ever tell.
+        if !call.sent_again || call.request_packets == 1 {
+            let since = if call.sent_again { call.started } else { call.progress };
+            let sample = self.now.saturating_sub(since);
+            session.sample_rtt(sample);
+            if self.counters.calls_completed.is_multiple_of(RTT_SAMPLING) {
+                self.rtt.record(sample);
+            }
+        }
+        call.progress = self.now;
+        call.retries = 0;
+        if header.status != Status::Ok {
+            let error = match header.status {
+                Status::Busy => CallError::Busy,
+                Status::NoHandler => CallError::NoHandler,
+                Status::Expired => CallError::DeadlineExceeded,
+                Status::ResponseTooLarge => CallError::ResponseTooLarge,
+                Status::Ok | Status::HandlerFailed => CallError::HandlerFailed,
+            };
+            return self.finish_call(index, Err(error));
+        }
+        let Ok(mut response) = MsgBuf::with_len(total) else {
+            return self.finish_call(index, Err(CallError::ResponseTooLarge));
+        };
+        packet.copy_to(header.wire_len(), &mut response[..total.min(packet_data)]);
+        if total <= packet_data {
+            return self.finish_call(index, Ok(response));
+        }
+        let call = &mut self.calls[index as usize];
+        call.response = Some(response);
+        call.response_packets = total.div_ceil(packet_data) as u32;
+        let session = call.session;
+        self.pump(index);
+        self.pump_stalled(session);
+    }
+
+    fn on_later_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
+        let call = &mut self.calls[index as usize];
+        let session = &mut self.sessions[call.session as usize];
+        let packet_data = session.packet_data as usize;
+        let expected = (call.received + 1).saturating_sub(call.request_packets);
+        let Some(response) = call.response.as_mut().filter(|_| multi.packet == expected && call.received < call.sent) else {
+            match multi.packet < expected {
+                true => self.counters.dropped_duplicate += 1,
+                false => self.counters.dropped_out_of_order += 1,
+            }
+            return;
+        };
+        let offset = multi.packet as usize * packet_data;
+        let fits = multi.message_bytes as usize == response.len()
+            && offset < response.len()
+            && header.payload_len() == (response.len() - offset).min(packet_data);
+        if !fits || header.status != Status::Ok {
+            self.counters.dropped_malformed += 1;
+            return;
+        }
+        packet.copy_to(header.wire_len(), &mut response[offset..offset + header.payload_len()]);
+        session.credits += 1;
+        call.received += 1;
+        call.progress = self.now;
+        call.retries = 0;
+        if call.received < call.sendable() {
+            let session = call.session;
+            self.pump(index);
+            self.pump_stalled(session);
+        } else if let Some(response) = call.response.take() {
+            let session = call.session;
+            self.finish_call(index, Ok(response));
+            // The server keeps a large response until it hears that it arrived.
+            self.send_release(session);
+        }
+    }
+
+    /// Ends a call: its slot, credits and buffers are free again, and its completion is told.
+    #[inline]
+    pub fn finish_call(&mut self, index: u32, result: Result<MsgBuf, CallError>) {
+        match result {
+            Ok(_) => self.counters.calls_completed += 1,
+            Err(_) => self.counters.calls_failed += 1,
+        }
+        let session_ref = self.session_ref(self.calls[index as usize].session);
+        self.leave_slot(index);
+        let call = &mut self.calls[index as usize];
+        match std::mem::replace(&mut call.completion, Completion::Nobody) {
+            Completion::Nobody => self.free_call(index),
+            Completion::Future(waker) => {
+                call.state = CallState::Done;
+                call.result = Some(result);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            Completion::Continuation { id, tag } => {
+                if let Some(request) = call.request.take() {
+                    self.finished.push_back(Finished { continuation: id, tag, session: session_ref, result, request });
+                }
+                self.free_call(index);
+            }
+        }
+    }
+
+    /// Frees the slot of a call, if it has one, and lets the next call have it.
+    #[inline]
+    fn leave_slot(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        call.response = None;
+        if call.state != CallState::InSlot {
+            return;
+        }
+        if call.tx_batch == self.tx.batch {
+            self.tx.forget_call(index);
+        }
+        call.state = CallState::Done;
+        let in_flight = call.in_flight() as u16;
+        let (si, slot) = (call.session, call.slot);
+        let session = &mut self.sessions[si as usize];
+        session.credits += in_flight;
+        debug_assert!(session.credits <= session.credits_max, "more credits than the session has");
+        session.client[slot as usize].call = NONE;
+        session.stalled &= !(1 << slot);
+        session.free_slots |= 1 << slot;
+        if session.state != State::Connected {
+            return;
+        }
+        if let Some(next) = self.pop_queued(si) {
+            self.enter_slot(next);
+        }
+        self.pump_stalled(si);
+    }
+
+    /// Makes the entry of an ended call available.
+    #[inline]
+    pub fn free_call(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        debug_assert!(call.state == CallState::Done || call.state == CallState::Queued);
+        call.state = CallState::Free;
+        call.generation = call.generation.wrapping_add(1);
+        call.request = None;
+        call.result = None;
+        self.free_calls.push(index);
+    }
+
+    /// Ends a call that its caller no longer wants, in whatever state it is. Its buffers are free at once; a response that comes
+    /// later is stale.
+    pub fn cancel_call(&mut self, reference: CallRef) {
+        let Some(call) = self.calls.get_mut(reference.index as usize) else { return };
+        if call.generation != reference.generation || call.state == CallState::Free {
+            return;
+        }
+        let (state, session, sent) = (call.state, call.session, call.sent > 0);
+        call.completion = Completion::Nobody;
+        match state {
+            CallState::Queued => self.unlink_queued(reference.index),
+            CallState::InSlot => self.leave_slot(reference.index),
+            CallState::Done | CallState::Free => {}
+        }
+        if state != CallState::Done {
+            self.counters.calls_cancelled += 1;
+            if state == CallState::InSlot && sent {
+                self.send_release(session);
+            }
+        }
+        self.free_call(reference.index);
+    }
+
+    /// A deadline has passed.
+    pub fn expire_call(&mut self, index: u32) {
+        let call = &self.calls[index as usize];
+        let (state, session, sent) = (call.state, call.session, call.sent > 0);
+        if state == CallState::Queued {
+            self.unlink_queued(index);
+        }
+        self.finish_call(index, Err(CallError::DeadlineExceeded));
+        if state == CallState::InSlot && sent {
+            self.send_release(session);
+        }
+    }
+
+    /// Go-back-N: what is not answered counts as not sent.
+    pub fn roll_back(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        let in_flight = call.in_flight();
+        self.sessions[call.session as usize].credits += in_flight as u16;
+        call.sent = call.received;
+        call.sent_again = true;
+        call.retries = call.retries.saturating_add(1);
+        call.progress = self.now;
+        self.counters.retransmissions += 1;
+        self.counters.tx_packets_again += in_flight as u64;
+        let cold = &mut self.cold[call.session as usize];
+        cold.retransmissions = cold.retransmissions.saturating_add(1);
+        self.pump(index);
+    }
+
+    fn push_queued(&mut self, session: u32, index: u32) {
+        self.calls[index as usize].next = NONE;
+        let entry = &mut self.sessions[session as usize];
+        match entry.queue_tail {
+            NONE => entry.queue_head = index,
+            tail => self.calls[tail as usize].next = index,
+        }
+        entry.queue_tail = index;
+        entry.queued += 1;
+    }
+
+    /// Takes the call that waited longest for a slot.
+    pub fn pop_queued(&mut self, session: u32) -> Option<u32> {
+        let entry = &mut self.sessions[session as usize];
+        if entry.queue_head == NONE {
+            return None;
+        }
+        let index = entry.queue_head;
+        entry.queue_head = self.calls[index as usize].next;
+        if entry.queue_head == NONE {
+            entry.queue_tail = NONE;
+        }
+        entry.queued -= 1;
+        Some(index)
+    }
+
+    /// Takes a call out of the middle of the queue. Rare, so it walks.
+    fn unlink_queued(&mut self, index: u32) {
+        let session = self.calls[index as usize].session;
+        let (mut before, mut at) = (NONE, self.sessions[session as usize].queue_head);
+        while at != index && at != NONE {
+            (before, at) = (at, self.calls[at as usize].next);
+        }
+        if at == NONE {
+            return;
+        }
+        let next = self.calls[index as usize].next;
+        let entry = &mut self.sessions[session as usize];
+        match before {
+            NONE => entry.queue_head = next,
+            before => self.calls[before as usize].next = next,
+        }
+        if next == NONE {
+            entry.queue_tail = before;
+        }
+        entry.queued -= 1;
+    }
+}

@@ -1,0 +1,356 @@
+//! Sessions begin: CONNECT, COOKIE, CONNECT again with the cookie, ACCEPT or REFUSE.
+//!
+//! Until a client has sent back a cookie that only reached it at its own address, the server keeps nothing of it and sends it
+//! nothing longer than what it sent. Every step may be lost or repeated: the client repeats CONNECT, and a repeated CONNECT finds the
+//! session that the first one made.
+
+use std::hash::Hasher;
+use std::task::Waker;
+
+use dunlin_net::{Addr, Route};
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+use super::random::SplitMix64;
+use super::session::{SessionRef, State};
+use super::timers::token_of_session;
+use super::{Core, Routes, packet_data_bytes};
+use crate::error::ConnectError;
+use crate::wire::control::{Accept, Body, Connect, Cookie, CookieBytes, Refuse, RefuseReason, SLOTS_MAX};
+use crate::wire::header::VERSION;
+use crate::wire::{Header, Kind};
+
+/// How long a cookie is good, at least; at most twice as long.
+const COOKIE_EPOCH_NANOS: u64 = 10_000_000_000;
+/// First wait before CONNECT is repeated; it doubles up to [`CONNECT_REPEAT_NANOS_MAX`].
+const CONNECT_REPEAT_NANOS: u64 = 5_000_000;
+const CONNECT_REPEAT_NANOS_MAX: u64 = 200_000_000;
+
+/// A session asked for by the application, before the event loop has seen it.
+pub(crate) struct Opening {
+    pub addr: Addr,
+    /// Shared with the future that waits.
+    pub progress: std::rc::Rc<std::cell::RefCell<OpenProgress>>,
+}
+
+/// What the future that waits for a session can see.
+#[derive(Default)]
+pub(crate) struct OpenProgress {
+    pub result: Option<Result<SessionRef, ConnectError>>,
+    pub waker: Option<Waker>,
+    /// Set when the future is dropped: nobody wants the session.
+    pub abandoned: bool,
+}
+
+impl OpenProgress {
+    fn finish(&mut self, result: Result<SessionRef, ConnectError>) {
+        self.result = Some(result);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A session between CONNECT and ACCEPT.
+pub(crate) struct OpenState {
+    addr: Addr,
+    nonce: u64,
+    cookie: CookieBytes,
+    give_up: u64,
+    progress: std::rc::Rc<std::cell::RefCell<OpenProgress>>,
+}
+
+impl std::fmt::Debug for OpenState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OpenState({})", self.addr)
+    }
+}
+
+/// The key of this endpoint's cookies.
+pub(crate) struct CookieKey([u8; 16]);
+
+impl CookieKey {
+    pub fn new(random: &mut SplitMix64) -> CookieKey {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&random.next_u64().to_le_bytes());
+        key[8..].copy_from_slice(&random.next_u64().to_le_bytes());
+        CookieKey(key)
+    }
+
+    /// The cookie of a client at `addr`: SipHash-2-4 with 128 bits, over everything that must not change.
+    fn cookie(&self, addr: &Addr, connect: &Connect, epoch: u64) -> CookieBytes {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(addr.to_string().as_bytes());
+        hasher.write_u64(connect.nonce);
+        hasher.write_u64(connect.incarnation);
+        hasher.write_u32(connect.session);
+        hasher.write_u64(epoch);
+        hasher.finish128().as_bytes()
+    }
+}
+
+impl Core {
+    /// Looks at the sessions that the application asked for.
+    pub fn start_openings(&mut self, routes: &mut dyn Routes) {
+        while let Some(Opening { addr, progress }) = self.openings.pop_front() {
+            if let Err(error) = self.start_opening(routes, &addr, &progress) {
+                progress.borrow_mut().finish(Err(error));
+            }
+        }
+    }
+
+    fn start_opening(
+        &mut self,
+        routes: &mut dyn Routes,
+        addr: &Addr,
+        progress: &std::rc::Rc<std::cell::RefCell<OpenProgress>>,
+    ) -> Result<(), ConnectError> {
+        if self.shutting_down {
+            return Err(ConnectError::ShutDown);
+        }
+        if self.session_count >= self.config.sessions_max {
+            return Err(ConnectError::TooManySessions { sessions: self.session_count });
+        }
+        let needed = self.config.credits as usize + self.config.reverse_credits as usize;
+        if self.credits_reserved + needed > self.rx_queue_len {
+            let (queue, reserved) = (self.rx_queue_len, self.credits_reserved);
+            return Err(ConnectError::NoCredits { queue, reserved, needed });
+        }
+        let route = routes.resolve(addr).map_err(|error| ConnectError::unreachable(addr, &error))?;
+        let index = self.take_session(needed);
+        let nonce = self.random.next_u64();
+        let give_up = self.now + self.config.connect_timeout.as_nanos() as u64;
+        let session = &mut self.sessions[index as usize];
+        session.state = State::Connecting;
+        session.route = route;
+        let open = OpenState { addr: addr.clone(), nonce, cookie: [0; 16], give_up, progress: progress.clone() };
+        self.cold[index as usize].opening = Some(Box::new(open));
+        let timer = self.wheel.create(token_of_session(index));
+        self.cold[index as usize].timer = Some(timer);
+        self.send_connect(index);
+        Ok(())
+    }
+
+    fn send_connect(&mut self, index: u32) {
+        let session = &self.sessions[index as usize];
+        let (route, tag) = (session.route, session.local_tag);
+        let cold = &mut self.cold[index as usize];
+        let Some(open) = &cold.opening else { return };
+        let connect = Connect {
+            versions: (VERSION, VERSION),
+            slots: self.config.slots,
+            credits: self.config.credits,
+            reverse_credits: self.config.reverse_credits,
+            mtu: self.mtu as u16,
+            message_bytes_max: self.config.message_bytes_max as u32,
+            session: index,
+            tag,
+            incarnation: self.incarnation,
+            nonce: open.nonce,
+            cookie: open.cookie,
+        };
+        self.tx.push_control(route, &Core::sessionless(Kind::Connect), &connect);
+        let wait = (CONNECT_REPEAT_NANOS << cold.attempts.min(10)).min(CONNECT_REPEAT_NANOS_MAX);
+        cold.attempts += 1;
+        if let Some(timer) = cold.timer {
+            self.wheel.arm(timer, (self.now + wait).min(open.give_up));
+        }
+    }
+
+    /// The timer of a session that is being opened has fired.
+    pub fn on_connect_timer(&mut self, routes: &mut dyn Routes, index: u32) {
+        let Some(open) = &self.cold[index as usize].opening else { return };
+        if open.progress.borrow().abandoned {
+            return self.fail_opening(index, ConnectError::ShutDown);
+        }
+        let addr = open.addr.clone();
+        if self.now >= open.give_up {
+            return self.fail_opening(index, ConnectError::TimedOut { addr });
+        }
+        if routes.health(self.sessions[index as usize].route) == dunlin_net::PeerHealth::Dead {
+            let why = "nobody listens there; start the server first, or check the address".to_owned();
+            return self.fail_opening(index, ConnectError::Unreachable { addr, why });
+        }
+        self.send_connect(index);
+    }
+
+    /// Ends a session that did not open.
+    pub fn fail_opening(&mut self, index: u32, error: ConnectError) {
+        if let Some(open) = self.cold[index as usize].opening.take() {
+            open.progress.borrow_mut().finish(Err(error));
+            self.free_session(index);
+        }
+    }
+
+    /// A stranger wants a session.
+    pub fn on_connect(&mut self, routes: &mut dyn Routes, source: Option<Addr>, body: &[u8]) {
+        let (Some(addr), Ok(connect)) = (source, Connect::parse(body)) else {
+            self.counters.dropped_control += 1;
+            return;
+        };
+        let epoch = self.now / COOKIE_EPOCH_NANOS;
+        let expected = self.cookie_key.cookie(&addr, &connect, epoch);
+        let previous = epoch.checked_sub(1).map(|epoch| self.cookie_key.cookie(&addr, &connect, epoch));
+        if connect.cookie != expected && Some(connect.cookie) != previous {
+            let header = Header::new(Kind::Cookie, 0, connect.session, 0, connect.tag);
+            let answer = Cookie { nonce: connect.nonce, cookie: expected };
+            return self.tx.push_stranger(addr, &header, &answer);
+        }
+        let key = (connect.nonce, connect.incarnation);
+        let index = match self.accepted.get(&key) {
+            Some(&index) => index,
+            None => match self.accept(routes, &addr, &connect) {
+                Ok(index) => index,
+                Err(reason) => {
+                    self.counters.sessions_refused += 1;
+                    let header = Header::new(Kind::Refuse, 0, connect.session, 0, connect.tag);
+                    return self.tx.push_stranger(addr, &header, &Refuse { nonce: connect.nonce, reason });
+                }
+            },
+        };
+        let session = &self.sessions[index as usize];
+        let cold = &self.cold[index as usize];
+        let accept = Accept {
+            nonce: connect.nonce,
+            version: VERSION,
+            slots: cold.slots,
+            credits: cold.reserved as u16 - session.credits_max,
+            reverse_credits: session.credits_max,
+            mtu: self.mtu.min(connect.mtu as usize) as u16,
+            message_bytes_max: cold.message_bytes_max,
+            session: index,
+            tag: session.local_tag,
+            incarnation: self.incarnation,
+        };
+        self.send_control(index, Kind::Accept, &accept);
+    }
+
+    /// Makes the session of a client that has proven its address.
+    fn accept(&mut self, routes: &mut dyn Routes, addr: &Addr, connect: &Connect) -> Result<u32, RefuseReason> {
+        if self.shutting_down {
+            return Err(RefuseReason::ShuttingDown);
+        }
+        if !(connect.versions.0..=connect.versions.1).contains(&VERSION) {
+            return Err(RefuseReason::Version);
+        }
+        let mtu = self.mtu.min(connect.mtu as usize);
+        if mtu < Core::MTU_MIN || connect.slots == 0 || connect.credits == 0 {
+            return Err(RefuseReason::Settings);
+        }
+        if self.session_count >= self.config.sessions_max {
+            return Err(RefuseReason::TooManySessions);
+        }
+        // What the client may send us, and what we may send it.
+        let inbound = connect.credits.min(1024);
+        let outbound = connect.reverse_credits.min(1024);
+        let needed = inbound as usize + outbound as usize;
+        if self.credits_reserved + needed > self.rx_queue_len {
+            return Err(RefuseReason::NoCredits);
+        }
+        let route = routes.resolve(addr).map_err(|_| RefuseReason::Settings)?;
+        let index = self.take_session(needed);
+        let key = (connect.nonce, connect.incarnation);
+        self.cold[index as usize].accepted_as = Some(key);
+        self.accepted.insert(key, index);
+        self.cold[index as usize].slots = connect.slots.min(self.config.slots);
+        self.cold[index as usize].message_bytes_max = connect.message_bytes_max.min(self.config.message_bytes_max as u32);
+        self.establish(index, route, (connect.session, connect.tag), outbound, mtu);
+        self.join_peer(index, route, connect.incarnation);
+        self.counters.sessions_accepted += 1;
+        Ok(index)
+    }
+
+    /// Fills in what was agreed on; the session is open.
+    fn establish(&mut self, index: u32, route: Route, remote: (u32, u32), credits: u16, mtu: usize) {
+        let slots = self.cold[index as usize].slots;
+        let session = &mut self.sessions[index as usize];
+        session.route = route;
+        (session.remote_session, session.remote_tag) = remote;
+        (session.credits, session.credits_max) = (credits, credits);
+        session.packet_data = packet_data_bytes(mtu) as u16;
+        session.free_slots = ((1u16 << slots) - 1) as u8;
+        session.state = State::Connected;
+    }
+
+    /// The session that an answer to a CONNECT is for.
+    fn opening_of(&mut self, header: &Header, from: Option<Route>, nonce: u64) -> Option<u32> {
+        let index = header.session;
+        let found = self.sessions.get(index as usize).is_some_and(|session| {
+            let open = &self.cold[index as usize].opening;
+            session.state == State::Connecting
+                && session.local_tag == header.tag
+                && from == Some(session.route)
+                && open.as_ref().is_some_and(|open| open.nonce == nonce)
+        });
+        if !found {
+            self.counters.dropped_control += 1;
+        }
+        found.then_some(index)
+    }
+
+    /// The server asks for proof of our address.
+    pub fn on_cookie(&mut self, header: &Header, from: Option<Route>, body: &[u8]) {
+        let Ok(cookie) = Cookie::parse(body) else {
+            self.counters.dropped_control += 1;
+            return;
+        };
+        let Some(index) = self.opening_of(header, from, cookie.nonce) else { return };
+        if let Some(open) = &mut self.cold[index as usize].opening {
+            // The same cookie again answers a repetition; the timer repeats for us.
+            if open.cookie != cookie.cookie {
+                open.cookie = cookie.cookie;
+                self.send_connect(index);
+            }
+        }
+    }
+
+    /// The server has opened the session.
+    pub fn on_accept(&mut self, header: &Header, from: Option<Route>, body: &[u8]) {
+        let Ok(accept) = Accept::parse(body) else {
+            self.counters.dropped_control += 1;
+            return;
+        };
+        let Some(index) = self.opening_of(header, from, accept.nonce) else { return };
+        let mtu = accept.mtu as usize;
+        let agreed = accept.version == VERSION
+            && (1..=self.config.slots.min(SLOTS_MAX as u8)).contains(&accept.slots)
+            && (1..=self.config.credits).contains(&accept.credits)
+            && accept.reverse_credits <= self.config.reverse_credits
+            && (Core::MTU_MIN..=self.mtu).contains(&mtu)
+            && accept.message_bytes_max as usize <= self.config.message_bytes_max;
+        if !agreed {
+            self.counters.dropped_control += 1;
+            return;
+        }
+        let route = self.sessions[index as usize].route;
+        let cold = &mut self.cold[index as usize];
+        let Some(open) = cold.opening.take() else { return };
+        if let Some(timer) = cold.timer.take() {
+            self.wheel.remove(timer);
+        }
+        cold.slots = accept.slots;
+        cold.message_bytes_max = accept.message_bytes_max;
+        self.establish(index, route, (accept.session, accept.tag), accept.credits, mtu);
+        self.join_peer(index, route, accept.incarnation);
+        self.counters.sessions_opened += 1;
+        let session = self.session_ref(index);
+        if open.progress.borrow().abandoned {
+            self.close_session(session);
+        } else {
+            open.progress.borrow_mut().finish(Ok(session));
+        }
+    }
+
+    /// The server has not opened the session.
+    pub fn on_refuse(&mut self, header: &Header, from: Option<Route>, body: &[u8]) {
+        let Ok(refuse) = Refuse::parse(body) else {
+            self.counters.dropped_control += 1;
+            return;
+        };
+        if let Some(index) = self.opening_of(header, from, refuse.nonce) {
+            if let Some(open) = &self.cold[index as usize].opening {
+                let addr = open.addr.clone();
+                self.fail_opening(index, ConnectError::Refused { addr, reason: refuse.reason });
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The protocol as a state machine without I/O: packets and time go in, packets and finished calls come out.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | [`session`] | what two endpoints agreed on, slots and credits |
+//! | [`call`] | the client's side of a request: sending, responses, timeouts |
+//! | [`serve`] | the server's side: receiving, at-most-once, responses |
+//! | [`receive`] | the first look at a packet, and where it goes |
+//! | [`transmit`] | packets that wait for the end of the iteration |
+//! | [`handshake`], [`close`], [`peer`] | sessions begin, end, and are kept alive |
+//! | [`timers`] | what happens when a timer fires |
+//!
+//! Nothing here reads a clock: [`Core::now`] is set by the event loop, once per burst.
+
+pub(crate) mod call;
+pub(crate) mod close;
+pub(crate) mod handshake;
+pub(crate) mod peer;
+pub(crate) mod random;
+pub(crate) mod receive;
+pub(crate) mod serve;
+pub(crate) mod session;
+pub(crate) mod timers;
+pub(crate) mod transmit;
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+
+use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
+
+use crate::config::EndpointConfig;
+use crate::stats::{Counters, RttHistogram};
+use crate::timer::{TimerId, Wheel};
+use crate::wire::HEADER_BYTES_MAX;
+use call::{Call, CallRef, Finished};
+use handshake::{CookieKey, Opening};
+use peer::Peer;
+use random::SplitMix64;
+use serve::Serve;
+use session::{Session, SessionCold};
+use transmit::TxQueue;
+
+/// No index.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What management needs of a transport. Dynamic, since it is far from the path of a request.
+pub(crate) trait Routes {
+    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError>;
+    fn release(&mut self, route: Route);
+    fn health(&mut self, route: Route) -> PeerHealth;
+}
+
+impl<T: Transport> Routes for T {
+    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
+        Transport::resolve(self, addr)
+    }
+
+    fn release(&mut self, route: Route) {
+        Transport::release(self, route)
+    }
+
+    fn health(&mut self, route: Route) -> PeerHealth {
+        self.peer_health(route)
+    }
+}
+
+/// State of one endpoint.
+pub(crate) struct Core {
+    pub config: EndpointConfig,
+    /// Largest packet of the transport.
+    pub mtu: usize,
+    /// Length of the transport's receive queue.
+    pub rx_queue_len: usize,
+    /// Nanoseconds, as of the last burst.
+    pub now: u64,
+    /// Told to every peer: a restarted endpoint has another.
+    pub incarnation: u64,
+
+    pub sessions: Vec<Session>,
+    pub cold: Vec<SessionCold>,
+    pub free_sessions: Vec<u32>,
+    pub session_count: u32,
+    /// Receive-queue places reserved by the credits of all sessions.
+    pub credits_reserved: usize,
+    /// Sessions asked for and not yet looked at by the event loop.
+    pub openings: VecDeque<Opening>,
+    /// Sessions accepted from others, by nonce and incarnation of their client, so that a repeated CONNECT finds its own.
+    pub accepted: HashMap<(u64, u64), u32>,
+    /// Sessions with something to release at their server.
+    pub unreleased: VecDeque<u32>,
+    pub peers: Vec<Option<Peer>>,
+    /// Routes that no session needs any more, to be given back by the event loop.
+    pub idle_routes: Vec<Route>,
+
+    pub calls: Vec<Call>,
+    pub free_calls: Vec<u32>,
+    /// Calls whose timeout is not yet a deadline.
+    pub fresh_deadlines: Vec<CallRef>,
+    pub serves: Vec<Serve>,
+    pub free_serves: Vec<u32>,
+    /// Requests in the hands of asynchronous and worker handlers.
+    pub deferred: u32,
+
+    pub wheel: Wheel,
+    pub fired: Vec<u64>,
+    /// Drives peers and releases while there are sessions.
+    pub tick_timer: TimerId,
+    pub tx: TxQueue,
+    /// Finished calls whose continuation has not run yet.
+    pub finished: VecDeque<Finished>,
+
+    pub random: SplitMix64,
+    pub cookie_key: CookieKey,
+    /// RESETs that may still be sent before the next tick.
+    pub resets_left: u32,
+    pub shutting_down: bool,
+    /// When timers are looked at next.
+    pub timers_at: u64,
+    /// Least retransmission timeout, in nanoseconds.
+    pub rto_min: u64,
+
+    pub counters: Counters,
+    pub rtt: RttHistogram,
+}
+
+impl Core {
+    /// Least MTU: headers, handshake, and some data.
+    pub const MTU_MIN: usize = 256;
+
+    pub fn new(config: EndpointConfig, mtu: usize, rx_queue_len: usize, now: u64, seed: u64) -> Core {
+        let mut random = SplitMix64::new(seed);
+        let mut wheel = Wheel::new(now);
+        let tick_timer = wheel.create(timers::TOKEN_TICK);
+        Core {
+            rto_min: config.rto_min.as_nanos() as u64,
+            config,
+            mtu: mtu.min(u16::MAX as usize),
+            rx_queue_len,
+            now,
+            incarnation: random.next_u64(),
+            sessions: Vec::new(),
+            cold: Vec::new(),
+            free_sessions: Vec::new(),
+            session_count: 0,
+            credits_reserved: 0,
+            openings: VecDeque::new(),
+            accepted: HashMap::new(),
+            unreleased: VecDeque::new(),
+            peers: Vec::new(),
+            idle_routes: Vec::new(),
+            calls: Vec::new(),
+            free_calls: Vec::new(),
+            fresh_deadlines: Vec::new(),
+            serves: Vec::new(),
+            free_serves: Vec::new(),
+            deferred: 0,
+            wheel,
+            fired: Vec::new(),
+            tick_timer,
+            tx: TxQueue::default(),
+            finished: VecDeque::new(),
+            cookie_key: CookieKey::new(&mut random),
+            random,
+            resets_left: timers::RESETS_PER_TICK,
+            shutting_down: false,
+            timers_at: 0,
+            counters: Counters::default(),
+            rtt: RttHistogram::new(),
+        }
+    }
+
+    /// Calls in progress or queued.
+    pub fn calls_pending(&self) -> u32 {
+        (self.calls.len() - self.free_calls.len()) as u32
+    }
+
+    /// Server slots in use.
+    pub fn requests_held(&self) -> u32 {
+        (self.serves.len() - self.free_serves.len()) as u32
+    }
+}
+
+/// Data bytes that a packet of `mtu` bytes carries: all that header and extensions leave, in whole 16 bytes.
+pub(crate) fn packet_data_bytes(mtu: usize) -> usize {
+    (mtu - HEADER_BYTES_MAX) & !15
+}

@@ -1,0 +1,431 @@
+//! The server's side of a request: receiving it, at most one execution, and the response.
+//!
+//! The server is passive: each packet it sends answers one of the client. A slot's sequence number only grows, and a request that is
+//! not above it never starts a handler; that is all of at-most-once. The response is kept until the next request of the slot,
+//! or until the client releases it.
+
+use dunlin_net::RxPacket;
+
+use super::session::{ServerSlot, State};
+use super::transmit::Source;
+use super::{Core, NONE};
+use crate::error::RespondError;
+use crate::msgbuf::MsgBuf;
+use crate::payload::Payload;
+use crate::wire::control::{Release, SLOTS_MAX};
+use crate::wire::{Header, Kind, Multi, Status};
+
+/// Names a request in the hands of a handler. When the client gives the request up, the generation moves on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ServeRef {
+    pub index: u32,
+    pub generation: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServeState {
+    Free,
+    /// Packets are missing.
+    Receiving,
+    /// The handler has it.
+    Executing,
+    /// The response is kept.
+    Responded,
+}
+
+/// A request being received, executed or answered. Entries are pooled; a free one keeps its small response buffer for the next
+/// request (the paper's preallocated responses, section 4.3).
+pub(crate) struct Serve {
+    pub generation: u32,
+    pub state: ServeState,
+    pub slot: u8,
+    pub req_type: u8,
+    pub status: Status,
+    /// Whether a handler outside the dispatch thread's own loop holds it.
+    pub deferred: bool,
+    pub session: u32,
+    pub sequence: u32,
+    pub request_packets: u32,
+    pub received: u32,
+    /// Transmit batch in which a packet of the response was queued last.
+    pub tx_batch: u32,
+    /// Nanoseconds; [`super::call::NO_DEADLINE`] for none.
+    pub deadline: u64,
+    pub request: Option<MsgBuf>,
+    pub response: Option<Payload>,
+    pub spare: Option<MsgBuf>,
+}
+
+/// A request that is complete: for the event loop to give to its handler.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dispatch {
+    pub serve: ServeRef,
+    pub req_type: u8,
+    /// Where in the received packet the payload starts, and its length; the payload is in the serve's buffer if this is `None`.
+    pub in_packet: Option<(u16, u16)>,
+}
+
+impl Core {
+    fn take_serve(&mut self) -> u32 {
+        self.free_serves.pop().unwrap_or_else(|| {
+            self.serves.push(Serve {
+                generation: 0,
+                state: ServeState::Free,
+                slot: 0,
+                req_type: 0,
+                status: Status::Ok,
+                deferred: false,
+                session: NONE,
+                sequence: 0,
+                request_packets: 0,
+                received: 0,
+                tx_batch: 0,
+                deadline: super::call::NO_DEADLINE,
+                request: None,
+                response: None,
+                spare: None,
+            });
+            self.serves.len() as u32 - 1
+        })
+    }
+
+    /// Gives up what a server entry holds. A handler that still runs becomes an orphan: its response goes nowhere.
+    #[inline]
+    fn clear_serve(&mut self, index: u32) {
+        let serve = &mut self.serves[index as usize];
+        if serve.tx_batch == self.tx.batch {
+            self.tx.forget_serve(index);
+        }
+        serve.generation = serve.generation.wrapping_add(1);
+        serve.request = None;
+        let small = self.mtu;
+        match serve.response.take() {
+            Some(Payload::MsgBuf(buf))
+                if buf.capacity() <= small && self.config.optimizations.preallocated_responses.is_on() =>
+            {
+                serve.spare = Some(buf);
+            }
+            _ => {}
+        }
+        serve.state = ServeState::Free;
+    }
+
+    /// Frees the server entry of a slot, if it has one.
+    pub fn drop_serve_of(&mut self, session: u32, slot: usize) {
+        let index = std::mem::replace(&mut self.sessions[session as usize].server[slot].serve, NONE);
+        if index != NONE {
+            self.clear_serve(index);
+            self.free_serves.push(index);
+        }
+    }
+
+    /// A packet of a request. Gives the request if it is complete now.
+    #[inline]
+    pub fn on_request(&mut self, si: u32, header: &Header, packet: &RxPacket<'_>) -> Option<Dispatch> {
+        let session = &self.sessions[si as usize];
+        let slot = header.request as usize & 7;
+        let sequence = (header.request >> 3) as u32;
+        let ServerSlot { sequence: last, serve } = session.server[slot];
+        if header.request >> 35 != 0 || slot >= self.cold[si as usize].slots as usize {
+            self.counters.dropped_malformed += 1;
+            return None;
+        }
+        // Sequence numbers wrap; what is less than half the circle ahead is newer.
+        let ahead = sequence.wrapping_sub(last) as i32;
+        if ahead < 0 {
+            self.counters.dropped_stale += 1;
+            return None;
+        }
+        if ahead == 0 {
+            return self.on_request_again(si, slot, serve, header, packet);
+        }
+        let packet_data = session.packet_data as usize;
+        match header.multi {
+            None if header.payload_len() > packet_data => {
+                self.counters.dropped_malformed += 1;
+                return None;
+            }
+            None => {}
+            Some(multi) => {
+                let total = multi.message_bytes as usize;
+                if total <= packet_data || total > self.cold[si as usize].message_bytes_max as usize {
+                    self.counters.dropped_malformed += 1;
+                    return None;
+                }
+                if multi.packet != 0 {
+                    self.counters.dropped_out_of_order += 1;
+                    return None;
+                }
+            }
+        }
+        let index = if serve == NONE {
+            let index = self.take_serve();
+            self.sessions[si as usize].server[slot].serve = index;
+            index
+        } else {
+            self.clear_serve(serve);
+            serve
+        };
+        let now = self.now;
+        let entry = &mut self.serves[index as usize];
+        entry.session = si;
+        entry.slot = slot as u8;
+        entry.sequence = sequence;
+        entry.req_type = header.req_type();
+        entry.status = Status::Ok;
+        entry.deferred = false;
+        entry.deadline = header.deadline_us.map_or(super::call::NO_DEADLINE, |us| now + us as u64 * 1000);
+        entry.received = 1;
+        if let Some(multi) = header.multi {
+            return self.on_first_of_many(si, slot, index, header, packet, multi);
+        }
+        entry.request_packets = 1;
+        self.sessions[si as usize].server[slot].sequence = sequence;
+        let in_place = packet.bytes().is_some() && self.config.optimizations.zero_copy_requests.is_on();
+        if !in_place && !self.keep_request(index, header, packet, header.payload_len()) {
+            return None;
+        }
+        let at = (header.wire_len() as u16, header.payload_len() as u16);
+        self.dispatch(index, in_place.then_some(at))
+    }
+
+    fn dispatch(&mut self, index: u32, in_packet: Option<(u16, u16)>) -> Option<Dispatch> {
+        let serve = &mut self.serves[index as usize];
+        serve.state = ServeState::Executing;
+        let reference = ServeRef { index, generation: serve.generation };
+        Some(Dispatch { serve: reference, req_type: serve.req_type, in_packet })
+    }
+
+    /// Copies the first packet's data into a buffer for the whole request. Without memory the packet counts as lost, and the
+    /// client sends it again.
+    fn keep_request(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize) -> bool {
+        let Ok(mut buf) = MsgBuf::with_len(total) else {
+            self.counters.dropped_no_memory += 1;
+            let (session, slot) = (self.serves[index as usize].session, self.serves[index as usize].slot);
+            let entry = &mut self.sessions[session as usize].server[slot as usize];
+            // As if the packet had never come.
+            entry.sequence = self.serves[index as usize].sequence.wrapping_sub(1);
+            self.drop_serve_of(session, slot as usize);
+            return false;
+        };
+        packet.copy_to(header.wire_len(), &mut buf[..header.payload_len()]);
+        self.serves[index as usize].request = Some(buf);
+        true
+    }
+
+    fn on_first_of_many(
+        &mut self,
+        si: u32,
+        slot: usize,
+        index: u32,
+        header: &Header,
+        packet: &RxPacket<'_>,
+        multi: Multi,
+    ) -> Option<Dispatch> {
+        let packet_data = self.sessions[si as usize].packet_data as usize;
+        let total = multi.message_bytes as usize;
+        if header.payload_len() != packet_data {
+            self.counters.dropped_malformed += 1;
+            self.drop_serve_of(si, slot);
+            return None;
+        }
+        self.serves[index as usize].request_packets = total.div_ceil(packet_data) as u32;
+        self.serves[index as usize].state = ServeState::Receiving;
+        self.sessions[si as usize].server[slot].sequence = self.serves[index as usize].sequence;
+        if self.keep_request(index, header, packet, total) {
+            self.send_credit_return(si, index, 0);
+        }
+        None
+    }
+
+    /// A packet of the request that the slot is at: the next one, or a repetition.
+    fn on_request_again(
+        &mut self,
+        si: u32,
+        slot: usize,
+        index: u32,
+        header: &Header,
+        packet: &RxPacket<'_>,
+    ) -> Option<Dispatch> {
+        if index == NONE {
+            // Released: the client has its response, or wants none.
+            self.counters.dropped_stale += 1;
+            return None;
+        }
+        let packet_data = self.sessions[si as usize].packet_data as usize;
+        let serve = &mut self.serves[index as usize];
+        let number = header.multi.map_or(0, |multi| multi.packet);
+        if number > serve.received
+            || number >= serve.request_packets
+            || header.multi.is_some() != (serve.request_packets > 1)
+        {
+            self.counters.dropped_out_of_order += 1;
+            return None;
+        }
+        if number < serve.received {
+            self.counters.dropped_duplicate += 1;
+            if number + 1 < serve.request_packets {
+                self.send_credit_return(si, index, number);
+            } else if serve.state == ServeState::Responded {
+                self.send_response_packet(index, 0);
+            }
+            return None;
+        }
+        let (Some(buf), Some(multi)) = (serve.request.as_mut(), header.multi) else {
+            self.counters.dropped_malformed += 1;
+            return None;
+        };
+        let offset = number as usize * packet_data;
+        let len = header.payload_len();
+        if multi.message_bytes as usize != buf.len() || len != (buf.len() - offset).min(packet_data) {
+            self.counters.dropped_malformed += 1;
+            return None;
+        }
+        packet.copy_to(header.wire_len(), &mut buf[offset..offset + len]);
+        serve.received += 1;
+        if serve.received == serve.request_packets {
+            debug_assert_eq!(self.sessions[si as usize].server[slot].serve, index);
+            return self.dispatch(index, None);
+        }
+        self.send_credit_return(si, index, number);
+        None
+    }
+
+    fn send_credit_return(&mut self, si: u32, index: u32, packet: u32) {
+        let serve = &self.serves[index as usize];
+        let session = &self.sessions[si as usize];
+        let number = serve.sequence as u64 * 8 + serve.slot as u64;
+        let header = Header::new(Kind::CreditReturn, packet, session.remote_session, number, session.remote_tag);
+        self.tx.push(session.route, &header, Source::Nothing);
+    }
+
+    /// The client asks for a later packet of a response.
+    pub fn on_request_for_response(&mut self, si: u32, header: &Header) {
+        let ServerSlot { sequence, serve: index } = self.sessions[si as usize].server[header.request as usize & 7];
+        if index == NONE || sequence as u64 != header.request >> 3 {
+            self.counters.dropped_stale += 1;
+            return;
+        }
+        let packet_data = self.sessions[si as usize].packet_data as usize;
+        let serve = &self.serves[index as usize];
+        let packets = serve.response.as_ref().map_or(0, |r| r.len().div_ceil(packet_data));
+        if serve.state != ServeState::Responded || header.aux == 0 || header.aux as usize >= packets {
+            self.counters.dropped_out_of_order += 1;
+            return;
+        }
+        self.send_response_packet(index, header.aux);
+    }
+
+    #[inline]
+    fn send_response_packet(&mut self, index: u32, packet: u32) {
+        let serve = &mut self.serves[index as usize];
+        let session = &self.sessions[serve.session as usize];
+        let packet_data = session.packet_data as usize;
+        let total = serve.response.as_ref().map_or(0, |r| r.len());
+        let offset = packet as usize * packet_data;
+        let len = (total - offset).min(packet_data);
+        let number = serve.sequence as u64 * 8 + serve.slot as u64;
+        let aux = Header::data_aux(serve.req_type, len);
+        let mut header = Header::new(Kind::Response, aux, session.remote_session, number, session.remote_tag);
+        header.status = serve.status;
+        if total > packet_data {
+            header.multi = Some(Multi { message_bytes: total as u32, packet });
+        }
+        let source = match &mut serve.response {
+            Some(Payload::MsgBuf(buf)) if packet == 0 && self.config.optimizations.adjacent_header.is_on() => {
+                Source::serve_adjacent(index, buf, &header, len)
+            }
+            Some(_) => Source::Serve { index, offset: offset as u32, len: len as u32 },
+            None => Source::Nothing,
+        };
+        serve.tx_batch = self.tx.batch;
+        self.tx.push(session.route, &header, source);
+    }
+
+    /// The entry behind a handler's reference, if the client still waits.
+    #[inline]
+    fn waiting(&mut self, reference: ServeRef) -> Result<&mut Serve, RespondError> {
+        match self.serves.get_mut(reference.index as usize) {
+            Some(serve) if serve.generation == reference.generation && serve.state == ServeState::Executing => Ok(serve),
+            _ => Err(RespondError::Orphaned),
+        }
+    }
+
+    /// Whether the client still waits for this request.
+    pub fn is_waited_for(&mut self, reference: ServeRef) -> bool {
+        self.waiting(reference).is_ok()
+    }
+
+    /// A buffer of `len` bytes for the response: the slot's own if it is large enough.
+    #[inline]
+    pub fn response_buffer(&mut self, reference: ServeRef, len: usize) -> Result<MsgBuf, RespondError> {
+        if self.config.optimizations.preallocated_responses.is_on() {
+            if let Some(mut spare) = self.waiting(reference)?.spare.take_if(|spare| spare.capacity() >= len) {
+                spare.set_len(len);
+                return Ok(spare);
+            }
+        }
+        Ok(MsgBuf::with_len(len)?)
+    }
+
+    /// Sends the response of a request.
+    #[inline]
+    pub fn respond(&mut self, reference: ServeRef, response: Payload) -> Result<(), RespondError> {
+        let len = response.len();
+        let Ok(serve) = self.waiting(reference) else {
+            self.counters.responses_orphaned += 1;
+            return Err(RespondError::Orphaned);
+        };
+        let session = serve.session;
+        let max = self.cold[session as usize].message_bytes_max as usize;
+        if len > max {
+            self.respond_status(reference, Status::ResponseTooLarge);
+            return Err(RespondError::TooLarge { len, max });
+        }
+        self.finish_serve(reference.index, Some(response), Status::Ok);
+        Ok(())
+    }
+
+    /// Ends a request with a status and no data.
+    pub fn respond_status(&mut self, reference: ServeRef, status: Status) {
+        if self.waiting(reference).is_ok() {
+            self.finish_serve(reference.index, None, status);
+        }
+    }
+
+    #[inline]
+    fn finish_serve(&mut self, index: u32, response: Option<Payload>, status: Status) {
+        let serve = &mut self.serves[index as usize];
+        serve.state = ServeState::Responded;
+        serve.status = status;
+        serve.response = response;
+        serve.request = None;
+        if self.sessions[serve.session as usize].state == State::Connected {
+            self.send_response_packet(index, 0);
+        }
+    }
+
+    /// The client needs nothing more of the requests up to these sequence numbers.
+    pub fn on_release(&mut self, si: u32, release: &Release) {
+        for slot in 0..SLOTS_MAX {
+            let ServerSlot { sequence, serve } = self.sessions[si as usize].server[slot];
+            if serve != NONE && release.sequences[slot].wrapping_sub(sequence) as i32 >= 0 {
+                self.drop_serve_of(si, slot);
+            }
+        }
+    }
+
+    /// Tells the server which requests of this session are over: cancelled calls and responses that have arrived.
+    pub fn send_release(&mut self, si: u32) {
+        let session = &self.sessions[si as usize];
+        if session.state != State::Connected {
+            return;
+        }
+        let mut sequences = [0; SLOTS_MAX];
+        for (slot, sequence) in sequences.iter_mut().enumerate() {
+            let client = session.client[slot];
+            *sequence = if client.call == NONE { client.sequence } else { client.sequence.wrapping_sub(1) };
+        }
+        self.send_control(si, Kind::Release, &Release { sequences });
+    }
+}

@@ -1,0 +1,246 @@
+//! Sessions: what two endpoints agreed on, with the slots and credits of both directions.
+
+use dunlin_net::Route;
+
+use super::handshake::OpenState;
+use super::{Core, NONE};
+use crate::error::CallError;
+use crate::timer::TimerId;
+use crate::wire::control::SLOTS_MAX;
+
+/// Names a session of this endpoint. The generation tells it from a later session with the same index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SessionRef {
+    pub index: u32,
+    pub generation: u32,
+}
+
+/// Where a session stands. See the state diagrams of `docs/wire-protocol.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Free,
+    /// CONNECT is sent.
+    Connecting,
+    Connected,
+    /// CLOSE is sent.
+    Closing,
+    /// Its calls are being ended.
+    Ending,
+}
+
+/// A slot of calls from here. Its sequence number lives as long as the session; the call's state is pooled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClientSlot {
+    /// Sequence number of the last request sent in this slot.
+    pub sequence: u32,
+    /// Its call while that is in progress, else `NONE`.
+    pub call: u32,
+}
+
+/// A slot of requests from the other end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ServerSlot {
+    /// Sequence number of the last request seen in this slot: nothing at or before it starts a handler again.
+    pub sequence: u32,
+    /// Its state while that is needed, else `NONE`.
+    pub serve: u32,
+}
+
+/// What every packet of a session needs: three cache lines, the first for all, then one for each direction.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub state: State,
+    /// Slots that no call uses, a bit each.
+    pub free_slots: u8,
+    /// Slots whose call waits for credits, a bit each.
+    pub stalled: u8,
+    pub route: Route,
+    pub local_tag: u32,
+    pub remote_session: u32,
+    pub remote_tag: u32,
+    pub credits: u16,
+    pub credits_max: u16,
+    /// Data bytes per packet.
+    pub packet_data: u16,
+    pub queued: u16,
+    pub peer: u32,
+    pub generation: u32,
+    /// Smoothed round-trip time and its variation, in nanoseconds, saturated; zero before the first sample.
+    pub srtt: u32,
+    pub rttvar: u32,
+    /// Calls that wait for a slot, linked through [`super::call::Call::next`].
+    pub queue_head: u32,
+    pub queue_tail: u32,
+
+    pub client: [ClientSlot; SLOTS_MAX],
+    pub server: [ServerSlot; SLOTS_MAX],
+}
+
+/// The rest of a session.
+#[derive(Debug)]
+pub(crate) struct SessionCold {
+    pub message_bytes_max: u32,
+    /// Receive-queue places that this session holds.
+    pub reserved: u32,
+    pub slots: u8,
+    /// Whether it stands in [`Core::unreleased`].
+    pub unreleased: bool,
+    pub retransmissions: u32,
+    pub timer: Option<TimerId>,
+    pub attempts: u32,
+    /// Nonce and incarnation of the client, of a session that was accepted.
+    pub accepted_as: Option<(u64, u64)>,
+    /// Of a session that was opened here, until its owner has seen that it is open.
+    pub opening: Option<Box<OpenState>>,
+    /// Who waits for the end of [`State::Closing`].
+    pub closer: Option<std::task::Waker>,
+}
+
+impl Session {
+    fn new(generation: u32) -> Session {
+        Session {
+            state: State::Free,
+            free_slots: 0,
+            stalled: 0,
+            route: Route(NONE),
+            local_tag: 0,
+            remote_session: 0,
+            remote_tag: 0,
+            credits: 0,
+            credits_max: 0,
+            packet_data: 0,
+            queued: 0,
+            peer: NONE,
+            generation,
+            srtt: 0,
+            rttvar: 0,
+            queue_head: NONE,
+            queue_tail: NONE,
+            client: [ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX],
+            server: [ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX],
+        }
+    }
+
+    /// Takes a round-trip sample (RFC 6298's estimator).
+    #[inline]
+    pub fn sample_rtt(&mut self, nanos: u64) {
+        let sample = nanos.clamp(1, u32::MAX as u64 / 2) as u32;
+        if self.srtt == 0 {
+            (self.srtt, self.rttvar) = (sample, sample / 2);
+        } else {
+            let error = sample.abs_diff(self.srtt);
+            self.rttvar = self.rttvar - self.rttvar / 4 + error / 4;
+            self.srtt = self.srtt - self.srtt / 8 + sample / 8;
+        }
+    }
+}
+
+impl SessionCold {
+    fn new() -> SessionCold {
+        SessionCold {
+            message_bytes_max: 0,
+            reserved: 0,
+            slots: 0,
+            unreleased: false,
+            retransmissions: 0,
+            timer: None,
+            attempts: 0,
+            accepted_as: None,
+            opening: None,
+            closer: None,
+        }
+    }
+}
+
+impl Core {
+    /// Takes a session with a fresh tag, reserving `reserved` places of the receive queue. The caller has checked the limits.
+    pub fn take_session(&mut self, reserved: usize) -> u32 {
+        let index = self.free_sessions.pop().unwrap_or_else(|| {
+            self.sessions.push(Session::new(0));
+            self.cold.push(SessionCold::new());
+            self.sessions.len() as u32 - 1
+        });
+        let generation = self.sessions[index as usize].generation.wrapping_add(1);
+        self.sessions[index as usize] = Session::new(generation);
+        self.sessions[index as usize].local_tag = self.random.next_tag();
+        self.cold[index as usize] = SessionCold { reserved: reserved as u32, ..SessionCold::new() };
+        self.session_count += 1;
+        self.credits_reserved += reserved;
+        index
+    }
+
+    /// Gives a session up whose calls and requests have ended.
+    pub fn free_session(&mut self, index: u32) {
+        let session = &mut self.sessions[index as usize];
+        debug_assert!(session.client.iter().all(|slot| slot.call == NONE) && session.queue_head == NONE);
+        debug_assert!(session.server.iter().all(|slot| slot.serve == NONE));
+        session.state = State::Free;
+        session.local_tag = 0;
+        let (route, peer) = (session.route, session.peer);
+        let cold = &mut self.cold[index as usize];
+        self.credits_reserved -= cold.reserved as usize;
+        cold.reserved = 0;
+        if let Some(timer) = cold.timer.take() {
+            self.wheel.remove(timer);
+        }
+        if let Some(key) = cold.accepted_as.take() {
+            self.accepted.remove(&key);
+        }
+        if route.0 != NONE {
+            self.idle_routes.push(route);
+        }
+        if peer != NONE {
+            self.leave_peer(peer);
+        }
+        self.session_count -= 1;
+        self.free_sessions.push(index);
+    }
+
+    /// The session behind a handle, if it is still that one.
+    #[inline]
+    pub fn session(&self, session: SessionRef) -> Option<&Session> {
+        let found = self.sessions.get(session.index as usize)?;
+        (found.generation == session.generation && found.state != State::Free).then_some(found)
+    }
+
+    pub fn session_ref(&self, index: u32) -> SessionRef {
+        SessionRef { index, generation: self.sessions[index as usize].generation }
+    }
+
+    /// Retransmission timeout of a session after `retries` timeouts in a row, in nanoseconds.
+    #[inline]
+    pub fn rto(&self, index: u32, retries: u8) -> u64 {
+        let session = &self.sessions[index as usize];
+        let measured = session.srtt as u64 + 4 * session.rttvar as u64;
+        let max = self.config.rto_max.as_nanos() as u64;
+        let base = if session.srtt == 0 {
+            self.config.rto_initial.as_nanos() as u64
+        } else {
+            measured.clamp(self.config.rto_min.as_nanos() as u64, max)
+        };
+        base.checked_shl(retries.min(16) as u32).unwrap_or(max).min(max)
+    }
+
+    /// Ends every call and request of a session with `error`, and the session itself.
+    pub fn end_session(&mut self, index: u32, error: CallError) {
+        if matches!(self.sessions[index as usize].state, State::Free | State::Ending) {
+            return;
+        }
+        self.sessions[index as usize].state = State::Ending;
+        while let Some(call) = self.pop_queued(index) {
+            self.finish_call(call, Err(error));
+        }
+        for slot in 0..SLOTS_MAX {
+            let call = self.sessions[index as usize].client[slot].call;
+            if call != NONE {
+                self.finish_call(call, Err(error));
+            }
+            self.drop_serve_of(index, slot);
+        }
+        if let Some(closer) = self.cold[index as usize].closer.take() {
+            closer.wake();
+        }
+        self.free_session(index);
+    }
+}

@@ -1,0 +1,107 @@
+//! What happens when a timer fires: timeouts of calls, handshakes, and the tick that looks after peers.
+
+use super::call::CallState;
+use super::session::State;
+use super::{Core, Routes};
+
+/// Token of the tick.
+pub(crate) const TOKEN_TICK: u64 = 0;
+const KIND_CALL: u64 = 1 << 32;
+const KIND_SESSION: u64 = 2 << 32;
+
+/// Time between ticks while calls are in progress: how soon a dead process of this host is noticed.
+const TICK_BUSY_NANOS: u64 = 5_000_000;
+/// Time between ticks while no calls are.
+const TICK_IDLE_NANOS: u64 = 50_000_000;
+/// A tick looks at so many sessions that may have something to release.
+const RELEASES_PER_TICK: usize = 512;
+/// Unknown sessions are answered so often between two ticks.
+pub(crate) const RESETS_PER_TICK: u32 = 64;
+
+pub(crate) fn token_of_call(index: u32) -> u64 {
+    KIND_CALL | index as u64
+}
+
+pub(crate) fn token_of_session(index: u32) -> u64 {
+    KIND_SESSION | index as u64
+}
+
+impl Core {
+    /// Runs every timer that is due.
+    pub fn run_timers(&mut self, routes: &mut dyn Routes) {
+        let mut fired = std::mem::take(&mut self.fired);
+        self.wheel.expire(self.now, &mut fired);
+        for token in fired.drain(..) {
+            let index = token as u32;
+            match token & !(u32::MAX as u64) {
+                KIND_CALL => self.on_call_timer(index),
+                KIND_SESSION => self.on_session_timer(routes, index),
+                _ => self.on_tick(routes),
+            }
+        }
+        self.fired = fired;
+    }
+
+    fn on_call_timer(&mut self, index: u32) {
+        let call = &self.calls[index as usize];
+        if !matches!(call.state, CallState::Queued | CallState::InSlot) {
+            return;
+        }
+        if self.now >= call.deadline {
+            return self.expire_call(index);
+        }
+        if call.state == CallState::Queued {
+            let deadline = call.deadline;
+            if deadline != super::call::NO_DEADLINE {
+                self.arm_call(index, deadline);
+            }
+            return;
+        }
+        if self.now >= self.call_due(index) {
+            if call.in_flight() > 0 {
+                self.roll_back(index);
+            } else {
+                // It waits for credits, which calls with packets in flight will bring back.
+                self.calls[index as usize].progress = self.now;
+            }
+        }
+        let due = self.call_due(index);
+        self.arm_call(index, due);
+    }
+
+    /// Makes sure that the tick comes while there are sessions.
+    pub fn arm_tick(&mut self) {
+        let pause = if self.calls_pending() > 0 { TICK_BUSY_NANOS } else { TICK_IDLE_NANOS };
+        // With very many peers, looking at each of them may not take the whole core.
+        let pause = pause.max(self.peers.len() as u64 * 20_000);
+        self.wheel.arm_by(self.tick_timer, self.now + pause);
+    }
+
+    fn on_tick(&mut self, routes: &mut dyn Routes) {
+        self.resets_left = RESETS_PER_TICK;
+        self.tick_peers(routes);
+        for route in self.idle_routes.drain(..) {
+            routes.release(route);
+        }
+        self.tick_releases();
+        if self.session_count > 0 {
+            self.arm_tick();
+        }
+    }
+
+    /// Lets servers of sessions that have gone quiet free the responses they keep for us.
+    fn tick_releases(&mut self) {
+        for _ in 0..self.unreleased.len().min(RELEASES_PER_TICK) {
+            let Some(index) = self.unreleased.pop_front() else { return };
+            let session = &self.sessions[index as usize];
+            if session.state != State::Connected {
+                self.cold[index as usize].unreleased = false;
+            } else if session.client.iter().all(|slot| slot.call == super::NONE) {
+                self.cold[index as usize].unreleased = false;
+                self.send_release(index);
+            } else {
+                self.unreleased.push_back(index);
+            }
+        }
+    }
+}

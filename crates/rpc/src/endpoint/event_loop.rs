@@ -1,0 +1,430 @@
+//! The event loop: one iteration receives a burst, runs handlers, continuations and tasks, and hands everything to send to the transport at
+//! once.
+//!
+//! Packets are looked at in two passes. The first runs the protocol for all of them; the second runs the handlers of the requests it
+//! found, so that a handler may use sessions freely, and requests of one burst can be handed over together.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use dunlin_net::Transport;
+use dunlin_net::transport::RX_BURST;
+
+use super::handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
+use super::session::{Completion, Session};
+use super::worker::Job;
+use super::{Endpoint, Shared};
+use crate::core::receive::Received;
+use crate::core::serve::{Dispatch, ServeRef};
+use crate::msgbuf::MsgBuf;
+use crate::wire::control::{Body, Presence, Release};
+use crate::wire::{Header, Kind, Status};
+
+/// Iterations without packets after which the time is read all the same.
+const UNCLOCKED_MAX: u32 = 16;
+/// Timers are looked at no more often than this.
+const TIMER_PAUSE_NANOS: u64 = 20_000;
+/// With fewer sessions than this the cache holds them, and prefetching is only work.
+const SESSIONS_IN_CACHE: usize = 256;
+/// Longest body of a control packet.
+const CONTROL_BODY_MAX: usize = 64;
+
+impl<T: Transport> Endpoint<T> {
+    /// Runs one iteration of the event loop, without sleeping. Gives the number of packets, tasks and replies it found: zero if there was
+    /// nothing to do.
+    ///
+    /// # Panics
+    /// If called from inside a handler, task or continuation of this endpoint.
+    #[inline]
+    pub fn run_once(&self) -> usize {
+        let mut transport =
+            self.transport.try_borrow_mut().expect("the event loop of an endpoint was entered from inside its own handler");
+        let shared = &self.shared;
+        let packets = transport.rx_burst();
+        let unclocked = self.unclocked.get() + 1;
+        let read_clock = packets > 0 || unclocked >= UNCLOCKED_MAX || !shared.core.borrow().tx.is_empty();
+        self.unclocked.set(if read_clock { 0 } else { unclocked });
+        if read_clock {
+            let now = transport.now();
+            shared.core.borrow_mut().now = now;
+        }
+        if packets > 0 {
+            receive(shared, &mut *transport, packets);
+        }
+        let replies = if shared.at_workers.get() > 0 { take_worker_replies(shared) } else { 0 };
+        let tasks = shared.executor.run_ready();
+        run_continuations(shared);
+
+        let mut core = shared.core.borrow_mut();
+        if !core.openings.is_empty() {
+            core.now = transport.now();
+            core.start_openings(&mut *transport);
+        }
+        if !core.fresh_deadlines.is_empty() {
+            core.now = transport.now();
+            core.set_deadlines();
+        }
+        if !core.tx.is_empty() {
+            if !read_clock {
+                core.now = transport.now();
+            }
+            core.transmit(&mut *transport);
+        }
+        // Answers that wait in the queue come before timeouts: only a drained queue proves that one is late.
+        if read_clock && packets < RX_BURST && core.now >= core.timers_at {
+            core.timers_at = core.now + TIMER_PAUSE_NANOS;
+            core.run_timers(&mut *transport);
+            if !core.tx.is_empty() {
+                core.transmit(&mut *transport);
+            }
+            drop(core);
+            run_continuations(shared);
+        }
+        packets + tasks + replies
+    }
+
+    /// One iteration, then sleep if there was nothing to do and the poll policy says so.
+    fn run_and_wait(&self) {
+        if self.run_once() > 0 {
+            return self.idle.borrow_mut().on_work();
+        }
+        // After a few empty iterations only, since it reads the clock.
+        if self.unclocked.get() != 0 {
+            return;
+        }
+        let mut transport = self.transport.borrow_mut();
+        let mut idle = self.idle.borrow_mut();
+        let (now, due) = {
+            let core = self.shared.core.borrow();
+            if !core.tx.is_empty() || !core.openings.is_empty() || !core.fresh_deadlines.is_empty() {
+                return;
+            }
+            (core.now, core.wheel.next_due())
+        };
+        if idle.should_sleep(now) {
+            let replies = &self.shared.worker_replies.1;
+            self.shared.executor.sleep_unless(|| !replies.is_empty(), || idle.sleep(&mut *transport, now, due));
+        }
+    }
+
+    /// Runs the event loop until `done` says so; it is asked after every iteration.
+    ///
+    /// # Panics
+    /// As [`Endpoint::run_once`].
+    pub fn run_until(&self, mut done: impl FnMut() -> bool) {
+        while !done() {
+            self.run_and_wait();
+        }
+    }
+
+    /// Runs the event loop for a time on the transport's clock.
+    ///
+    /// # Panics
+    /// As [`Endpoint::run_once`].
+    pub fn run_for(&self, time: Duration) {
+        let end = self.now() + time.as_nanos() as u64;
+        self.spawn_timer(end);
+        let mut iterations = 0u32;
+        self.run_until(|| {
+            iterations = iterations.wrapping_add(1);
+            iterations.is_multiple_of(UNCLOCKED_MAX) && self.now() >= end
+        });
+    }
+
+    /// Makes sure that the loop does not sleep past `end`.
+    fn spawn_timer(&self, end: u64) {
+        let mut core = self.shared.core.borrow_mut();
+        let timer = core.wheel.create(crate::core::timers::TOKEN_TICK);
+        core.wheel.arm(timer, end);
+    }
+
+    /// Runs the event loop until `future` is done, and gives its output. Spawned tasks run meanwhile.
+    ///
+    /// # Panics
+    /// As [`Endpoint::run_once`].
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = std::pin::pin!(future);
+        let mut first = true;
+        loop {
+            if let Poll::Ready(output) = self.shared.executor.poll_root(future.as_mut(), first) {
+                return output;
+            }
+            first = false;
+            self.run_and_wait();
+        }
+    }
+
+    /// Runs one iteration without sleeping and polls `future` once: for driving several endpoints in one thread.
+    ///
+    /// # Panics
+    /// As [`Endpoint::run_once`].
+    pub fn poll_once<F: Future + ?Sized>(&self, future: Pin<&mut F>) -> Option<F::Output> {
+        self.run_once();
+        match self.shared.executor.poll_root(future, true) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+
+    /// The time at which a timer is due next, on the transport's clock: for drivers of a simulated one.
+    pub fn next_timer(&self) -> Option<u64> {
+        let core = self.shared.core.borrow();
+        // A driver that jumps there must find the timers looked at.
+        core.wheel.next_due().map(|due| due.max(core.timers_at))
+    }
+}
+
+type Dispatches = ArrayVec<(u8, Dispatch), RX_BURST>;
+
+/// Takes in a burst of `count` packets and runs the handlers it calls for.
+fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
+    let mut dispatches = Dispatches::new();
+    let mut others = ArrayVec::<(u8, Received), RX_BURST>::new();
+    {
+        let mut core = shared.core.borrow_mut();
+        let optimizations = core.config.optimizations;
+        core.counters.rx_packets += count as u64;
+        if optimizations.prefetch.is_on() && count > 1 && core.sessions.len() > SESSIONS_IN_CACHE {
+            for i in 0..count {
+                core.prefetch(transport.rx_packet(i).head());
+            }
+        }
+        for i in 0..count {
+            if !optimizations.batched_timestamps.is_on() {
+                core.now = transport.now();
+            }
+            match core.on_packet(&transport.rx_packet(i)) {
+                Received::Done => {}
+                Received::Dispatch(dispatch) => dispatches.push((i as u8, dispatch)),
+                other => others.push((i as u8, other)),
+            }
+        }
+        core.counters.requests_handled += dispatches.len() as u64;
+    }
+    if !dispatches.is_empty() {
+        run_handlers(shared, transport, &dispatches);
+    }
+    for (i, received) in &others {
+        control(shared, transport, *i as usize, received);
+    }
+}
+
+/// Runs the handlers of a burst's requests, in order; requests of one type that stand together are handed over together if their
+/// handler wants that.
+fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T, dispatches: &Dispatches) {
+    let mut rest = &dispatches[..];
+    while let Some((_, first)) = rest.first() {
+        let req_type = first.req_type;
+        let same = rest.iter().take_while(|(_, d)| d.req_type == req_type).count();
+        let (group, after) = rest.split_at(same);
+        rest = after;
+        let taken = shared.handlers.borrow_mut()[req_type as usize].take();
+        let Some(mut handler) = taken else {
+            for (_, dispatch) in group {
+                shared.core.borrow_mut().respond_status(dispatch.serve, Status::NoHandler);
+            }
+            continue;
+        };
+        run_group(shared, transport, &mut handler, group);
+        shared.handlers.borrow_mut()[req_type as usize] = Some(handler);
+    }
+}
+
+fn run_group<T: Transport>(shared: &Rc<Shared>, transport: &mut T, handler: &mut Handler, group: &[(u8, Dispatch)]) {
+    let mut owned = ArrayVec::<Option<MsgBuf>, RX_BURST>::new();
+    let transmit_each = !shared.core.borrow().config.optimizations.transmit_batching.is_on();
+    for (_, dispatch) in group {
+        owned.push(take_buffer(shared, dispatch));
+    }
+    let packets = &*transport;
+    let mut batch = ArrayVec::<(ServeRef, &[u8]), RX_BURST>::new();
+    for ((i, dispatch), buffer) in group.iter().zip(&owned) {
+        if let Some(payload) = payload_of(packets, *i, dispatch, buffer.as_ref()) {
+            if !expired(shared, dispatch.serve) {
+                batch.push((dispatch.serve, payload));
+            }
+        }
+    }
+    let Some((_, Dispatch { req_type, .. })) = group.first().copied() else { return };
+    match handler {
+        Handler::Dispatch(handle) => {
+            for (serve, payload) in batch.iter().copied() {
+                handle(Request { shared, serve, payload, req_type });
+            }
+        }
+        Handler::Burst(handle) => {
+            handle(&mut RequestBurst { shared, requests: &batch, req_type, answered: 0 });
+        }
+        Handler::Async(start) => {
+            for (serve, payload) in batch.iter().copied() {
+                if let Some(payload) = admit(shared, serve, payload) {
+                    let right = ReplyRight::new(shared, serve);
+                    let request = OwnedRequest::new(shared, serve, payload, req_type);
+                    shared.executor.spawn(start(request, right));
+                }
+            }
+        }
+        Handler::Worker { pool, handler } => {
+            for (serve, payload) in batch.iter().copied() {
+                if let Some(request) = admit(shared, serve, payload) {
+                    let job = Job::new(shared, serve, request, handler.clone());
+                    if pool.try_send(job).is_ok() {
+                        shared.at_workers.set(shared.at_workers.get() + 1);
+                    } else {
+                        push_back(shared, serve);
+                    }
+                }
+            }
+        }
+    }
+    drop(batch);
+    if transmit_each {
+        shared.core.borrow_mut().transmit(transport);
+    }
+}
+
+/// The buffer of a request that is not used where it was received.
+fn take_buffer(shared: &Rc<Shared>, dispatch: &Dispatch) -> Option<MsgBuf> {
+    if dispatch.in_packet.is_some() {
+        return None;
+    }
+    shared.core.borrow_mut().serves[dispatch.serve.index as usize].request.take()
+}
+
+#[inline]
+fn payload_of<'a, T: Transport>(
+    transport: &'a T,
+    i: u8,
+    dispatch: &Dispatch,
+    buffer: Option<&'a MsgBuf>,
+) -> Option<&'a [u8]> {
+    match dispatch.in_packet {
+        Some((start, len)) => {
+            let bytes = transport.rx_packet(i as usize).bytes()?;
+            bytes.get(start as usize..start as usize + len as usize)
+        }
+        None => buffer.map(|buffer| &buffer[..]),
+    }
+}
+
+/// Whether the caller has given up already; then nothing runs.
+#[inline]
+fn expired(shared: &Rc<Shared>, serve: ServeRef) -> bool {
+    let mut core = shared.core.borrow_mut();
+    if core.serves[serve.index as usize].deadline > core.now {
+        return false;
+    }
+    core.respond_status(serve, Status::Expired);
+    true
+}
+
+/// Copies a request for a handler that outlives the burst, unless there are too many of those.
+fn admit(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf> {
+    let full = {
+        let core = shared.core.borrow();
+        core.deferred + shared.at_workers.get() >= core.config.deferred_requests_max
+    };
+    match MsgBuf::copy_from(payload) {
+        Ok(request) if !full => Some(request),
+        _ => {
+            push_back(shared, serve);
+            None
+        }
+    }
+}
+
+fn push_back(shared: &Rc<Shared>, serve: ServeRef) {
+    let mut core = shared.core.borrow_mut();
+    core.counters.requests_pushed_back += 1;
+    core.respond_status(serve, Status::Busy);
+}
+
+fn take_worker_replies(shared: &Rc<Shared>) -> usize {
+    let mut taken = 0;
+    while let Ok(reply) = shared.worker_replies.1.try_recv() {
+        taken += 1;
+        shared.at_workers.set(shared.at_workers.get() - 1);
+        let mut core = shared.core.borrow_mut();
+        match reply.result {
+            // A caller that gave up is not an error of the handler's.
+            Ok(response) => drop(core.respond(reply.serve, response)),
+            Err(status) => core.respond_status(reply.serve, status),
+        }
+    }
+    taken
+}
+
+/// Runs the continuations of calls that ended.
+fn run_continuations(shared: &Rc<Shared>) {
+    loop {
+        let Some(finished) = shared.core.borrow_mut().finished.pop_front() else { return };
+        let index = finished.continuation as usize;
+        let taken = shared.continuations.borrow_mut().get_mut(index).and_then(Option::take);
+        if let Some(mut continuation) = taken {
+            continuation(Completion {
+                session: Session::new(shared, finished.session),
+                tag: finished.tag,
+                result: finished.result,
+                request: finished.request,
+            });
+            shared.continuations.borrow_mut()[index] = Some(continuation);
+        }
+    }
+}
+
+/// Handles a packet that manages sessions.
+#[cold]
+fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, received: &Received) {
+    let mut bytes = [0; CONTROL_BODY_MAX];
+    let packet = transport.rx_packet(i);
+    let from = packet.route();
+    let mut core = shared.core.borrow_mut();
+    let header = match received {
+        Received::Control(header) => header,
+        Received::Unknown(header) => {
+            let answered = matches!(header.kind, Kind::Request | Kind::RequestForResponse | Kind::Ping | Kind::Close);
+            if let (true, Some(source)) = (answered, transport.rx_source(i)) {
+                core.send_reset(source, header);
+            }
+            return;
+        }
+        Received::Done | Received::Dispatch(_) => return,
+    };
+    let len = packet.len().saturating_sub(header.wire_len());
+    if len > CONTROL_BODY_MAX {
+        core.counters.dropped_control += 1;
+        return;
+    }
+    packet.copy_to(header.wire_len(), &mut bytes[..len]);
+    let body = &bytes[..len];
+    match header.kind {
+        Kind::Connect => {
+            let source = transport.rx_source(i);
+            core.on_connect(transport, source, body);
+        }
+        Kind::Cookie => core.on_cookie(header, from, body),
+        Kind::Accept => core.on_accept(header, from, body),
+        Kind::Refuse => core.on_refuse(header, from, body),
+        Kind::Reset => match Presence::parse(body) {
+            Ok(reset) => core.on_reset(from, &reset),
+            Err(_) => core.counters.dropped_control += 1,
+        },
+        _ => session_control(&mut core, header, body),
+    }
+}
+
+/// Handles a control packet that named its session rightly.
+fn session_control(core: &mut crate::core::Core, header: &Header, body: &[u8]) {
+    let session = header.session;
+    match (header.kind, Presence::parse(body), Release::parse(body)) {
+        (Kind::Ping | Kind::Pong, Ok(presence), _) => core.on_presence(session, header.kind, &presence),
+        (Kind::Close, Ok(_), _) => core.on_close(session),
+        (Kind::CloseAck, Ok(_), _) => core.on_close_ack(session),
+        (Kind::Release, _, Ok(release)) => core.on_release(session, &release),
+        _ => core.counters.dropped_control += 1,
+    }
+}

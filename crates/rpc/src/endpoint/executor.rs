@@ -1,0 +1,179 @@
+//! Tasks of one thread (FaSST's coroutines, with the compiler doing the work).
+//!
+//! Ready tasks stand in a queue that any thread may push to, since a waker is `Send`; the event loop runs them. Waking a task
+//! costs an uncontended lock; spawning allocates the task and its waker once.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake};
+
+/// A spawned future.
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The number of the future that `block_on` polls itself.
+const ROOT: u32 = u32::MAX;
+
+/// Wakes an endpoint's thread if it sleeps in its transport; costs a load if it does not.
+pub(crate) struct Notifier {
+    sleeping: AtomicBool,
+    transport: dunlin_net::Waker,
+}
+
+impl Notifier {
+    /// Call after the work was made visible.
+    pub fn notify(&self) {
+        if self.sleeping.load(SeqCst) {
+            self.transport.wake();
+        }
+    }
+}
+
+struct ReadyQueue {
+    ready: Mutex<VecDeque<u32>>,
+    /// Whether something may stand in the queue. An iteration of the loop that finds nothing then costs a load: taking the lock would
+    /// wait until the packets just sent have left the store buffer, a third of a small call's time.
+    any: AtomicBool,
+    notifier: Arc<Notifier>,
+}
+
+impl ReadyQueue {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<u32>> {
+        // A queue of numbers is sound whatever panicked meanwhile.
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct TaskWaker {
+    queue: Arc<ReadyQueue>,
+    task: u32,
+    /// Whether it stands in the queue already.
+    queued: AtomicBool,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, SeqCst) {
+            self.queue.lock().push_back(self.task);
+            self.queue.any.store(true, SeqCst);
+        }
+        self.queue.notifier.notify();
+    }
+}
+
+struct Slot {
+    task: Option<Task>,
+    waker: Arc<TaskWaker>,
+}
+
+/// The tasks of an endpoint.
+pub(crate) struct Executor {
+    slots: RefCell<Vec<Option<Slot>>>,
+    free: RefCell<Vec<u32>>,
+    queue: Arc<ReadyQueue>,
+    root: Arc<TaskWaker>,
+    live: Cell<usize>,
+}
+
+impl Executor {
+    pub fn new(transport: dunlin_net::Waker) -> Executor {
+        let notifier = Arc::new(Notifier { sleeping: AtomicBool::new(false), transport });
+        let queue = Arc::new(ReadyQueue { ready: Mutex::new(VecDeque::new()), any: AtomicBool::new(false), notifier });
+        let root = Arc::new(TaskWaker { queue: queue.clone(), task: ROOT, queued: AtomicBool::new(false) });
+        Executor { slots: RefCell::new(Vec::new()), free: RefCell::new(Vec::new()), queue, root, live: Cell::new(0) }
+    }
+
+    /// Live tasks.
+    pub fn len(&self) -> usize {
+        self.live.get()
+    }
+
+    /// Adds a task; it runs in the next iteration of the loop.
+    pub fn spawn(&self, task: Task) {
+        let mut slots = self.slots.borrow_mut();
+        let index = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            slots.push(None);
+            slots.len() as u32 - 1
+        });
+        let waker = Arc::new(TaskWaker { queue: self.queue.clone(), task: index, queued: AtomicBool::new(false) });
+        slots[index as usize] = Some(Slot { task: Some(task), waker: waker.clone() });
+        self.live.set(self.live.get() + 1);
+        drop(slots);
+        waker.wake();
+    }
+
+    /// Polls every task that is ready now, once. Gives how many there were.
+    pub fn run_ready(&self) -> usize {
+        if !self.queue.any.load(Acquire) {
+            return 0;
+        }
+        self.queue.any.store(false, SeqCst);
+        let ready = self.queue.lock().len();
+        for _ in 0..ready {
+            let next = self.queue.lock().pop_front();
+            match next {
+                Some(ROOT) | None => {}
+                Some(index) => self.run(index),
+            }
+        }
+        ready
+    }
+
+    fn run(&self, index: u32) {
+        let taken = {
+            let mut slots = self.slots.borrow_mut();
+            slots.get_mut(index as usize).and_then(Option::as_mut).and_then(|s| Some((s.task.take()?, s.waker.clone())))
+        };
+        let Some((mut task, waker)) = taken else { return };
+        waker.queued.store(false, SeqCst);
+        let done = task.as_mut().poll(&mut Context::from_waker(&waker.clone().into())).is_ready();
+        if done {
+            self.slots.borrow_mut()[index as usize] = None;
+            self.free.borrow_mut().push(index);
+            self.live.set(self.live.get() - 1);
+            drop(task);
+        } else if let Some(Some(slot)) = self.slots.borrow_mut().get_mut(index as usize) {
+            slot.task = Some(task);
+        }
+    }
+
+    /// Polls a future that stands outside, if it was woken or never polled.
+    pub fn poll_root<F: Future + ?Sized>(&self, future: Pin<&mut F>, first: bool) -> Poll<F::Output> {
+        if !first && !self.root.queued.load(SeqCst) {
+            return Poll::Pending;
+        }
+        self.root.queued.store(false, SeqCst);
+        future.poll(&mut Context::from_waker(&self.root.clone().into()))
+    }
+
+    /// What other threads wake this one with.
+    pub fn notifier(&self) -> Arc<Notifier> {
+        self.queue.notifier.clone()
+    }
+
+    /// Sleeps by `sleep`, unless a task is ready or `work_waits` finds something. Whoever makes work after this looked sees that the
+    /// thread sleeps, and wakes it.
+    pub fn sleep_unless(&self, work_waits: impl FnOnce() -> bool, sleep: impl FnOnce()) {
+        self.queue.notifier.sleeping.store(true, SeqCst);
+        std::sync::atomic::fence(SeqCst);
+        if self.queue.lock().is_empty() && !self.root.queued.load(SeqCst) && !work_waits() {
+            sleep();
+        }
+        self.queue.notifier.sleeping.store(false, SeqCst);
+    }
+
+    /// Drops every task.
+    pub fn clear(&self) {
+        let slots = std::mem::take(&mut *self.slots.borrow_mut());
+        self.free.borrow_mut().clear();
+        self.live.set(0);
+        drop(slots);
+    }
+}

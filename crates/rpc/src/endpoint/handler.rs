@@ -1,0 +1,323 @@
+//! What handlers get and give.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Shared;
+use super::executor::Task;
+use super::session::Session;
+use super::worker::WorkerQueue;
+use crate::core::call::NO_DEADLINE;
+use crate::core::serve::ServeRef;
+use crate::error::RespondError;
+use crate::msgbuf::MsgBuf;
+use crate::payload::Payload;
+use crate::wire::Status;
+
+/// A handler on a worker thread.
+pub(crate) type WorkerHandler = Arc<dyn Fn(MsgBuf) -> Payload + Send + Sync>;
+
+/// A registered handler.
+pub(crate) enum Handler {
+    Dispatch(Box<dyn FnMut(Request<'_>)>),
+    Burst(Box<dyn FnMut(&mut RequestBurst<'_>)>),
+    Async(Box<dyn FnMut(OwnedRequest, ReplyRight) -> Task>),
+    Worker { pool: WorkerQueue, handler: WorkerHandler },
+}
+
+/// A request in the hands of a dispatch-mode handler, where it was received.
+///
+/// Answer it with one of the `respond` methods, or take it away with [`Request::defer`].
+pub struct Request<'a> {
+    pub(crate) shared: &'a Rc<Shared>,
+    pub(crate) serve: ServeRef,
+    pub(crate) payload: &'a [u8],
+    pub(crate) req_type: u8,
+}
+
+impl<'a> Request<'a> {
+    /// The request's bytes.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// How many there are.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// The request type.
+    pub fn req_type(&self) -> u8 {
+        self.req_type
+    }
+
+    /// The session it came on: the handler may call its caller back.
+    pub fn session(&self) -> Session {
+        session_of(self.shared, self.serve)
+    }
+
+    /// How long the caller still waits, if it set a deadline.
+    pub fn time_left(&self) -> Option<Duration> {
+        time_left(self.shared, self.serve)
+    }
+
+    /// Responds with a copy of `response`.
+    #[inline]
+    pub fn respond(self, response: &[u8]) {
+        self.respond_with(response.len(), |out| out.copy_from_slice(response));
+    }
+
+    /// Responds with `len` bytes that `fill` writes in place. What the buffer holds before is unspecified.
+    ///
+    /// If no buffer can be had, the caller gets [`crate::CallError::ResponseTooLarge`].
+    #[inline]
+    pub fn respond_with(self, len: usize, fill: impl FnOnce(&mut [u8])) {
+        respond_with(self.shared, self.serve, len, fill);
+        std::mem::forget(self);
+    }
+
+    /// Responds from memory of the application's own, without a copy before the transport.
+    ///
+    /// # Errors
+    /// [`RespondError`] if nobody waits any more, or the response is too large.
+    pub fn respond_from(self, response: impl Into<Payload>) -> Result<(), RespondError> {
+        let result = self.shared.core.borrow_mut().respond(self.serve, response.into());
+        std::mem::forget(self);
+        result
+    }
+
+    /// Takes the request away, to be answered later: the paper's nested RPCs. Its bytes are copied.
+    ///
+    /// # Errors
+    /// [`crate::msgbuf::AllocError`] if no buffer can be had; the caller then gets an error.
+    pub fn defer(self) -> Result<DeferredRequest, crate::msgbuf::AllocError> {
+        let payload = MsgBuf::copy_from(self.payload)?;
+        let deferred = DeferredRequest::new(self.shared, self.serve, payload, self.req_type);
+        std::mem::forget(self);
+        Ok(deferred)
+    }
+}
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        self.shared.core.borrow_mut().respond_status(self.serve, Status::HandlerFailed);
+    }
+}
+
+#[inline]
+fn respond_with(shared: &Rc<Shared>, serve: ServeRef, len: usize, fill: impl FnOnce(&mut [u8])) {
+    let buffer = shared.core.borrow_mut().response_buffer(serve, len);
+    match buffer {
+        Ok(mut buffer) => {
+            fill(&mut buffer);
+            // Only a response too large for the session fails here, and then the caller has been told.
+            let _ = shared.core.borrow_mut().respond(serve, buffer.into());
+        }
+        Err(RespondError::Orphaned) => shared.core.borrow_mut().counters.responses_orphaned += 1,
+        Err(_) => shared.core.borrow_mut().respond_status(serve, Status::ResponseTooLarge),
+    }
+}
+
+fn session_of(shared: &Rc<Shared>, serve: ServeRef) -> Session {
+    let core = shared.core.borrow();
+    let session = core.serves[serve.index as usize].session;
+    Session::new(shared, core.session_ref(session))
+}
+
+fn time_left(shared: &Rc<Shared>, serve: ServeRef) -> Option<Duration> {
+    let core = shared.core.borrow();
+    let deadline = core.serves[serve.index as usize].deadline;
+    (deadline != NO_DEADLINE).then(|| Duration::from_nanos(deadline.saturating_sub(core.now)))
+}
+
+/// Requests of one type that arrived in one receive burst, in order.
+pub struct RequestBurst<'a> {
+    pub(crate) shared: &'a Rc<Shared>,
+    pub(crate) requests: &'a [(ServeRef, &'a [u8])],
+    pub(crate) req_type: u8,
+    pub(crate) answered: u64,
+}
+
+impl<'a> RequestBurst<'a> {
+    /// How many requests there are: 1 to 64.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// The bytes of request `i`.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn payload(&self, i: usize) -> &'a [u8] {
+        self.requests[i].1
+    }
+
+    /// The session that request `i` came on.
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    pub fn session(&self, i: usize) -> Session {
+        session_of(self.shared, self.requests[i].0)
+    }
+
+    /// How long the caller of request `i` still waits, if it set a deadline.
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    pub fn time_left(&self, i: usize) -> Option<Duration> {
+        time_left(self.shared, self.requests[i].0)
+    }
+
+    /// Responds to request `i` with a copy of `response`.
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    #[inline]
+    pub fn respond(&mut self, i: usize, response: &[u8]) {
+        self.respond_with(i, response.len(), |out| out.copy_from_slice(response));
+    }
+
+    /// Responds to request `i` with `len` bytes that `fill` writes in place.
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    #[inline]
+    pub fn respond_with(&mut self, i: usize, len: usize, fill: impl FnOnce(&mut [u8])) {
+        respond_with(self.shared, self.requests[i].0, len, fill);
+        self.answered |= 1 << i;
+    }
+
+    /// Takes request `i` away, to be answered later.
+    ///
+    /// # Errors
+    /// As [`Request::defer`].
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    pub fn defer(&mut self, i: usize) -> Result<DeferredRequest, crate::msgbuf::AllocError> {
+        let (serve, payload) = self.requests[i];
+        let payload = MsgBuf::copy_from(payload)?;
+        self.answered |= 1 << i;
+        Ok(DeferredRequest::new(self.shared, serve, payload, self.req_type))
+    }
+}
+
+impl Drop for RequestBurst<'_> {
+    fn drop(&mut self) {
+        for (i, (serve, _)) in self.requests.iter().enumerate() {
+            if self.answered & 1 << i == 0 {
+                self.shared.core.borrow_mut().respond_status(*serve, Status::HandlerFailed);
+            }
+        }
+    }
+}
+
+/// The right to answer one request, kept for later.
+pub(crate) struct ReplyRight {
+    shared: Rc<Shared>,
+    serve: ServeRef,
+    answered: bool,
+}
+
+impl ReplyRight {
+    pub fn new(shared: &Rc<Shared>, serve: ServeRef) -> ReplyRight {
+        shared.core.borrow_mut().deferred += 1;
+        ReplyRight { shared: shared.clone(), serve, answered: false }
+    }
+
+    pub fn respond(mut self, response: Payload) -> Result<(), RespondError> {
+        self.answered = true;
+        self.shared.core.borrow_mut().respond(self.serve, response)
+    }
+}
+
+impl Drop for ReplyRight {
+    fn drop(&mut self) {
+        let mut core = self.shared.core.borrow_mut();
+        core.deferred -= 1;
+        if !self.answered {
+            core.respond_status(self.serve, Status::HandlerFailed);
+        }
+    }
+}
+
+/// A request with a buffer of its own, as asynchronous handlers get it.
+pub struct OwnedRequest {
+    shared: Rc<Shared>,
+    serve: ServeRef,
+    session: Session,
+    payload: MsgBuf,
+    req_type: u8,
+}
+
+impl OwnedRequest {
+    pub(crate) fn new(shared: &Rc<Shared>, serve: ServeRef, payload: MsgBuf, req_type: u8) -> OwnedRequest {
+        OwnedRequest { shared: shared.clone(), serve, session: session_of(shared, serve), payload, req_type }
+    }
+
+    /// The request's bytes.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// The request's buffer.
+    pub fn into_payload(self) -> MsgBuf {
+        self.payload
+    }
+
+    /// The request type.
+    pub fn req_type(&self) -> u8 {
+        self.req_type
+    }
+
+    /// The session it came on: the handler may call its caller back.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// How long the caller still waits, if it set a deadline. Give it to nested calls, so that nobody works for a caller that has left.
+    pub fn time_left(&self) -> Option<Duration> {
+        if self.is_waited_for() { time_left(&self.shared, self.serve) } else { Some(Duration::ZERO) }
+    }
+
+    /// Whether the caller still waits: false once it cancelled, timed out or went away.
+    pub fn is_waited_for(&self) -> bool {
+        self.shared.core.borrow_mut().is_waited_for(self.serve)
+    }
+}
+
+/// A request taken away from a dispatch-mode handler, to be answered at any time while the endpoint lives. Dropped without an answer, its
+/// caller gets [`crate::CallError::HandlerFailed`].
+pub struct DeferredRequest {
+    right: ReplyRight,
+    request: OwnedRequest,
+}
+
+impl DeferredRequest {
+    pub(crate) fn new(shared: &Rc<Shared>, serve: ServeRef, payload: MsgBuf, req_type: u8) -> DeferredRequest {
+        DeferredRequest {
+            right: ReplyRight::new(shared, serve),
+            request: OwnedRequest::new(shared, serve, payload, req_type),
+        }
+    }
+
+    /// The request.
+    pub fn request(&self) -> &OwnedRequest {
+        &self.request
+    }
+
+    /// Responds; the packets leave in the next iteration of the event loop.
+    ///
+    /// # Errors
+    /// [`RespondError`] if nobody waits any more, or the response is too large.
+    pub fn enqueue_response(self, response: impl Into<Payload>) -> Result<(), RespondError> {
+        self.right.respond(response.into())
+    }
+}

@@ -1,0 +1,270 @@
+//! The endpoint: one thread's door to everybody else. It joins the protocol ([`crate::core`]), a transport, handlers and tasks in one
+//! event loop.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | [`event_loop`] | one iteration: receive, dispatch, tasks, transmit, timers, sleep |
+//! | [`handler`] | what handlers get and give |
+//! | [`session`] | the handle of a session, and calls |
+//! | [`executor`] | tasks of this thread |
+//! | [`worker`] | threads for long handlers |
+
+pub(crate) mod event_loop;
+pub(crate) mod executor;
+pub(crate) mod handler;
+pub(crate) mod session;
+pub(crate) mod worker;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender};
+use dunlin_net::poll::Idle;
+use dunlin_net::{Addr, Transport};
+
+use crate::config::EndpointConfig;
+use crate::core::Core;
+use crate::error::{EndpointError, RegisterError};
+use crate::msgbuf::MsgBuf;
+use crate::payload::Payload;
+use crate::stats::EndpointStats;
+use executor::Executor;
+use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
+use session::{Completion, Connecting, ContinuationId};
+use worker::{WorkerPool, WorkerReply};
+
+/// What handles, futures and handlers share with their endpoint. Not generic over the transport.
+pub(crate) struct Shared {
+    pub core: RefCell<Core>,
+    pub executor: Executor,
+    /// A handler is taken out while it runs.
+    pub handlers: RefCell<Vec<Option<Handler>>>,
+    pub continuations: RefCell<Vec<Option<Box<dyn FnMut(Completion)>>>>,
+    pub worker_replies: (Sender<WorkerReply>, Receiver<WorkerReply>),
+    /// Requests that workers have.
+    pub at_workers: Cell<u32>,
+}
+
+/// An endpoint: the papers' `Rpc` object. One thread owns it; it is neither `Send` nor `Sync`.
+///
+/// Its methods take `&self`, so that handlers, tasks and continuations may use sessions while the event loop runs. The loop itself does
+/// not nest: [`Endpoint::run_once`] and everything built on it must not be called from inside a handler.
+///
+/// ```
+/// use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+/// use dunlin_net::Addr;
+/// use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf};
+///
+/// let network = LoopbackNetwork::new(LoopbackConfig::default());
+/// let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+/// server.register(7, |request| request.respond(b"pong"))?;
+/// let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+///
+/// // Two endpoints in one thread: the test drives both.
+/// let mut connecting = Box::pin(client.connect(&Addr::Node(1)));
+/// let session = loop {
+///     server.run_once();
+///     if let Some(session) = client.poll_once(connecting.as_mut()) { break session? }
+/// };
+/// let mut call = Box::pin(session.call(7, MsgBuf::copy_from(b"ping")?));
+/// let reply = loop {
+///     server.run_once();
+///     if let Some(reply) = client.poll_once(call.as_mut()) { break reply? }
+/// };
+/// assert_eq!(&reply.response[..], b"pong");
+/// assert_eq!(&reply.request[..], b"ping");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Endpoint<T: Transport> {
+    pub(crate) shared: Rc<Shared>,
+    pub(crate) transport: RefCell<T>,
+    pub(crate) idle: RefCell<Idle>,
+    /// Iterations since the time was read.
+    pub(crate) unclocked: Cell<u32>,
+}
+
+impl<T: Transport> Endpoint<T> {
+    /// Makes an endpoint on a transport.
+    ///
+    /// # Errors
+    /// [`EndpointError`] if a setting is out of range, or the transport too small for it.
+    pub fn new(transport: T, config: EndpointConfig) -> Result<Endpoint<T>, EndpointError> {
+        config.check()?;
+        if transport.mtu() < Core::MTU_MIN {
+            return Err(EndpointError::MtuTooSmall { mtu: transport.mtu(), min: Core::MTU_MIN });
+        }
+        let needed = config.credits as usize + config.reverse_credits as usize;
+        if transport.rx_queue_len() < needed {
+            return Err(EndpointError::QueueTooShort { queue: transport.rx_queue_len(), needed });
+        }
+        let seed = match config.seed {
+            Some(seed) => seed,
+            None => getrandom::u64().map_err(|error| EndpointError::Random(error.to_string()))?,
+        };
+        let waker = transport.waker();
+        let idle = Idle::new(config.poll);
+        let core = Core::new(config, transport.mtu(), transport.rx_queue_len(), transport.now(), seed);
+        let shared = Shared {
+            core: RefCell::new(core),
+            executor: Executor::new(waker),
+            handlers: RefCell::new((0..=u8::MAX).map(|_| None).collect()),
+            continuations: RefCell::new(Vec::new()),
+            worker_replies: crossbeam_channel::unbounded(),
+            at_workers: Cell::new(0),
+        };
+        Ok(Endpoint {
+            shared: Rc::new(shared),
+            transport: RefCell::new(transport),
+            idle: RefCell::new(idle),
+            unclocked: Cell::new(0),
+        })
+    }
+
+    /// The address at which others reach this endpoint.
+    pub fn local_addr(&self) -> Addr {
+        self.transport.borrow().local_addr()
+    }
+
+    fn register_handler(&self, req_type: u8, handler: Handler) -> Result<(), RegisterError> {
+        let mut handlers = self.shared.handlers.borrow_mut();
+        let place = &mut handlers[req_type as usize];
+        if place.is_some() {
+            return Err(RegisterError { req_type });
+        }
+        *place = Some(handler);
+        Ok(())
+    }
+
+    /// Registers a dispatch-mode handler: it runs in the event loop, on the request where it was received. For handlers of up to a
+    /// few hundred nanoseconds (paper, section 3.2). It responds, or defers ([`Request::defer`]); a request dropped without
+    /// either is answered with [`crate::CallError::HandlerFailed`].
+    ///
+    /// # Errors
+    /// [`RegisterError`] if the request type has a handler already.
+    pub fn register(&self, req_type: u8, handler: impl FnMut(Request<'_>) + 'static) -> Result<(), RegisterError> {
+        self.register_handler(req_type, Handler::Dispatch(Box::new(handler)))
+    }
+
+    /// Registers a dispatch-mode handler that gets all requests of its type that arrived in one receive burst at once, so that
+    /// it can prefetch for all before it works on each. Requests that it leaves unanswered fail as with [`Endpoint::register`].
+    ///
+    /// # Errors
+    /// As [`Endpoint::register`].
+    pub fn register_burst(
+        &self,
+        req_type: u8,
+        handler: impl FnMut(&mut RequestBurst<'_>) + 'static,
+    ) -> Result<(), RegisterError> {
+        self.register_handler(req_type, Handler::Burst(Box::new(handler)))
+    }
+
+    /// Registers an asynchronous handler: the request is copied into a buffer of its own and the future runs as a task of this
+    /// endpoint, where it may call other servers. Its output is the response.
+    ///
+    /// # Errors
+    /// As [`Endpoint::register`].
+    pub fn register_async<F, R>(
+        &self,
+        req_type: u8,
+        mut handler: impl FnMut(OwnedRequest) -> F + 'static,
+    ) -> Result<(), RegisterError>
+    where
+        F: Future<Output = R> + 'static,
+        R: Into<Payload>,
+    {
+        let start = move |request: OwnedRequest, right: ReplyRight| -> executor::Task {
+            let work = handler(request);
+            Box::pin(async move {
+                let response = work.await.into();
+                // A caller that gave up is not an error of the handler's.
+                let _ = right.respond(response);
+            })
+        };
+        self.register_handler(req_type, Handler::Async(Box::new(start)))
+    }
+
+    /// Registers a worker-mode handler: it runs on a thread of `pool`, and its response returns through this endpoint. When the
+    /// pool's queue is full, the request is pushed back with [`crate::CallError::Busy`].
+    ///
+    /// # Errors
+    /// As [`Endpoint::register`].
+    pub fn register_worker<R: Into<Payload>>(
+        &self,
+        req_type: u8,
+        pool: &WorkerPool,
+        handler: impl Fn(MsgBuf) -> R + Send + Sync + 'static,
+    ) -> Result<(), RegisterError> {
+        let handler = Arc::new(move |request: MsgBuf| -> Payload { handler(request).into() });
+        self.register_handler(req_type, Handler::Worker { pool: pool.queue(), handler })
+    }
+
+    /// Registers what runs when calls of [`crate::Session::enqueue_request`] end: the paper's continuation. One registration serves
+    /// any number of calls, told apart by their tag; so a call allocates nothing.
+    pub fn register_continuation(&self, continuation: impl FnMut(Completion) + 'static) -> ContinuationId {
+        let mut continuations = self.shared.continuations.borrow_mut();
+        continuations.push(Some(Box::new(continuation)));
+        ContinuationId(continuations.len() as u32 - 1)
+    }
+
+    /// Opens a session to `addr`. The handshake runs while the event loop does.
+    pub fn connect(&self, addr: &Addr) -> Connecting {
+        Connecting::new(&self.shared, addr)
+    }
+
+    /// Runs a future as a task of this endpoint.
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.shared.executor.spawn(Box::pin(task));
+    }
+
+    /// Nanoseconds on the transport's clock.
+    pub fn now(&self) -> u64 {
+        self.transport.borrow().now()
+    }
+
+    /// A buffer for a message: [`MsgBuf::with_len`].
+    ///
+    /// # Errors
+    /// As [`MsgBuf::with_len`].
+    pub fn alloc(&self, len: usize) -> Result<MsgBuf, crate::msgbuf::AllocError> {
+        MsgBuf::with_len(len)
+    }
+
+    /// Everything counted so far.
+    pub fn stats(&self) -> EndpointStats {
+        let core = self.shared.core.borrow();
+        EndpointStats {
+            counters: core.counters,
+            transport: self.transport.borrow().counters(),
+            rtt: core.rtt.clone(),
+            sessions: core.session_count,
+            calls_pending: core.calls_pending(),
+            requests_held: core.requests_held(),
+            credits_reserved: core.credits_reserved,
+            tasks: self.shared.executor.len(),
+        }
+    }
+
+    /// Lends the transport, for its own settings and counters.
+    ///
+    /// # Panics
+    /// If called from inside a handler.
+    pub fn with_transport<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        f(&mut self.transport.borrow_mut())
+    }
+}
+
+impl<T: Transport> Drop for Endpoint<T> {
+    /// Tells every peer that its sessions end. Handles that outlive the endpoint see [`crate::CallError::Closed`].
+    fn drop(&mut self) {
+        self.shared.executor.clear();
+        if let (Ok(mut core), Ok(mut transport)) = (self.shared.core.try_borrow_mut(), self.transport.try_borrow_mut()) {
+            core.close_all();
+            core.transmit(&mut *transport);
+        }
+        // Handlers and continuations may hold sessions, which hold `shared`.
+        self.shared.handlers.borrow_mut().clear();
+        self.shared.continuations.borrow_mut().clear();
+    }
+}

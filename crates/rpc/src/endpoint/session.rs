@@ -1,0 +1,292 @@
+//! Handles of sessions, and the futures of calls.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use dunlin_net::Addr;
+
+use super::Shared;
+use crate::core::call::{CallRef, Completion as CoreCompletion, NO_DEADLINE, NewCall};
+use crate::core::handshake::{OpenProgress, Opening};
+use crate::core::session::{SessionRef, State};
+use crate::error::{CallError, CallFailure, ConnectError};
+use crate::msgbuf::MsgBuf;
+use crate::payload::{Payload, RequestBuffer};
+use crate::stats::SessionStats;
+
+/// A session with another endpoint. Clones are the same session; dropping them does not close it. Either end may call the other.
+#[derive(Clone)]
+pub struct Session {
+    shared: Rc<Shared>,
+    reference: SessionRef,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({}.{})", self.reference.index, self.reference.generation)
+    }
+}
+
+impl PartialEq for Session {
+    fn eq(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.shared, &other.shared) && self.reference == other.reference
+    }
+}
+
+impl Eq for Session {}
+
+/// What a caller may ask of one call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallOptions {
+    /// Give up after this time. The handler is told how long it has.
+    pub timeout: Option<Duration>,
+}
+
+impl CallOptions {
+    /// Gives up after `timeout`.
+    pub fn timeout(timeout: Duration) -> CallOptions {
+        CallOptions { timeout: Some(timeout) }
+    }
+
+    fn timeout_nanos(self) -> u64 {
+        self.timeout.map_or(NO_DEADLINE, |timeout| (timeout.as_nanos() as u64).min(NO_DEADLINE - 1))
+    }
+}
+
+/// A call's response, with the request's buffer given back.
+#[derive(Debug)]
+pub struct Reply<B = MsgBuf> {
+    /// The response.
+    pub response: MsgBuf,
+    /// The request's buffer.
+    pub request: B,
+}
+
+/// How a call of the callback layer ended.
+#[derive(Debug)]
+pub struct Completion {
+    /// Its session.
+    pub session: Session,
+    /// The tag it was issued with.
+    pub tag: u64,
+    /// The response, or why there is none.
+    pub result: Result<MsgBuf, CallError>,
+    /// The request's buffer, given back.
+    pub request: Payload,
+}
+
+/// A continuation registered with [`crate::Endpoint::register_continuation`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContinuationId(pub(crate) u32);
+
+impl Session {
+    pub(crate) fn new(shared: &Rc<Shared>, reference: SessionRef) -> Session {
+        Session { shared: shared.clone(), reference }
+    }
+
+    /// Calls the other end. The request is enqueued at once, whether or not the future is polled; dropping the future cancels the
+    /// call.
+    pub fn call<B: RequestBuffer>(&self, req_type: u8, request: B) -> Call<B> {
+        self.call_with(req_type, request, CallOptions::default())
+    }
+
+    /// [`Session::call`] with options.
+    pub fn call_with<B: RequestBuffer>(&self, req_type: u8, request: B, options: CallOptions) -> Call<B> {
+        let completion = CoreCompletion::Future(None);
+        let new = NewCall { req_type, request: request.into(), timeout: options.timeout_nanos(), completion };
+        let state = match self.shared.core.borrow_mut().start_call(self.reference, new) {
+            Ok(call) => CallState::Started(call),
+            Err((error, request)) => CallState::Failed(error, request),
+        };
+        Call { shared: self.shared.clone(), state, buffer: PhantomData }
+    }
+
+    /// The callback layer: enqueues a request; `continuation` runs once when it ends, in the event loop.
+    ///
+    /// # Errors
+    /// If nothing was enqueued, with the request's buffer; then the continuation does not run.
+    #[inline]
+    pub fn enqueue_request(
+        &self,
+        req_type: u8,
+        request: impl Into<Payload>,
+        continuation: ContinuationId,
+        tag: u64,
+    ) -> Result<(), CallFailure> {
+        let completion = CoreCompletion::Continuation { id: continuation.0, tag };
+        let new = NewCall { req_type, request: request.into(), timeout: NO_DEADLINE, completion };
+        match self.shared.core.borrow_mut().start_call(self.reference, new) {
+            Ok(_) => Ok(()),
+            Err((error, request)) => Err(CallFailure { error, request }),
+        }
+    }
+
+    /// Whether calls can be issued.
+    pub fn is_open(&self) -> bool {
+        self.shared.core.borrow().session(self.reference).is_some_and(|session| session.state == State::Connected)
+    }
+
+    /// Calls that can be issued now before [`CallError::QueueFull`].
+    pub fn room(&self) -> usize {
+        let core = self.shared.core.borrow();
+        core.session(self.reference).map_or(0, |session| {
+            session.free_slots.count_ones() as usize + (core.config.queued_calls_max - session.queued) as usize
+        })
+    }
+
+    /// Closes the session. It starts at once: pending calls of both ends fail with [`CallError::Closed`]; the future ends when the other
+    /// side has agreed, or does not answer.
+    pub fn close(&self) -> Closing {
+        self.shared.core.borrow_mut().close_session(self.reference);
+        Closing { session: self.clone() }
+    }
+
+    /// Counts and estimates of this session; `None` once it has ended.
+    pub fn stats(&self) -> Option<SessionStats> {
+        let core = self.shared.core.borrow();
+        let session = core.session(self.reference)?;
+        let cold = &core.cold[self.reference.index as usize];
+        Some(SessionStats {
+            calls_in_progress: cold.slots as u32 - session.free_slots.count_ones(),
+            calls_queued: session.queued as u32,
+            credits: session.credits,
+            credits_max: session.credits_max,
+            packet_data_bytes: session.packet_data as usize,
+            message_bytes_max: cold.message_bytes_max as usize,
+            rtt_smoothed: Duration::from_nanos(session.srtt as u64),
+            rto: Duration::from_nanos(core.rto(self.reference.index, 0)),
+            retransmissions: cold.retransmissions,
+        })
+    }
+}
+
+enum CallState {
+    Started(CallRef),
+    Failed(CallError, Payload),
+    Taken,
+}
+
+/// A call in progress: the future of its [`Reply`]. Dropping it cancels the call, and frees its slot and buffers at once.
+#[must_use = "dropping a call cancels it"]
+pub struct Call<B: RequestBuffer> {
+    shared: Rc<Shared>,
+    state: CallState,
+    buffer: PhantomData<fn() -> B>,
+}
+
+impl<B: RequestBuffer> Call<B> {
+    fn request(payload: Payload) -> B {
+        B::from_payload(payload).expect("a call gives back the buffer it was given")
+    }
+}
+
+impl<B: RequestBuffer> Future for Call<B> {
+    type Output = Result<Reply<B>, CallFailure<B>>;
+
+    /// # Panics
+    /// If polled after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = match std::mem::replace(&mut self.state, CallState::Taken) {
+            CallState::Started(call) => call,
+            CallState::Failed(error, request) => {
+                return Poll::Ready(Err(CallFailure { error, request: Self::request(request) }));
+            }
+            CallState::Taken => panic!("a call was polled after it was ready"),
+        };
+        let shared = self.shared.clone();
+        let mut core = shared.core.borrow_mut();
+        let entry = &mut core.calls[call.index as usize];
+        let Some(result) = entry.result.take() else {
+            match &mut entry.completion {
+                CoreCompletion::Future(Some(waker)) if waker.will_wake(context.waker()) => {}
+                completion => *completion = CoreCompletion::Future(Some(context.waker().clone())),
+            }
+            self.state = CallState::Started(call);
+            return Poll::Pending;
+        };
+        let request = entry.request.take().expect("a finished call has its request");
+        core.free_call(call.index);
+        drop(core);
+        let request = Self::request(request);
+        Poll::Ready(match result {
+            Ok(response) => Ok(Reply { response, request }),
+            Err(error) => Err(CallFailure { error, request }),
+        })
+    }
+}
+
+impl<B: RequestBuffer> Drop for Call<B> {
+    fn drop(&mut self) {
+        if let CallState::Started(call) = self.state {
+            self.shared.core.borrow_mut().cancel_call(call);
+        }
+    }
+}
+
+/// A session being opened: the future of its handle. Dropping it gives the session up.
+#[must_use = "dropping it gives the session up"]
+pub struct Connecting {
+    shared: Rc<Shared>,
+    progress: Rc<RefCell<OpenProgress>>,
+}
+
+impl Connecting {
+    pub(crate) fn new(shared: &Rc<Shared>, addr: &Addr) -> Connecting {
+        let progress = Rc::new(RefCell::new(OpenProgress::default()));
+        shared.core.borrow_mut().openings.push_back(Opening { addr: addr.clone(), progress: progress.clone() });
+        Connecting { shared: shared.clone(), progress }
+    }
+}
+
+impl Future for Connecting {
+    type Output = Result<Session, ConnectError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut progress = self.progress.borrow_mut();
+        match progress.result.take() {
+            Some(result) => Poll::Ready(result.map(|reference| Session::new(&self.shared, reference))),
+            None => {
+                progress.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        let opened = {
+            let mut progress = self.progress.borrow_mut();
+            progress.abandoned = true;
+            progress.result.take()
+        };
+        if let Some(Ok(session)) = opened {
+            self.shared.core.borrow_mut().close_session(session);
+        }
+    }
+}
+
+/// A session being closed: ends when it is.
+pub struct Closing {
+    session: Session,
+}
+
+impl Future for Closing {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut core = self.session.shared.core.borrow_mut();
+        let reference = self.session.reference;
+        if core.session(reference).is_none() {
+            return Poll::Ready(());
+        }
+        core.cold[reference.index as usize].closer = Some(context.waker().clone());
+        Poll::Pending
+    }
+}

@@ -1,0 +1,116 @@
+//! Worker threads, for handlers too long for the event loop (paper, section 3.2).
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+
+use super::Shared;
+use super::executor::Notifier;
+use super::handler::WorkerHandler;
+use crate::core::serve::ServeRef;
+use crate::msgbuf::MsgBuf;
+use crate::payload::Payload;
+use crate::wire::Status;
+
+/// A request on its way to a worker.
+pub(crate) struct Job {
+    handler: WorkerHandler,
+    request: MsgBuf,
+    serve: ServeRef,
+    replies: Sender<WorkerReply>,
+    notifier: Arc<Notifier>,
+}
+
+/// Its answer on the way back.
+pub(crate) struct WorkerReply {
+    pub serve: ServeRef,
+    pub result: Result<Payload, Status>,
+}
+
+impl Job {
+    pub fn new(shared: &Rc<Shared>, serve: ServeRef, request: MsgBuf, handler: WorkerHandler) -> Job {
+        let (replies, notifier) = (shared.worker_replies.0.clone(), shared.executor.notifier());
+        Job { handler, request, serve, replies, notifier }
+    }
+
+    fn run(self) {
+        let Job { handler, request, serve, replies, notifier } = self;
+        let result = catch_unwind(AssertUnwindSafe(|| handler(request))).map_err(|_| Status::HandlerFailed);
+        if result.is_err() {
+            tracing::error!("a worker-mode handler panicked; its caller got an error");
+        }
+        // An endpoint that is gone needs no reply.
+        if replies.send(WorkerReply { serve, result }).is_ok() {
+            notifier.notify();
+        }
+    }
+}
+
+enum Message {
+    Run(Job),
+    Stop,
+}
+
+/// Where an endpoint hands requests to a pool.
+#[derive(Clone)]
+pub(crate) struct WorkerQueue(Sender<Message>);
+
+impl WorkerQueue {
+    /// Hands a job over, unless the queue is full or the pool is gone.
+    pub fn try_send(&self, job: Job) -> Result<(), ()> {
+        match self.0.try_send(Message::Run(job)) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Err(()),
+        }
+    }
+}
+
+/// A bounded pool of worker threads. Any number of endpoints may share it. Dropping it finishes the queued requests and joins the threads.
+pub struct WorkerPool {
+    queue: WorkerQueue,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl WorkerPool {
+    /// Starts `threads` threads behind a queue of at most `queue_len` waiting requests. Both are at least 1.
+    ///
+    /// # Errors
+    /// If the system has no more threads.
+    pub fn new(threads: usize, queue_len: usize) -> io::Result<WorkerPool> {
+        let (sender, receiver) = bounded(queue_len.max(1));
+        let mut pool = WorkerPool { queue: WorkerQueue(sender), threads: Vec::new() };
+        for i in 0..threads.max(1) {
+            let receiver = receiver.clone();
+            let builder = std::thread::Builder::new().name(format!("dunlin-worker-{i}"));
+            pool.threads.push(builder.spawn(move || work(&receiver))?);
+        }
+        Ok(pool)
+    }
+
+    pub(crate) fn queue(&self) -> WorkerQueue {
+        self.queue.clone()
+    }
+}
+
+fn work(jobs: &Receiver<Message>) {
+    while let Ok(Message::Run(job)) = jobs.recv() {
+        job.run();
+    }
+}
+
+impl Drop for WorkerPool {
+    fn drop(&mut self) {
+        for _ in &self.threads {
+            // Fails only if every thread has ended.
+            let _ = self.queue.0.send(Message::Stop);
+        }
+        for thread in self.threads.drain(..) {
+            // Handlers' panics are caught, so a thread ends in order.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What can go wrong with sessions and calls.
+
+use dunlin_net::{Addr, NetError};
+
+use crate::config::ConfigError;
+use crate::msgbuf::AllocError;
+use crate::payload::Payload;
+use crate::wire::control::RefuseReason;
+
+/// Why an endpoint could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// A setting is out of range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The transport's packets are too small for the protocol.
+    #[error("the transport carries packets of {mtu} bytes, at least {min} are needed")]
+    MtuTooSmall {
+        /// What the transport offers.
+        mtu: usize,
+        /// What is needed.
+        min: usize,
+    },
+    /// The receive queue is shorter than the credits of a single session.
+    #[error("the receive queue holds {queue} packets, one session needs {needed}: lower credits or lengthen the queue")]
+    QueueTooShort {
+        /// Length of the queue.
+        queue: usize,
+        /// Credits of one session.
+        needed: usize,
+    },
+    /// The operating system gave no random numbers.
+    #[error("no random numbers from the operating system: {0}")]
+    Random(String),
+}
+
+/// Why a session did not open.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The address cannot be reached, or nobody is there.
+    #[error("cannot connect to {addr}: {why}")]
+    Unreachable {
+        /// The address.
+        addr: Addr,
+        /// What the transport said.
+        why: String,
+    },
+    /// Nobody answered.
+    #[error("{addr} did not answer: check that the server runs its event loop")]
+    TimedOut {
+        /// The address.
+        addr: Addr,
+    },
+    /// The other side said no.
+    #[error("{addr} refused the session: {}", refusal(*.reason))]
+    Refused {
+        /// The address.
+        addr: Addr,
+        /// Why.
+        reason: RefuseReason,
+    },
+    /// This endpoint has as many sessions as it allows.
+    #[error("this endpoint already has {sessions} sessions: close some, or raise sessions_max")]
+    TooManySessions {
+        /// Sessions now.
+        sessions: u32,
+    },
+    /// This endpoint's receive queue has no room for the credits of another session.
+    #[error(
+        "the receive queue of {queue} packets has {reserved} reserved for credits, and another session needs {needed}: lengthen the queue or lower credits"
+    )]
+    NoCredits {
+        /// Length of the queue.
+        queue: usize,
+        /// Credits of the sessions that exist.
+        reserved: usize,
+        /// Credits of the new one.
+        needed: usize,
+    },
+    /// The endpoint was shut down meanwhile.
+    #[error("the endpoint was shut down")]
+    ShutDown,
+}
+
+fn refusal(reason: RefuseReason) -> &'static str {
+    match reason {
+        RefuseReason::Version => "it speaks another version of the protocol",
+        RefuseReason::NoCredits => "its receive queue has no room for more credits; lower credits or lengthen its queue",
+        RefuseReason::TooManySessions => "it has as many sessions as it allows",
+        RefuseReason::Settings => "packet size, slots or credits cannot be agreed on",
+        RefuseReason::ShuttingDown => "it is shutting down",
+    }
+}
+
+impl ConnectError {
+    pub(crate) fn unreachable(addr: &Addr, error: &NetError) -> Self {
+        ConnectError::Unreachable { addr: addr.clone(), why: error.to_string() }
+    }
+}
+
+/// Why a call has no response. Each call ends exactly once: with a response or with one of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The deadline passed. The handler may have run, may run still, or never.
+    #[error("the deadline passed before the response came; the handler may or may not have run")]
+    DeadlineExceeded,
+    /// The session's queue of waiting calls is full. Nothing was sent.
+    #[error("too many calls wait on this session: await some responses before issuing more")]
+    QueueFull,
+    /// The server pushed the request back because its workers are busy. Nothing ran; the call may be repeated.
+    #[error("the server's workers are busy; nothing ran, try again later")]
+    Busy,
+    /// The server has no handler for the request type. Nothing ran.
+    #[error("the server has no handler for this request type")]
+    NoHandler,
+    /// The handler ended without a response, or panicked.
+    #[error("the handler ended without a response")]
+    HandlerFailed,
+    /// The request exceeds what the session allows. Nothing was sent.
+    #[error("the request exceeds the session's largest message")]
+    RequestTooLarge,
+    /// The response exceeds what the session allows, or a buffer for it could not be had. The handler ran.
+    #[error("the response exceeds the session's largest message, or there is no memory for it")]
+    ResponseTooLarge,
+    /// The peer's process died, or its address refuses packets. The handler may have run.
+    #[error("the peer died; the handler may or may not have run")]
+    PeerDied,
+    /// The peer was silent too long. The handler may have run.
+    #[error("the peer is silent; the handler may or may not have run")]
+    PeerSilent,
+    /// The peer was restarted or forgot the session. The handler may have run.
+    #[error("the peer was restarted or forgot this session; the handler may or may not have run")]
+    PeerReset,
+    /// The session was closed by either side.
+    #[error("the session is closed")]
+    Closed,
+    /// The session granted no credits for calls in this direction. Nothing was sent.
+    #[error("the opener of this session granted no reverse_credits, so its server cannot call it")]
+    NoReverseCredits,
+}
+
+/// A call that ended without a response, with the request's buffer.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct CallFailure<B = Payload> {
+    /// Why.
+    #[source]
+    pub error: CallError,
+    /// The request's buffer, given back.
+    pub request: B,
+}
+
+/// Why a handler could not be registered, or a request type not be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("request type {req_type} already has a handler")]
+pub struct RegisterError {
+    /// The request type.
+    pub req_type: u8,
+}
+
+/// Why a response could not be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RespondError {
+    /// The caller gave up, or its session ended: nobody waits for this response.
+    #[error("nobody waits for this response any more")]
+    Orphaned,
+    /// The response exceeds what the session allows; the caller gets an error.
+    #[error("a response of {len} bytes exceeds the session's limit of {max}")]
+    TooLarge {
+        /// Its bytes.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// No buffer for it; the caller gets an error.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}

@@ -1,0 +1,33 @@
+//! Datagram RPC: sessions, message buffers, an event loop and asynchronous calls over unreliable packets.
+//!
+//! This is eRPC (Kalia et al., NSDI 2019) rebuilt for transports that every machine has. One thread owns one [`Endpoint`]. It
+//! registers handlers by request type, opens [`Session`]s to other endpoints, and calls over them:
+//!
+//! - at most once: a handler never runs twice for one request, whatever the network loses, repeats or reorders;
+//! - every call ends exactly once, with a response or a [`CallError`], and gives its request buffer back;
+//! - every queue, window and buffer has a limit; at the limit there is an error or back-pressure;
+//! - a small call in steady state takes no lock, no allocation and no system call of its own.
+//!
+//! Start reading at [`Endpoint`]; then `core/` (the protocol without I/O) and `endpoint/event_loop.rs` (what drives it). The wire
+//! format is specified in `docs/wire-protocol.md`.
+
+pub mod config;
+mod core;
+mod endpoint;
+pub mod error;
+pub mod msgbuf;
+mod payload;
+mod prefetch;
+pub mod stats;
+pub mod timer;
+pub mod wire;
+
+pub use config::{EndpointConfig, Optimizations, Switch};
+pub use endpoint::Endpoint;
+pub use endpoint::handler::{DeferredRequest, OwnedRequest, Request, RequestBurst};
+pub use endpoint::session::{Call, CallOptions, Closing, Completion, Connecting, ContinuationId, Reply, Session};
+pub use endpoint::worker::WorkerPool;
+pub use error::{CallError, CallFailure, ConnectError, EndpointError, RegisterError, RespondError};
+pub use msgbuf::MsgBuf;
+pub use payload::{Payload, RequestBuffer};
+pub use stats::{Counters, EndpointStats, SessionStats};

@@ -1,0 +1,195 @@
+//! Message buffers: the memory of requests and responses.
+//!
+//! A [`MsgBuf`] owns its memory and moves. Its data is contiguous, and in front of it lie [`HEADROOM_BYTES`] for the header of
+//! the first packet, so that a one-packet message is one contiguous piece (paper, section 4.2.1). Headers of later packets are
+//! written beside the data when they are sent: software transports gather, so storing them would only cost memory.
+//!
+//! Buffers come from a cache of the calling thread, by size class, and go back to the cache of the thread that drops them:
+//! in steady state no call reaches the system's allocator. All caches and buffers of the process together stay below
+//! [`set_limit_bytes`].
+
+mod class;
+mod pool;
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+pub use class::MESSAGE_BYTES_MAX;
+pub use pool::{allocated_bytes, limit_bytes, outstanding, set_limit_bytes};
+
+/// Bytes kept free in front of the data for the first packet's header.
+pub const HEADROOM_BYTES: usize = 32;
+
+/// Why a buffer could not be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// No buffer is that large.
+    #[error("a message of {len} bytes exceeds the largest buffer of {MESSAGE_BYTES_MAX} bytes")]
+    TooLarge {
+        /// Bytes asked for.
+        len: usize,
+    },
+    /// The process's limit for message buffers would be passed.
+    #[error("message buffers already hold {allocated} bytes of {limit}: drop some, or raise msgbuf::set_limit_bytes")]
+    LimitReached {
+        /// Bytes held now by all buffers and caches.
+        allocated: u64,
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// An owned buffer for one message. See the [module](self).
+pub struct MsgBuf {
+    /// First data byte; the headroom ends here.
+    data: NonNull<u8>,
+    len: u32,
+    class: u8,
+}
+
+// SAFETY: a MsgBuf owns its memory alone, and the pool it returns to is that of whichever thread drops it.
+unsafe impl Send for MsgBuf {}
+// SAFETY: shared references only read.
+unsafe impl Sync for MsgBuf {}
+
+impl MsgBuf {
+    /// A buffer of `len` bytes. Its contents are whatever an earlier message of this process left there: write before you send.
+    ///
+    /// # Errors
+    /// [`AllocError`] beyond the largest class, or at the process's limit.
+    #[inline]
+    pub fn with_len(len: usize) -> Result<MsgBuf, AllocError> {
+        let class = class::class_for(len).ok_or(AllocError::TooLarge { len })?;
+        let data = pool::take(class)?;
+        Ok(MsgBuf { data, len: len as u32, class: class as u8 })
+    }
+
+    /// A buffer that holds a copy of `bytes`.
+    ///
+    /// # Errors
+    /// As [`MsgBuf::with_len`].
+    #[inline]
+    pub fn copy_from(bytes: &[u8]) -> Result<MsgBuf, AllocError> {
+        let mut buf = MsgBuf::with_len(bytes.len())?;
+        buf.copy_from_slice(bytes);
+        Ok(buf)
+    }
+
+    /// Bytes it can hold without another allocation.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        class::capacity(self.class as usize)
+    }
+
+    /// Sets the length; bytes beyond the old one have whatever value was there.
+    ///
+    /// # Panics
+    /// If `len` exceeds [`MsgBuf::capacity`].
+    #[inline]
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "a buffer of {} bytes cannot hold {len}", self.capacity());
+        self.len = len as u32;
+    }
+
+    /// Writes `header` right in front of the data and lends header and the first `data_len` bytes as one piece.
+    ///
+    /// # Panics
+    /// If the header exceeds [`HEADROOM_BYTES`] or `data_len` the length.
+    #[inline]
+    pub(crate) fn with_header(&mut self, header: &[u8], data_len: usize) {
+        assert!(header.len() <= HEADROOM_BYTES && data_len <= self.len as usize);
+        // SAFETY: the allocation has HEADROOM_BYTES initialised bytes before `data`, owned by this buffer.
+        let room = unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().sub(header.len()), header.len()) };
+        room.copy_from_slice(header);
+    }
+
+    /// The last `header_len` bytes of headroom and the first `data_len` of data, contiguous.
+    ///
+    /// # Panics
+    /// As [`MsgBuf::with_header`].
+    #[inline]
+    pub(crate) fn header_and_data(&self, header_len: usize, data_len: usize) -> &[u8] {
+        assert!(header_len <= HEADROOM_BYTES && data_len <= self.len as usize);
+        // SAFETY: headroom and data lie in one allocation and are initialised.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr().sub(header_len), header_len + data_len) }
+    }
+}
+
+impl Drop for MsgBuf {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: `data` came from `pool::take` of this class and is given back once.
+        unsafe { pool::give_back(self.data, self.class as usize) }
+    }
+}
+
+impl Deref for MsgBuf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` never exceeds the capacity, and the pool hands out initialised memory.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len as usize) }
+    }
+}
+
+impl DerefMut for MsgBuf {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }
+    }
+}
+
+impl fmt::Debug for MsgBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MsgBuf({} of {} bytes)", self.len, self.capacity())
+    }
+}
+
+impl PartialEq for MsgBuf {
+    fn eq(&self, other: &Self) -> bool {
+        self[..] == other[..]
+    }
+}
+
+impl Eq for MsgBuf {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_stands_right_before_the_data() {
+        let mut buf = MsgBuf::copy_from(b"data").unwrap();
+        buf.with_header(b"header..", 4);
+        assert_eq!(buf.header_and_data(8, 4), b"header..data");
+        assert_eq!(&buf[..], b"data");
+    }
+
+    #[test]
+    fn a_dropped_buffer_is_used_again() {
+        let before = outstanding();
+        let first = MsgBuf::with_len(1000).unwrap();
+        let place = first.as_ptr();
+        assert_eq!(outstanding(), before + 1);
+        drop(first);
+        let of_another_class = MsgBuf::with_len(50).unwrap();
+        assert_ne!(of_another_class.as_ptr(), place);
+        let of_the_same_class = MsgBuf::with_len(990).unwrap();
+        assert_eq!(of_the_same_class.as_ptr(), place);
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        assert_eq!(MsgBuf::with_len(MESSAGE_BYTES_MAX + 1), Err(AllocError::TooLarge { len: MESSAGE_BYTES_MAX + 1 }));
+    }
+
+    #[test]
+    fn a_buffer_may_end_on_another_thread() {
+        let buf = MsgBuf::copy_from(&[7; 100]).unwrap();
+        std::thread::spawn(move || assert_eq!(buf[99], 7)).join().unwrap();
+    }
+}

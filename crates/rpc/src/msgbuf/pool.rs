@@ -1,0 +1,137 @@
+//! The per-thread caches that message buffers come from.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::class::{CLASSES, allocation};
+use super::{AllocError, HEADROOM_BYTES};
+
+/// Bytes that one thread keeps cached of one class before it gives buffers back to the system.
+const CACHED_BYTES_PER_CLASS: usize = 32 << 20;
+/// Buffers that one thread keeps cached of one class.
+const CACHED_PER_CLASS: usize = 4096;
+/// From this size on buffers are aligned and advised for huge pages.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Limit of all buffers of a process until [`set_limit_bytes`] changes it.
+const LIMIT_BYTES_DEFAULT: u64 = 4 << 30;
+
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+static LIMIT: AtomicU64 = AtomicU64::new(LIMIT_BYTES_DEFAULT);
+
+/// Bytes that message buffers of this process hold, in use or cached.
+pub fn allocated_bytes() -> u64 {
+    ALLOCATED.load(Relaxed)
+}
+
+/// The most they may hold.
+pub fn limit_bytes() -> u64 {
+    LIMIT.load(Relaxed)
+}
+
+/// Sets the most that all message buffers of this process may hold, in bytes; 4 GiB at the start. Buffers that exist already
+/// stay.
+pub fn set_limit_bytes(limit: u64) {
+    LIMIT.store(limit, Relaxed);
+}
+
+/// Buffers taken by this thread less those dropped on it. For leak tests on one thread.
+pub fn outstanding() -> i64 {
+    OUTSTANDING.get()
+}
+
+struct Cache {
+    free: [Vec<NonNull<u8>>; CLASSES],
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        for (class, free) in self.free.iter_mut().enumerate() {
+            for data in free.drain(..) {
+                // SAFETY: cached buffers are unused and came from `allocate` of this class.
+                unsafe { release(data, class) }
+            }
+        }
+    }
+}
+
+thread_local! {
+    static CACHE: RefCell<Cache> = const { RefCell::new(Cache { free: [const { Vec::new() }; CLASSES] }) };
+    static OUTSTANDING: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Takes a buffer of `class`; gives its first data byte.
+#[inline]
+pub(super) fn take(class: usize) -> Result<NonNull<u8>, AllocError> {
+    let cached = CACHE.try_with(|cache| cache.borrow_mut().free[class].pop()).unwrap_or(None);
+    let data = match cached {
+        Some(data) => data,
+        None => allocate(class)?,
+    };
+    OUTSTANDING.set(OUTSTANDING.get() + 1);
+    Ok(data)
+}
+
+/// Gives a buffer back.
+///
+/// # Safety
+/// `data` came from [`take`] of the same class and is not used any more.
+#[inline]
+pub(super) unsafe fn give_back(data: NonNull<u8>, class: usize) {
+    OUTSTANDING.set(OUTSTANDING.get() - 1);
+    let kept = CACHE.try_with(|cache| {
+        let free = &mut cache.borrow_mut().free[class];
+        let room =
+            free.len() < CACHED_PER_CLASS && (free.len() < 2 || free.len() * allocation(class) < CACHED_BYTES_PER_CLASS);
+        if room {
+            free.push(data);
+        }
+        room
+    });
+    if kept != Ok(true) {
+        // SAFETY: as the caller promises.
+        unsafe { release(data, class) }
+    }
+}
+
+fn layout(class: usize) -> Layout {
+    let bytes = allocation(class);
+    let align = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 64 };
+    Layout::from_size_align(bytes, align).expect("classes are small enough for a layout")
+}
+
+#[cold]
+fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
+    let layout = layout(class);
+    let bytes = layout.size() as u64;
+    let limit = limit_bytes();
+    let before = ALLOCATED.fetch_add(bytes, Relaxed);
+    if before + bytes > limit {
+        ALLOCATED.fetch_sub(bytes, Relaxed);
+        return Err(AllocError::LimitReached { allocated: before, limit });
+    }
+    // SAFETY: the layout has a size above zero.
+    let Some(base) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+        ALLOCATED.fetch_sub(bytes, Relaxed);
+        return Err(AllocError::LimitReached { allocated: before, limit });
+    };
+    #[cfg(all(target_os = "linux", not(miri)))]
+    if layout.size() >= HUGE_PAGE_BYTES {
+        // SAFETY: the range is this fresh allocation; advice changes no contents, and its failure does not matter.
+        unsafe { libc::madvise(base.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
+    }
+    // SAFETY: every allocation is larger than the headroom.
+    Ok(unsafe { base.add(HEADROOM_BYTES) })
+}
+
+/// Gives a buffer back to the system.
+///
+/// # Safety
+/// As [`give_back`].
+unsafe fn release(data: NonNull<u8>, class: usize) {
+    let layout = layout(class);
+    // SAFETY: `allocate` made it with this layout and added the headroom.
+    unsafe { dealloc(data.as_ptr().sub(HEADROOM_BYTES), layout) };
+    ALLOCATED.fetch_sub(layout.size() as u64, Relaxed);
+}

@@ -1,0 +1,89 @@
+//! What a request or a response may be sent from: a message buffer, or the application's own memory without a copy.
+
+use bytes::Bytes;
+
+use crate::msgbuf::MsgBuf;
+
+/// The bytes of one message to send, owned while they may still be sent again.
+#[derive(Debug)]
+pub enum Payload {
+    /// A message buffer.
+    MsgBuf(MsgBuf),
+    /// A vector of the application's.
+    Vec(Vec<u8>),
+    /// Shared bytes: clones of one buffer may be sent to many sessions at once.
+    Bytes(Bytes),
+}
+
+impl Payload {
+    /// The bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Payload::MsgBuf(buf) => buf,
+            Payload::Vec(vec) => vec,
+            Payload::Bytes(bytes) => bytes,
+        }
+    }
+
+    /// How many bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<MsgBuf> for Payload {
+    #[inline]
+    fn from(buf: MsgBuf) -> Self {
+        Payload::MsgBuf(buf)
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(vec: Vec<u8>) -> Self {
+        Payload::Vec(vec)
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Self {
+        Payload::Bytes(bytes)
+    }
+}
+
+/// A kind of buffer that a call can take and give back: [`MsgBuf`], `Vec<u8>`, [`Bytes`], or [`Payload`] itself.
+pub trait RequestBuffer: Into<Payload> {
+    /// The same buffer, out of the payload it was turned into; `None` if the payload is of another kind.
+    fn from_payload(payload: Payload) -> Option<Self>;
+}
+
+impl RequestBuffer for MsgBuf {
+    #[inline]
+    fn from_payload(payload: Payload) -> Option<Self> {
+        if let Payload::MsgBuf(buf) = payload { Some(buf) } else { None }
+    }
+}
+
+impl RequestBuffer for Vec<u8> {
+    fn from_payload(payload: Payload) -> Option<Self> {
+        if let Payload::Vec(vec) = payload { Some(vec) } else { None }
+    }
+}
+
+impl RequestBuffer for Bytes {
+    fn from_payload(payload: Payload) -> Option<Self> {
+        if let Payload::Bytes(bytes) = payload { Some(bytes) } else { None }
+    }
+}
+
+impl RequestBuffer for Payload {
+    fn from_payload(payload: Payload) -> Option<Self> {
+        Some(payload)
+    }
+}

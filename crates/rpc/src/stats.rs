@@ -1,0 +1,189 @@
+//! Counters of an endpoint and its sessions: plain numbers, read by snapshot.
+
+use std::fmt;
+use std::time::Duration;
+
+use dunlin_net::TransportCounters;
+
+/// Declares a struct of `u64` counters with a list of their names for printing.
+macro_rules! counters {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: u64,)*
+        }
+
+        impl $name {
+            /// Names and values, in the order of declaration.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Counts of one endpoint since it was made.
+    Counters {
+        /// Calls issued here.
+        calls_started,
+        /// Calls that ended with a response.
+        calls_completed,
+        /// Calls that ended with an error.
+        calls_failed,
+        /// Calls dropped by their caller before they ended.
+        calls_cancelled,
+        /// Requests given to handlers here.
+        requests_handled,
+        /// Responses that nobody waited for any more.
+        responses_orphaned,
+        /// Requests pushed back because workers were busy.
+        requests_pushed_back,
+        /// Packets sent, control packets included.
+        tx_packets,
+        /// Packets received, dropped ones included.
+        rx_packets,
+        /// Times a call was rolled back after a timeout, and sent again.
+        retransmissions,
+        /// Packets sent more than once because of them.
+        tx_packets_again,
+        /// Dropped: not of this protocol.
+        dropped_malformed,
+        /// Dropped: the session is unknown, or the tag or the sender wrong.
+        dropped_unknown_session,
+        /// Dropped: of an earlier request of the slot.
+        dropped_stale,
+        /// Dropped: a repetition of what was received already.
+        dropped_duplicate,
+        /// Dropped: a later packet of a message than the one expected.
+        dropped_out_of_order,
+        /// Dropped: no memory for the message.
+        dropped_no_memory,
+        /// Dropped: a handshake or control packet that does not fit the session's state.
+        dropped_control,
+        /// Sessions opened from here.
+        sessions_opened,
+        /// Sessions accepted from others.
+        sessions_accepted,
+        /// Handshakes refused.
+        sessions_refused,
+        /// Sessions that failed because the peer died, was silent or restarted.
+        sessions_failed,
+        /// Sessions closed in order.
+        sessions_closed,
+        /// Pings sent.
+        pings_sent,
+    }
+}
+
+/// Round-trip times, in nanoseconds. Every eighth call is sampled.
+#[derive(Debug, Clone)]
+pub struct RttHistogram(pub(crate) hdrhistogram::Histogram<u64>);
+
+impl RttHistogram {
+    /// Longest time that is told apart: one minute.
+    const NANOS_MAX: u64 = 60_000_000_000;
+
+    pub(crate) fn new() -> Self {
+        // The bounds are constants that the library accepts: low >= 1, high >= 2 * low, at most 5 digits.
+        RttHistogram(hdrhistogram::Histogram::new_with_bounds(1, Self::NANOS_MAX, 2).expect("constant bounds are valid"))
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, nanos: u64) {
+        self.0.saturating_record(nanos.max(1));
+    }
+
+    /// Samples taken.
+    pub fn samples(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The time that `percent` of the samples do not exceed; zero without samples.
+    pub fn percentile(&self, percent: f64) -> Duration {
+        Duration::from_nanos(if self.0.is_empty() { 0 } else { self.0.value_at_percentile(percent) })
+    }
+}
+
+/// Everything an endpoint counts, at one moment.
+#[derive(Debug, Clone)]
+pub struct EndpointStats {
+    /// Counts of the protocol.
+    pub counters: Counters,
+    /// Counts of the transport.
+    pub transport: TransportCounters,
+    /// Round-trip times of calls issued here.
+    pub rtt: RttHistogram,
+    /// Sessions now.
+    pub sessions: u32,
+    /// Calls in progress or queued now.
+    pub calls_pending: u32,
+    /// Requests that handlers have in progress, or whose responses are kept for retransmission.
+    pub requests_held: u32,
+    /// Receive-queue places reserved for credits now.
+    pub credits_reserved: usize,
+    /// Tasks that live on this endpoint's executor.
+    pub tasks: usize,
+}
+
+impl fmt::Display for EndpointStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in self.counters.iter().filter(|(_, value)| *value != 0) {
+            writeln!(f, "{name:>24} {value}")?;
+        }
+        let t = &self.transport;
+        for (name, value) in [
+            ("transport tx packets", t.tx_packets),
+            ("transport tx batches", t.tx_batches),
+            ("transport tx full", t.tx_dropped_full),
+            ("transport tx errors", t.tx_dropped_error),
+            ("transport rx packets", t.rx_packets),
+            ("transport rx batches", t.rx_batches),
+            ("transport rx malformed", t.rx_dropped_malformed),
+            ("dropped by the kernel", t.rx_dropped_kernel),
+            ("reclaimed from the dead", t.rx_reclaimed),
+            ("sleeps", t.waits),
+        ] {
+            if value != 0 {
+                writeln!(f, "{name:>24} {value}")?;
+            }
+        }
+        writeln!(f, "{:>24} {}", "sessions", self.sessions)?;
+        writeln!(f, "{:>24} {}", "calls pending", self.calls_pending)?;
+        write!(
+            f,
+            "{:>24} p50 {:?}, p99 {:?}, p99.9 {:?} ({} samples)",
+            "round trip",
+            self.rtt.percentile(50.0),
+            self.rtt.percentile(99.0),
+            self.rtt.percentile(99.9),
+            self.rtt.samples()
+        )
+    }
+}
+
+/// One session at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionStats {
+    /// Calls in progress in this direction.
+    pub calls_in_progress: u32,
+    /// Calls that wait for a slot.
+    pub calls_queued: u32,
+    /// Credits not in use.
+    pub credits: u16,
+    /// Credits of the session.
+    pub credits_max: u16,
+    /// Data bytes per packet.
+    pub packet_data_bytes: usize,
+    /// Largest message, in bytes.
+    pub message_bytes_max: usize,
+    /// Smoothed round-trip time; zero before the first sample.
+    pub rtt_smoothed: Duration,
+    /// Retransmission timeout now.
+    pub rto: Duration,
+    /// Retransmissions so far.
+    pub retransmissions: u32,
+}

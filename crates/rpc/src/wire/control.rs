@@ -1,0 +1,356 @@
+//! Bodies of the packets that manage sessions: handshake, keep-alive, close and release.
+//!
+//! Every body has a fixed size, little-endian, and follows the 16-byte header directly. A CONNECT is the largest of them, so no
+//! answer to an unproven address is longer than what that address sent.
+
+use super::ParseError;
+
+/// Requests of one session that may be in progress at once, at most.
+pub const SLOTS_MAX: usize = 8;
+
+/// Proof that who sent a CONNECT receives at the address it came from.
+pub type CookieBytes = [u8; 16];
+
+/// Body of CONNECT, 64 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connect {
+    /// Lowest and highest protocol version the client speaks.
+    pub versions: (u8, u8),
+    /// Requests in progress that the client wants.
+    pub slots: u8,
+    /// Credits the client wants for its requests.
+    pub credits: u16,
+    /// Credits it grants for requests of the server.
+    pub reverse_credits: u16,
+    /// Largest packet it takes, in bytes.
+    pub mtu: u16,
+    /// Largest message it takes, in bytes.
+    pub message_bytes_max: u32,
+    /// The client's number of the session.
+    pub session: u32,
+    /// The tag that packets to the client must carry.
+    pub tag: u32,
+    /// Incarnation of the client's endpoint.
+    pub incarnation: u64,
+    /// Chosen anew for every session.
+    pub nonce: u64,
+    /// What the server's COOKIE said; zero at first.
+    pub cookie: CookieBytes,
+}
+
+/// Body of COOKIE, 24 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cookie {
+    /// The nonce of the CONNECT it answers.
+    pub nonce: u64,
+    /// To be sent back.
+    pub cookie: CookieBytes,
+}
+
+/// Body of ACCEPT, 40 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accept {
+    /// The nonce of the CONNECT it answers.
+    pub nonce: u64,
+    /// The version both speak.
+    pub version: u8,
+    /// Requests in progress, agreed.
+    pub slots: u8,
+    /// Credits for the client's requests, agreed.
+    pub credits: u16,
+    /// Credits for the server's requests, agreed.
+    pub reverse_credits: u16,
+    /// Largest packet, agreed.
+    pub mtu: u16,
+    /// Largest message, agreed.
+    pub message_bytes_max: u32,
+    /// The server's number of the session.
+    pub session: u32,
+    /// The tag that packets to the server must carry.
+    pub tag: u32,
+    /// Incarnation of the server's endpoint.
+    pub incarnation: u64,
+}
+
+/// Why a CONNECT was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RefuseReason {
+    /// No protocol version in common.
+    Version = 1,
+    /// The server's receive queue has no room for more credits.
+    NoCredits = 2,
+    /// The server has as many sessions as it allows.
+    TooManySessions = 3,
+    /// The packet size or another setting cannot be agreed on.
+    Settings = 4,
+    /// The server is shutting down.
+    ShuttingDown = 5,
+}
+
+/// Body of REFUSE, 16 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refuse {
+    /// The nonce of the CONNECT it answers.
+    pub nonce: u64,
+    /// Why.
+    pub reason: RefuseReason,
+}
+
+/// Body of PING, PONG and RESET, 16 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Presence {
+    /// Incarnation of the sender's endpoint.
+    pub incarnation: u64,
+    /// In a PING any number, which the PONG repeats; in a RESET the session and tag that are unknown.
+    pub token: u64,
+}
+
+/// Body of RELEASE, 32 bytes: for each slot, the sequence number up to which the client needs nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Release {
+    /// Sequence numbers by slot.
+    pub sequences: [u32; SLOTS_MAX],
+}
+
+/// Reads a fixed-size body field by field.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
+        let (bytes, rest) = self.0.split_first_chunk::<N>().ok_or(ParseError::Truncated)?;
+        self.0 = rest;
+        Ok(*bytes)
+    }
+
+    fn u8(&mut self) -> Result<u8, ParseError> {
+        self.take::<1>().map(|b| b[0])
+    }
+
+    fn u16(&mut self) -> Result<u16, ParseError> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, ParseError> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, ParseError> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    /// The padding must be zero and the body end here.
+    fn end(&self) -> Result<(), ParseError> {
+        if self.0.iter().all(|b| *b == 0) { Ok(()) } else { Err(ParseError::Malformed) }
+    }
+}
+
+/// A body that knows its size and its bytes.
+pub trait Body: Sized {
+    /// Its size on the wire.
+    const BYTES: usize;
+
+    /// Appends exactly [`Body::BYTES`] to `to`.
+    fn write(&self, to: &mut Vec<u8>);
+
+    /// Reads the fields; `body` has exactly [`Body::BYTES`].
+    #[doc(hidden)]
+    fn read(body: &[u8]) -> Result<Self, ParseError>;
+
+    /// Parses a body that must have exactly [`Body::BYTES`].
+    ///
+    /// # Errors
+    /// [`ParseError`] if it is not one that this library would send.
+    fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        if body.len() == Self::BYTES { Self::read(body) } else { Err(ParseError::Length) }
+    }
+}
+
+impl Body for Connect {
+    const BYTES: usize = 64;
+
+    fn write(&self, to: &mut Vec<u8>) {
+        let end = to.len() + Self::BYTES;
+        to.extend([self.versions.0, self.versions.1, self.slots, 0]);
+        to.extend(self.credits.to_le_bytes());
+        to.extend(self.reverse_credits.to_le_bytes());
+        to.extend(self.mtu.to_le_bytes());
+        to.extend([0; 2]);
+        to.extend(self.message_bytes_max.to_le_bytes());
+        to.extend(self.session.to_le_bytes());
+        to.extend(self.tag.to_le_bytes());
+        to.extend(self.incarnation.to_le_bytes());
+        to.extend(self.nonce.to_le_bytes());
+        to.extend(self.cookie);
+        to.resize(end, 0);
+    }
+
+    fn read(body: &[u8]) -> Result<Self, ParseError> {
+        let mut r = Reader(body);
+        let (low, high, slots, zero) = (r.u8()?, r.u8()?, r.u8()?, r.u8()?);
+        let (credits, reverse_credits, mtu, zeros) = (r.u16()?, r.u16()?, r.u16()?, r.u16()?);
+        let connect = Connect {
+            versions: (low, high),
+            slots,
+            credits,
+            reverse_credits,
+            mtu,
+            message_bytes_max: r.u32()?,
+            session: r.u32()?,
+            tag: r.u32()?,
+            incarnation: r.u64()?,
+            nonce: r.u64()?,
+            cookie: r.take()?,
+        };
+        r.end()?;
+        let in_range = low <= high && connect.session <= super::MASK_24 && connect.tag <= super::MASK_24;
+        if zero != 0 || zeros != 0 || !in_range { Err(ParseError::Malformed) } else { Ok(connect) }
+    }
+}
+
+impl Body for Cookie {
+    const BYTES: usize = 24;
+
+    fn write(&self, to: &mut Vec<u8>) {
+        to.extend(self.nonce.to_le_bytes());
+        to.extend(self.cookie);
+    }
+
+    fn read(body: &[u8]) -> Result<Self, ParseError> {
+        let mut r = Reader(body);
+        Ok(Cookie { nonce: r.u64()?, cookie: r.take()? })
+    }
+}
+
+impl Body for Accept {
+    const BYTES: usize = 40;
+
+    fn write(&self, to: &mut Vec<u8>) {
+        to.extend(self.nonce.to_le_bytes());
+        to.extend([self.version, self.slots]);
+        to.extend(self.credits.to_le_bytes());
+        to.extend(self.reverse_credits.to_le_bytes());
+        to.extend(self.mtu.to_le_bytes());
+        to.extend(self.message_bytes_max.to_le_bytes());
+        to.extend(self.session.to_le_bytes());
+        to.extend(self.tag.to_le_bytes());
+        to.extend([0; 4]);
+        to.extend(self.incarnation.to_le_bytes());
+    }
+
+    fn read(body: &[u8]) -> Result<Self, ParseError> {
+        let mut r = Reader(body);
+        let nonce = r.u64()?;
+        let (version, slots) = (r.u8()?, r.u8()?);
+        let (credits, reverse_credits, mtu) = (r.u16()?, r.u16()?, r.u16()?);
+        let (message_bytes_max, session, tag, zeros) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+        let incarnation = r.u64()?;
+        if zeros != 0 || session > super::MASK_24 || tag > super::MASK_24 {
+            return Err(ParseError::Malformed);
+        }
+        Ok(Accept { nonce, version, slots, credits, reverse_credits, mtu, message_bytes_max, session, tag, incarnation })
+    }
+}
+
+impl Body for Refuse {
+    const BYTES: usize = 16;
+
+    fn write(&self, to: &mut Vec<u8>) {
+        to.extend(self.nonce.to_le_bytes());
+        to.extend([self.reason as u8, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    fn read(body: &[u8]) -> Result<Self, ParseError> {
+        use RefuseReason::*;
+        let mut r = Reader(body);
+        let nonce = r.u64()?;
+        let code = r.u8()?;
+        r.end()?;
+        let reason = [Version, NoCredits, TooManySessions, Settings, ShuttingDown]
+            .into_iter()
+            .find(|reason| *reason as u8 == code)
+            .ok_or(ParseError::Malformed)?;
+        Ok(Refuse { nonce, reason })
+    }
+}
+
+impl Body for Presence {
+    const BYTES: usize = 16;
+
+    fn write(&self, to: &mut Vec<u8>) {
+        to.extend(self.incarnation.to_le_bytes());
+        to.extend(self.token.to_le_bytes());
+    }
+
+    fn read(body: &[u8]) -> Result<Self, ParseError> {
+        let mut r = Reader(body);
+        Ok(Presence { incarnation: r.u64()?, token: r.u64()? })
+    }
+}
+
+impl Body for Release {
+    const BYTES: usize = 4 * SLOTS_MAX;
+
+    fn write(&self, to: &mut Vec<u8>) {
+        for sequence in self.sequences {
+            to.extend(sequence.to_le_bytes());
+        }
+    }
+
+    fn read(body: &[u8]) -> Result<Self, ParseError> {
+        let mut r = Reader(body);
+        let mut sequences = [0; SLOTS_MAX];
+        for sequence in &mut sequences {
+            *sequence = r.u32()?;
+        }
+        Ok(Release { sequences })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip<B: Body + PartialEq + std::fmt::Debug>(body: B) {
+        let mut bytes = Vec::new();
+        body.write(&mut bytes);
+        assert_eq!(bytes.len(), B::BYTES);
+        assert_eq!(B::parse(&bytes), Ok(body));
+        assert_eq!(B::parse(&bytes[1..]).err(), Some(ParseError::Length));
+    }
+
+    #[test]
+    fn every_body_survives() {
+        let connect = Connect {
+            versions: (1, 3),
+            slots: 8,
+            credits: 32,
+            reverse_credits: 4,
+            mtu: 8224,
+            message_bytes_max: 8 << 20,
+            session: 0xfffffe,
+            tag: 77,
+            incarnation: u64::MAX,
+            nonce: 5,
+            cookie: [9; 16],
+        };
+        round_trip(connect);
+        round_trip(Cookie { nonce: 5, cookie: [3; 16] });
+        round_trip(Accept {
+            nonce: 5,
+            version: 1,
+            slots: 8,
+            credits: 32,
+            reverse_credits: 1,
+            mtu: 1470,
+            message_bytes_max: 1 << 30,
+            session: 3,
+            tag: 4,
+            incarnation: 6,
+        });
+        round_trip(Refuse { nonce: 5, reason: RefuseReason::NoCredits });
+        round_trip(Presence { incarnation: 1, token: 2 });
+        round_trip(Release { sequences: [1, 2, 3, 4, 5, 6, 7, u32::MAX] });
+        const { assert!(Accept::BYTES <= Connect::BYTES && Cookie::BYTES <= Connect::BYTES && Refuse::BYTES <= Connect::BYTES) };
+    }
+}

@@ -1,0 +1,320 @@
+//! The 16-byte header of every packet, and its two extensions. `docs/wire-protocol.md` is the specification.
+//!
+//! ```text
+//!  byte 0        1        2        3        4        5        6        7
+//!  ver|kind   flags    ------- aux (24) -------   --- destination session (24) ---
+//!  byte 8       9       10       11       12       13       14       15
+//!  ------------- request number (40) ------------   ------- session tag (24) ------
+//! ```
+//!
+//! `aux` is request type (8) and payload length (16) in REQUEST and RESPONSE, the packet number in CREDIT_RETURN and
+//! REQUEST_FOR_RESPONSE, and zero elsewhere. All numbers are little-endian. A MULTI extension (message bytes u32, packet number u32)
+//! follows in every packet of a message that takes more than one; then a DEADLINE extension (microseconds left u32, four zero bytes).
+
+/// Version of the protocol that this library speaks.
+pub const VERSION: u8 = 1;
+/// Bytes of the header without extensions.
+pub const HEADER_BYTES: usize = 16;
+/// Bytes of each extension.
+pub const EXTENSION_BYTES: usize = 8;
+/// Bytes of the header with both extensions: what a packet's data must leave free of the MTU.
+pub const HEADER_BYTES_MAX: usize = HEADER_BYTES + 2 * EXTENSION_BYTES;
+
+/// Sessions, tags and packet numbers have 24 bits.
+pub const MASK_24: u32 = (1 << 24) - 1;
+/// Request numbers have 40 bits.
+pub const MASK_40: u64 = (1 << 40) - 1;
+
+/// A MULTI extension follows.
+pub const FLAG_MULTI: u8 = 1;
+/// A DEADLINE extension follows.
+pub const FLAG_DEADLINE: u8 = 2;
+const STATUS_SHIFT: u8 = 2;
+
+/// What a packet is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Data of a request.
+    Request = 0,
+    /// Server to client: a request packet that is not the last has arrived, its credit returns.
+    CreditReturn = 1,
+    /// Client to server: send this packet of the response.
+    RequestForResponse = 2,
+    /// Data of a response.
+    Response = 3,
+    /// Opens a session.
+    Connect = 4,
+    /// Asks who wants to open a session to prove its address.
+    Cookie = 5,
+    /// The session is open.
+    Accept = 6,
+    /// The session was not opened.
+    Refuse = 7,
+    /// Ends a session.
+    Close = 8,
+    /// It has ended.
+    CloseAck = 9,
+    /// Are you there?
+    Ping = 10,
+    /// Yes.
+    Pong = 11,
+    /// No such session here.
+    Reset = 12,
+    /// The client needs nothing more of these requests.
+    Release = 13,
+}
+
+impl Kind {
+    fn from_bits(bits: u8) -> Option<Kind> {
+        use Kind::*;
+        const ALL: [Kind; 14] = [
+            Request,
+            CreditReturn,
+            RequestForResponse,
+            Response,
+            Connect,
+            Cookie,
+            Accept,
+            Refuse,
+            Close,
+            CloseAck,
+            Ping,
+            Pong,
+            Reset,
+            Release,
+        ];
+        ALL.get(bits as usize).copied()
+    }
+}
+
+/// How a request ended at the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Status {
+    /// The handler responded.
+    Ok = 0,
+    /// Nothing ran: the worker queue was full.
+    Busy = 1,
+    /// Nothing ran: no handler has this request type.
+    NoHandler = 2,
+    /// The handler ended without a response, or panicked.
+    HandlerFailed = 3,
+    /// Nothing ran: the deadline had passed.
+    Expired = 4,
+    /// The response exceeds what the session allows.
+    ResponseTooLarge = 5,
+}
+
+impl Status {
+    fn from_bits(bits: u8) -> Option<Status> {
+        use Status::*;
+        [Ok, Busy, NoHandler, HandlerFailed, Expired, ResponseTooLarge].get(bits as usize).copied()
+    }
+}
+
+/// Why a packet is not one of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// Fewer bytes than a header and its extensions.
+    #[error("the packet is shorter than its header")]
+    Truncated,
+    /// Another protocol version.
+    #[error("the packet is of protocol version {0}")]
+    Version(u8),
+    /// An unknown kind, flag or status, or a field that must be zero and is not.
+    #[error("the packet's header is malformed")]
+    Malformed,
+    /// The payload length disagrees with the packet's.
+    #[error("the payload's length disagrees with the packet's")]
+    Length,
+}
+
+/// A parsed header with its extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the packet is.
+    pub kind: Kind,
+    /// Status, in a response.
+    pub status: Status,
+    /// Request type and payload length, or packet number; see the [module](self).
+    pub aux: u32,
+    /// Session at the receiver, 24 bits.
+    pub session: u32,
+    /// Request number, 40 bits.
+    pub request: u64,
+    /// Proof that the sender knows the session, 24 bits.
+    pub tag: u32,
+    /// Message bytes and packet number of a message of several packets.
+    pub multi: Option<Multi>,
+    /// Microseconds until the caller gives up.
+    pub deadline_us: Option<u32>,
+}
+
+/// The MULTI extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Multi {
+    /// Bytes of the whole message.
+    pub message_bytes: u32,
+    /// Which packet of it this is, from 0.
+    pub packet: u32,
+}
+
+impl Header {
+    /// A header without extensions, status [`Status::Ok`].
+    #[inline]
+    pub fn new(kind: Kind, aux: u32, session: u32, request: u64, tag: u32) -> Header {
+        Header { kind, status: Status::Ok, aux, session, request, tag, multi: None, deadline_us: None }
+    }
+
+    /// `aux` of a data packet.
+    #[inline]
+    pub fn data_aux(req_type: u8, payload_len: usize) -> u32 {
+        debug_assert!(payload_len <= u16::MAX as usize);
+        req_type as u32 | (payload_len as u32) << 8
+    }
+
+    /// Request type, of a data packet.
+    #[inline]
+    pub fn req_type(&self) -> u8 {
+        self.aux as u8
+    }
+
+    /// Payload bytes in this packet, of a data packet.
+    #[inline]
+    pub fn payload_len(&self) -> usize {
+        (self.aux >> 8) as usize
+    }
+
+    /// Bytes of header and extensions.
+    #[inline]
+    pub fn wire_len(&self) -> usize {
+        HEADER_BYTES + EXTENSION_BYTES * (self.multi.is_some() as usize + self.deadline_us.is_some() as usize)
+    }
+
+    /// Writes header and extensions; gives the bytes used.
+    #[inline]
+    pub fn write(&self, to: &mut [u8; HEADER_BYTES_MAX]) -> usize {
+        let mut flags = (self.status as u8) << STATUS_SHIFT;
+        let mut len = HEADER_BYTES;
+        if let Some(multi) = self.multi {
+            flags |= FLAG_MULTI;
+            to[len..len + 4].copy_from_slice(&multi.message_bytes.to_le_bytes());
+            to[len + 4..len + 8].copy_from_slice(&multi.packet.to_le_bytes());
+            len += EXTENSION_BYTES;
+        }
+        if let Some(us) = self.deadline_us {
+            flags |= FLAG_DEADLINE;
+            to[len..len + 8].copy_from_slice(&(us as u64).to_le_bytes());
+            len += EXTENSION_BYTES;
+        }
+        let first = (self.kind as u64 | (VERSION as u64) << 4)
+            | (flags as u64) << 8
+            | ((self.aux & MASK_24) as u64) << 16
+            | ((self.session & MASK_24) as u64) << 40;
+        let second = (self.request & MASK_40) | ((self.tag & MASK_24) as u64) << 40;
+        to[..8].copy_from_slice(&first.to_le_bytes());
+        to[8..16].copy_from_slice(&second.to_le_bytes());
+        len
+    }
+
+    /// Parses the start of a packet of `packet_len` bytes, of which `head` holds the first (at least [`HEADER_BYTES_MAX`], or all).
+    ///
+    /// # Errors
+    /// [`ParseError`] for anything that this library would not have sent. Total: no input panics.
+    #[inline]
+    pub fn parse(head: &[u8], packet_len: usize) -> Result<Header, ParseError> {
+        let Some((base, rest)) = head.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(ParseError::Truncated);
+        };
+        let first = u64::from_le_bytes([base[0], base[1], base[2], base[3], base[4], base[5], base[6], base[7]]);
+        let second = u64::from_le_bytes([base[8], base[9], base[10], base[11], base[12], base[13], base[14], base[15]]);
+        if base[0] >> 4 != VERSION {
+            return Err(ParseError::Version(base[0] >> 4));
+        }
+        let flags = base[1];
+        let kind = Kind::from_bits(base[0] & 0xf).ok_or(ParseError::Malformed)?;
+        let status = Status::from_bits(flags >> STATUS_SHIFT).ok_or(ParseError::Malformed)?;
+        let mut header = Header {
+            kind,
+            status,
+            aux: (first >> 16) as u32 & MASK_24,
+            session: (first >> 40) as u32,
+            request: second & MASK_40,
+            tag: (second >> 40) as u32,
+            multi: None,
+            deadline_us: None,
+        };
+        if flags & (FLAG_MULTI | FLAG_DEADLINE) != 0 {
+            header.parse_extensions(flags, rest)?;
+        }
+        let is_data = matches!(kind, Kind::Request | Kind::Response);
+        if is_data && header.wire_len() + header.payload_len() != packet_len {
+            return Err(ParseError::Length);
+        }
+        if kind != Kind::Response && status != Status::Ok || !is_data && header.multi.is_some() {
+            return Err(ParseError::Malformed);
+        }
+        Ok(header)
+    }
+
+    fn parse_extensions(&mut self, flags: u8, mut rest: &[u8]) -> Result<(), ParseError> {
+        if flags & FLAG_MULTI != 0 {
+            let (bytes, after) = rest.split_first_chunk::<8>().ok_or(ParseError::Truncated)?;
+            let word = u64::from_le_bytes(*bytes);
+            self.multi = Some(Multi { message_bytes: word as u32, packet: (word >> 32) as u32 });
+            rest = after;
+        }
+        if flags & FLAG_DEADLINE != 0 {
+            let (bytes, _) = rest.split_first_chunk::<8>().ok_or(ParseError::Truncated)?;
+            let word = u64::from_le_bytes(*bytes);
+            if self.kind != Kind::Request || word >> 32 != 0 {
+                return Err(ParseError::Malformed);
+            }
+            self.deadline_us = Some(word as u32);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(header: Header, payload: usize) -> Result<Header, ParseError> {
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        let len = header.write(&mut bytes);
+        assert_eq!(len, header.wire_len());
+        Header::parse(&bytes[..len], len + payload)
+    }
+
+    #[test]
+    fn every_field_survives() {
+        let aux = Header::data_aux(200, 1400);
+        let mut header = Header::new(Kind::Request, aux, 0xabcdef, MASK_40 - 5, 0x123456);
+        assert_eq!(round_trip(header, 1400), Ok(header));
+        assert_eq!((header.req_type(), header.payload_len()), (200, 1400));
+        header.deadline_us = Some(u32::MAX);
+        assert_eq!(round_trip(header, 1400), Ok(header));
+        header.multi = Some(Multi { message_bytes: 8 << 20, packet: 4095 });
+        assert_eq!(round_trip(header, 1400), Ok(header));
+        let mut response = Header::new(Kind::Response, 0, 1, 2, 3);
+        response.status = Status::ResponseTooLarge;
+        assert_eq!(round_trip(response, 0), Ok(response));
+    }
+
+    #[test]
+    fn what_we_never_send_is_refused() {
+        let header = Header::new(Kind::Request, Header::data_aux(1, 10), 1, 2, 3);
+        assert_eq!(round_trip(header, 9), Err(ParseError::Length));
+        let mut status = Header::new(Kind::Ping, 0, 1, 2, 3);
+        status.status = Status::Busy;
+        assert_eq!(round_trip(status, 0), Err(ParseError::Malformed));
+        assert_eq!(Header::parse(&[0x10; 15], 15), Err(ParseError::Truncated));
+        assert_eq!(Header::parse(&[0x20; 16], 16), Err(ParseError::Version(2)));
+        assert_eq!(Header::parse(&[0x1e; 16], 16), Err(ParseError::Malformed));
+        let mut flags = [0u8; 16];
+        (flags[0], flags[1]) = (0x10, FLAG_MULTI);
+        assert_eq!(Header::parse(&flags, 16), Err(ParseError::Truncated));
+    }
+}

@@ -1,0 +1,8 @@
+//! Packet formats: the [header] of every packet, and the bodies of [control] packets.
+//!
+//! Parsing is total: any bytes give a value or an error, and never change anything.
+
+pub mod control;
+pub mod header;
+
+pub use header::{HEADER_BYTES, HEADER_BYTES_MAX, Header, Kind, MASK_24, Multi, ParseError, Status};
