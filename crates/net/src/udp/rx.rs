@@ -65,7 +65,7 @@ enum Turn {
 }
 
 /// Polls of the connected socket for one of the main socket, less one.
-const DIRECT_TURNS: u8 = 3;
+const DIRECT_TURNS: u8 = 7;
 /// Most polls that the main socket is given to come out first.
 const DRAIN_TURNS: u16 = 4096;
 
@@ -105,6 +105,12 @@ impl Rx {
             link.counters.rx_packets += self.packets.len() as u64;
             link.counters.rx_bytes += self.packets.iter().map(|p| u64::from(p.len)).sum::<u64>();
         }
+        self.packets.len()
+    }
+
+    /// Packets of the burst.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
         self.packets.len()
     }
 
@@ -205,6 +211,13 @@ impl Rx {
             }
         }
         true
+    }
+
+    /// Forgets a route that was given up, of which packets may be left.
+    pub(super) fn on_release(&mut self, route: Route) {
+        for source in self.routes.iter_mut().filter(|source| **source == Some(route)) {
+            *source = None;
+        }
     }
 
     /// After a sleep: something may be in either socket.

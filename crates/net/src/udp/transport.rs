@@ -113,6 +113,7 @@ impl Transport for UdpTransport {
         self.link.routes.release(route);
         if self.link.routes.get(route).is_none() {
             self.link.direct.on_release(route);
+            self.rx.on_release(route);
         }
     }
 

@@ -170,3 +170,23 @@ fn packets_keep_their_order_when_the_socket_is_connected() {
     }
     assert!(b.link.direct.socket_to(to_a).is_some());
 }
+
+#[test]
+fn trains_pass_the_connected_sockets() {
+    let (mut a, mut b) = (loopback(), loopback());
+    let (to_b, to_a) = (a.resolve(&b.local_addr()).unwrap(), b.resolve(&a.local_addr()).unwrap());
+    ping_pong(&mut a, to_b, &mut b, to_a);
+    let payloads: Vec<Vec<u8>> = (0..300usize).map(|i| vec![i as u8; 1 + i * 31 % a.mtu()]).collect();
+    let packets: Vec<_> = payloads.iter().map(|p| TxPacket { route: to_b, header: &[], payload: p }).collect();
+    a.tx_burst(&packets);
+    a.tx_flush();
+    let mut received = Vec::new();
+    while received.len() < packets.len() {
+        let (first, route) = receive(&mut b);
+        assert_eq!(route, Some(to_a));
+        received.push(first);
+        let rest = b.rx.len();
+        received.extend((1..rest).map(|i| b.rx_packet(i).bytes().unwrap().to_vec()));
+    }
+    assert_eq!(received, payloads);
+}
