@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::addr::{Addr, ShmName};
 use crate::clock::Clock;
 use crate::error::NetError;
+use crate::shm::backing;
 use crate::shm::burst::Senders;
 use crate::shm::config::ShmConfig;
 use crate::shm::file::{self, ANONYMOUS_PREFIX, OwnFile};
@@ -53,6 +54,10 @@ impl ShmTransport {
         };
         file::sweep_anonymous(&config.directory);
         let unnamed = OwnFile::unnamed(&config.directory, layout.file_bytes as u64)?;
+        backing::reserve(&unnamed, 0, layout.fixed_bytes()).map_err(|source| {
+            let doing = format!("reserve {} bytes in {}", layout.fixed_bytes(), config.directory.display());
+            NetError::Io { doing, source }
+        })?;
         let map = Mapping::of_file(&unnamed, layout.file_bytes)
             .map_err(|source| NetError::Io { doing: format!("map the region of {name:?}"), source })?;
         let region = Region::new(Arc::new(map), layout);

@@ -115,6 +115,11 @@ impl Layout {
     pub(crate) fn hot_bytes(&self) -> usize {
         self.slots
     }
+
+    /// Bytes at the start that are always present: all but the bulk buffers.
+    pub(crate) fn fixed_bytes(&self) -> usize {
+        self.buffers
+    }
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ impl Mapping {
         Ok(Mapping { start, len })
     }
 
-    /// Makes the first `len` bytes present, so that no packet pays for a page fault. Only a hint: old kernels cannot.
+    /// Maps the pages of the first `len` bytes, so that no packet pays for a page fault. Only a hint: old kernels cannot.
     pub(crate) fn populate(&self, len: usize) {
         // SAFETY: the range is within the mapping; populating changes no content.
         unsafe { libc::madvise(self.start.as_ptr().cast(), len.min(self.len), libc::MADV_POPULATE_WRITE) };

@@ -29,6 +29,7 @@
 //!
 //! Start reading at [`ShmTransport`], then `sender.rs` and `receiver.rs`.
 
+mod backing;
 mod bulk;
 mod burst;
 mod bytes;

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use crate::addr::{Addr, ShmName};
 use crate::error::NetError;
+use crate::shm::backing::BulkBacking;
 use crate::shm::file;
 use crate::shm::layout::header;
 use crate::shm::lock::{self, OWNER_BYTE};
@@ -21,7 +22,7 @@ use crate::transport::Route;
 pub(crate) struct Peer {
     pub(crate) sender: Sender,
     /// Holds the lock of the slot.
-    file: File,
+    file: Arc<File>,
     name: ShmName,
     nonce: u64,
     /// Uses of its route.
@@ -61,7 +62,9 @@ impl Peer {
             limit: layout.sizes.senders_max as usize,
         })?;
         let nonce = region.nonce();
-        Ok(Peer { sender: Sender::new(region, slot, own), file, name: name.clone(), nonce, users: 1, is_dead: false })
+        let file = Arc::new(file);
+        let sender = Sender::new(region, BulkBacking::of_file(file.clone()), slot, own);
+        Ok(Peer { sender, file, name: name.clone(), nonce, users: 1, is_dead: false })
     }
 
     /// Asks the system whether the endpoint lives, unless it is known to be dead.

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::shm::backing::BulkBacking;
 use crate::shm::bulk;
 use crate::shm::burst::Senders;
 use crate::shm::cell::NO_BULK;
@@ -49,7 +50,7 @@ impl Queue {
 
     fn sender(&self, slot: u16, name: &str) -> Sender {
         self.alive.0.borrow_mut().insert(slot);
-        Sender::new(self.region.clone(), slot, &identity(name))
+        Sender::new(self.region.clone(), BulkBacking::private(), slot, &identity(name))
     }
 
     fn kill(&self, slot: u16) {

@@ -287,7 +287,7 @@ impl Region {
         unsafe { self.start.add(offset).cast().as_ref() }
     }
 
-    /// Makes the header and the cells present in memory.
+    /// Maps the pages of the header and the cells.
     pub(crate) fn populate(&self) {
         self.map.populate(self.layout.hot_bytes());
     }

@@ -3,6 +3,7 @@
 //! A burst takes its tickets with one compare-and-swap, then fills and publishes one cell after the other with plain stores.
 //! What it is about to do stands in the sender's slot ([`Intent`]), so that if it dies the receiver can tell.
 
+use crate::shm::backing::BulkBacking;
 use crate::shm::bulk;
 use crate::shm::cell::{NO_BULK, Origin, Published, seq_of};
 use crate::shm::futex;
@@ -29,6 +30,7 @@ pub(crate) struct Sender {
     /// The receiver's head as last read: it only grows, so an old value only makes the queue look fuller.
     head_seen: u64,
     senders_fence: bool,
+    backing: BulkBacking,
 }
 
 /// Tickets that were taken.
@@ -40,11 +42,11 @@ pub(crate) struct Reserved {
 
 impl Sender {
     /// Enters a slot whose lock the caller holds.
-    pub(crate) fn new(region: Region, slot: u16, identity: &Identity) -> Self {
+    pub(crate) fn new(region: Region, backing: BulkBacking, slot: u16, identity: &Identity) -> Self {
         let generation = region.enter_slot(slot, identity);
         let head_seen = region.head().load(Ordering::Acquire);
         let senders_fence = region.senders_fence() || !futex::kernel_fences();
-        Sender { region, slot, generation, head_seen, senders_fence }
+        Sender { region, slot, generation, head_seen, senders_fence, backing }
     }
 
     pub(crate) fn region(&self) -> &Region {
@@ -136,11 +138,15 @@ impl Sender {
     /// Claims a bulk buffer, or asks the receiver to look for those of dead senders.
     #[inline]
     pub(crate) fn claim(&mut self) -> Option<u32> {
-        let claimed = bulk::claim(&self.region, bulk::tag(self.slot, self.generation));
-        if claimed.is_none() {
+        let Some(buffer) = bulk::claim(&self.region, bulk::tag(self.slot, self.generation)) else {
             self.region.bulk_pressure().store(1, Ordering::Relaxed);
+            return None;
+        };
+        if !self.backing.ensure(self.region.layout(), buffer) {
+            bulk::free(&self.region, buffer);
+            return None;
         }
-        claimed
+        Some(buffer)
     }
 
     /// Takes up to `wanted` tickets, at least one; `None` if the queue is full.

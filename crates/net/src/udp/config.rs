@@ -38,6 +38,16 @@ pub enum Coalesce {
     Off,
 }
 
+/// Whether a peer that gets all packets gets a socket of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Connect {
+    /// After some hundred sends in a row to one peer: each further one is about 0.3 us cheaper.
+    #[default]
+    Auto,
+    /// One socket for all.
+    Off,
+}
+
 /// What [`UdpTransport::bind`](super::UdpTransport::bind) needs to know. Make one with [`UdpConfig::new`] and change fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -53,6 +63,8 @@ pub struct UdpConfig {
     pub gro: Offload,
     /// Several packets in one datagram.
     pub coalesce: Coalesce,
+    /// A second socket, connected to the only peer in use.
+    pub connect: Connect,
     /// Receive buffer of the socket to ask for, in bytes. Beyond `net.core.rmem_max` only a process with `CAP_NET_ADMIN` gets
     /// it; others get the maximum, and fewer packets in [`Transport::rx_queue_len`](crate::Transport::rx_queue_len). To get
     /// more, raise it: `sysctl -w net.core.rmem_max=67108864`.
@@ -75,6 +87,7 @@ impl UdpConfig {
             gso: Offload::Auto,
             gro: Offload::Auto,
             coalesce: Coalesce::Fill,
+            connect: Connect::Auto,
             recv_buffer_bytes: 64 << 20,
             send_buffer_bytes: 4 << 20,
             rx_queue_len: None,

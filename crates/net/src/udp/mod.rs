@@ -7,12 +7,16 @@
 //! - datagrams to one destination leave in one system call and pass the kernel as one (`UDP_SEGMENT`);
 //! - datagrams of one sender are received in one system call (`UDP_GRO`).
 //!
+//! And a transport that sends to one peer alone gets a second socket, connected to it, which spares the kernel a look-up per
+//! send ([`Connect`]).
+//!
 //! | File | What it holds |
 //! |---|---|
 //! | `frame` | the format of a datagram |
 //! | `train`, `tx` | packing packets into trains of datagrams; sending them |
 //! | `rx` | receiving, and splitting into packets |
 //! | `routes` | peers: destination by route, route by source |
+//! | `direct` | the socket for a single peer |
 //! | `open`, `socket`, `control`, `sockaddr`, `wake` | system calls behind safe functions |
 //! | [`raw`] | what the bare system calls can do: the floor that benchmarks compare with |
 //!
@@ -35,6 +39,7 @@
 
 mod config;
 mod control;
+mod direct;
 mod frame;
 mod open;
 pub mod raw;
@@ -47,11 +52,12 @@ mod transport;
 mod tx;
 mod wake;
 
-pub use config::{Coalesce, Offload, UdpConfig};
+pub use config::{Coalesce, Connect, Offload, UdpConfig};
 pub use transport::UdpTransport;
 
-use crate::transport::TransportCounters;
+use crate::transport::{Route, TransportCounters};
 
+use direct::Direct;
 use routes::Routes;
 use socket::Socket;
 
@@ -60,7 +66,10 @@ const ERRORS_MAX: usize = 64;
 
 /// What sending and receiving share.
 struct Link {
+    /// The socket that everyone reaches.
     socket: Socket,
+    /// The one for a single peer.
+    direct: Direct,
     routes: Routes,
     counters: TransportCounters,
 }
@@ -70,11 +79,20 @@ impl Link {
     #[cold]
     fn take_errors(&mut self) -> usize {
         for taken in 0..ERRORS_MAX {
-            let Some(error) = self.socket.take_error() else { return taken };
+            let error = self.socket.take_error().or_else(|| self.direct.socket().and_then(Socket::take_error));
+            let Some(error) = error else { return taken };
             if let (true, Some(to)) = (error.refused, error.to) {
                 self.routes.on_refused(to);
             }
         }
         ERRORS_MAX
+    }
+
+    /// Gives the connected socket to the peer at `route`.
+    #[cold]
+    fn connect(&mut self, route: Route) {
+        if let Some(peer) = self.routes.get(route) {
+            self.direct.connect(&self.socket, route, peer.addr);
+        }
     }
 }

@@ -30,32 +30,36 @@ pub(super) fn open(config: &UdpConfig) -> Result<Opened, NetError> {
         let doing = format!("{doing} for {addr}");
         move |source| NetError::Io { doing, source }
     };
-    let domain = Domain::for_address(config.addr);
-    // socket2 opens every socket with O_CLOEXEC.
-    let inner = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(failed("opening a socket"))?;
-    inner.set_nonblocking(true).map_err(failed("making the socket non-blocking"))?;
-    if config.addr.is_ipv6() {
-        inner.set_only_v6(true).map_err(failed("setting IPV6_V6ONLY"))?;
-    }
+    let inner = configure(config).map_err(failed("opening a socket"))?;
     inner.bind(&config.addr.into()).map_err(|source| bind_error(&addr, source))?;
     let local = inner.local_addr().map_err(failed("reading the local address"))?;
     let Some(local) = local.as_socket() else {
         return Err(failed("reading the local address")(io::ErrorKind::InvalidData.into()));
     };
 
-    ask_buffer(&inner, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.recv_buffer_bytes)
-        .map_err(failed("sizing the buffers"))?;
-    ask_buffer(&inner, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.send_buffer_bytes)
-        .map_err(failed("sizing the buffers"))?;
     let recv_buffer_bytes = inner.recv_buffer_size().map_err(failed("reading the buffer's size"))?;
-    report_errors(&inner, domain).map_err(failed("asking for reports of errors"))?;
-    set(&inner, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).map_err(failed("asking for the count of drops"))?;
-    if config.gro == Offload::Auto {
-        // A kernel without receive offload delivers datagrams one by one, which is as right and only slower.
-        let _ = set(&inner, libc::SOL_UDP, libc::UDP_GRO, 1);
-    }
     let gso = if config.gso == Offload::Auto && knows_segmentation(&inner) { Offload::Auto } else { Offload::Off };
     Ok(Opened { socket: Socket::new(inner), local, recv_buffer_bytes, gso })
+}
+
+/// Opens a socket and sets its options, all but the address.
+pub(super) fn configure(config: &UdpConfig) -> io::Result<socket2::Socket> {
+    let domain = Domain::for_address(config.addr);
+    // socket2 opens every socket with O_CLOEXEC.
+    let socket = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(true)?;
+    }
+    ask_buffer(&socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.recv_buffer_bytes)?;
+    ask_buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.send_buffer_bytes)?;
+    report_errors(&socket, domain)?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
+    if config.gro == Offload::Auto {
+        // A kernel without receive offload delivers datagrams one by one, which is as right and only slower.
+        let _ = set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+    }
+    Ok(socket)
 }
 
 /// Says why an address could not be bound.

@@ -193,10 +193,10 @@ pub fn send(socket: &UdpSocket, to: SocketAddr, method: Method, size: usize, dur
     while start.elapsed() < duration {
         for _ in 0..CALLS_PER_CHECK {
             let taken = match method {
-                Method::Plain => raw.send_to(&bytes, &addr).map(|()| 1),
-                Method::Batched(_) => raw.send_each(&datagrams, &addr),
+                Method::Plain => raw.send_to(&bytes, Some(&addr)).map(|()| 1),
+                Method::Batched(_) => raw.send_each(&datagrams, Some(&addr)),
                 Method::Offload(_) => {
-                    raw.send_slices(&[io::IoSlice::new(&bytes)], &addr, Some(size as u16)).map(|()| per_call)
+                    raw.send_slices(&[io::IoSlice::new(&bytes)], Some(&addr), Some(size as u16)).map(|()| per_call)
                 }
             };
             sent += ready(taken)?.unwrap_or(0) as u64;
@@ -276,7 +276,7 @@ fn two_sockets() -> io::Result<(UdpSocket, UdpSocket, SocketAddr)> {
 fn say_goodbye(socket: &UdpSocket, to: SocketAddr) -> io::Result<()> {
     let raw = Socket::new(socket.try_clone()?.into());
     for _ in 0..GOODBYES {
-        match ready(raw.send_to(&[], &SockAddr::from(to))) {
+        match ready(raw.send_to(&[], Some(&SockAddr::from(to)))) {
             // The other half has heard it and closed its socket.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(()),
             result => result?,

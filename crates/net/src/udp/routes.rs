@@ -17,7 +17,7 @@ const CACHE_LEN: usize = 256;
 pub(super) struct Peer {
     /// The address, ready for the kernel.
     pub(super) raw: SockAddr,
-    addr: SocketAddr,
+    pub(super) addr: SocketAddr,
     /// Users of the route; none means that its number is free.
     users: u32,
     /// The peer's host said that nobody listens at the port, and nothing came from there since.

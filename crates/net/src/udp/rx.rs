@@ -9,7 +9,7 @@ use crate::transport::{RX_BURST, Route, RxPacket};
 
 use super::Link;
 use super::frame::{self, Next};
-use super::socket::Arrival;
+use super::socket::{Arrival, Queue};
 
 /// Bytes of a receive buffer: the kernel joins datagrams up to 64 KiB.
 const BUFFER_BYTES: usize = 65_536;
@@ -27,9 +27,7 @@ pub(super) struct Rx {
     /// Packets of the current burst.
     packets: ArrayVec<Packet, RX_BURST>,
     packet_bytes_max: usize,
-    mode: Mode,
-    /// The last count of drops that the kernel told.
-    drops: u32,
+    turn: Turn,
 }
 
 /// A place in the arrivals; offsets are into all buffers together.
@@ -50,14 +48,28 @@ struct Packet {
     arrival: u8,
 }
 
-/// How many arrivals the next system call asks for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    /// One: the queue was empty a moment ago, and asking for a second would delay the first.
-    One,
-    /// Several: there was something just now, so there may be more.
-    Several,
+/// A socket of the transport.
+#[derive(Clone, Copy)]
+enum Which {
+    Main,
+    Direct,
 }
+
+/// Which socket is polled next, where a second one is connected to a peer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// The main one, this many times or until it is empty: what came before the connection shall come out before the rest.
+    Drain(u16),
+    /// The main one, and if it is empty then the connected one.
+    Main,
+    /// The connected one, and so many times more.
+    Direct(u8),
+}
+
+/// Polls of the connected socket for one of the main socket, less one.
+const DIRECT_TURNS: u8 = 3;
+/// Most polls that the main socket is given to come out first.
+const DRAIN_TURNS: u16 = 4096;
 
 impl Rx {
     pub(super) fn new(packet_bytes_max: usize) -> Self {
@@ -71,8 +83,7 @@ impl Rx {
             at: Cursor::default(),
             packets: ArrayVec::new(),
             packet_bytes_max,
-            mode: Mode::One,
-            drops: 0,
+            turn: Turn::Main,
         }
     }
 
@@ -112,44 +123,92 @@ impl Rx {
         self.arrivals[self.packets[i].arrival as usize].from
     }
 
-    /// One system call; whether anything arrived.
+    /// Polls the socket whose turn it is; whether anything arrived.
     fn fill(&mut self, link: &mut Link) -> bool {
-        self.arrivals.clear();
-        self.at = Cursor::default();
-        let result = match self.mode {
-            Mode::One => link.socket.receive(&mut self.buffers[..BUFFER_BYTES]).map(|arrival| self.arrivals.push(arrival)),
-            Mode::Several => {
-                let mut buffers = self.buffers.chunks_exact_mut(BUFFER_BYTES);
-                let buffers = std::array::from_fn(|_| buffers.next().unwrap_or_default());
-                link.socket.receive_many::<ARRIVALS_MAX>(buffers, &mut self.arrivals)
-            }
-        };
-        match result {
-            Ok(()) => {
-                self.mode = Mode::Several;
-                self.note_arrivals(link);
+        if link.direct.socket().is_none() {
+            // Before the poll, because a socket that is busy all the time is never found empty.
+            self.connect_due(link);
+        }
+        let main_first = match self.turn {
+            _ if link.direct.socket().is_none() => true,
+            Turn::Drain(0) | Turn::Main => {
+                self.turn = Turn::Direct(DIRECT_TURNS);
                 true
             }
-            Err(error) => {
-                self.mode = Mode::One;
-                if error.kind() != io::ErrorKind::WouldBlock {
-                    link.take_errors();
-                }
+            Turn::Drain(more) => {
+                self.turn = Turn::Drain(more - 1);
+                true
+            }
+            Turn::Direct(more) => {
+                self.turn = more.checked_sub(1).map_or(Turn::Main, Turn::Direct);
                 false
             }
+        };
+        if main_first && self.poll(link, Which::Main) {
+            return true;
+        }
+        if let Turn::Drain(_) = self.turn {
+            self.turn = Turn::Direct(DIRECT_TURNS);
+        }
+        if self.poll(link, Which::Direct) {
+            return true;
+        }
+        // The connected socket was just found empty: the moment to give it to another peer.
+        self.connect_due(link);
+        false
+    }
+
+    /// Gives the connected socket to a peer that has earned it.
+    fn connect_due(&mut self, link: &mut Link) {
+        if let Some(route) = link.direct.due() {
+            link.connect(route);
+            self.turn = Turn::Drain(DRAIN_TURNS);
         }
     }
 
-    /// Finds the senders' routes and counts what the kernel dropped.
-    fn note_arrivals(&mut self, link: &mut Link) {
+    /// One system call; whether anything arrived.
+    fn poll(&mut self, link: &mut Link, which: Which) -> bool {
+        self.arrivals.clear();
+        self.at = Cursor::default();
+        let socket = match which {
+            Which::Main => &mut link.socket,
+            Which::Direct => match link.direct.socket_mut() {
+                Some(socket) => socket,
+                None => return false,
+            },
+        };
+        let result = match socket.queue {
+            Queue::Empty => socket.receive(&mut self.buffers[..BUFFER_BYTES]).map(|arrival| self.arrivals.push(arrival)),
+            Queue::Busy => {
+                let mut buffers = self.buffers.chunks_exact_mut(BUFFER_BYTES);
+                let buffers = std::array::from_fn(|_| buffers.next().unwrap_or_default());
+                socket.receive_many::<ARRIVALS_MAX>(buffers, &mut self.arrivals)
+            }
+        };
+        if let Err(error) = result {
+            socket.queue = Queue::Empty;
+            if error.kind() != io::ErrorKind::WouldBlock {
+                link.take_errors();
+            }
+            return false;
+        }
+        socket.queue = Queue::Busy;
         for (arrival, route) in self.arrivals.iter().zip(&mut self.routes) {
             *route = arrival.from.and_then(|from| link.routes.of_source(from));
             if let Some(drops) = arrival.drops {
-                link.counters.rx_dropped_kernel += u64::from(drops.wrapping_sub(self.drops));
-                self.drops = drops;
+                link.counters.rx_dropped_kernel += u64::from(drops.wrapping_sub(socket.drops));
+                socket.drops = drops;
             }
         }
         self.begin_arrival();
+        true
+    }
+
+    /// After a sleep: something may be in either socket.
+    pub(super) fn on_wake(&mut self) {
+        if let Turn::Direct(_) = self.turn {
+            self.turn = Turn::Main;
+        }
     }
 
     /// Splits arrivals into packets until the burst is full or none is left.

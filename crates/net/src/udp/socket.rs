@@ -10,9 +10,22 @@ use super::control::{self, Control};
 use super::sockaddr::SockAddr;
 use super::train::TRAIN_DATAGRAMS_MAX;
 
-/// A non-blocking, unconnected UDP socket.
+/// A non-blocking UDP socket.
 pub(super) struct Socket {
     inner: socket2::Socket,
+    /// Whether the last look found something.
+    pub(super) queue: Queue,
+    /// The last count of drops that the kernel told.
+    pub(super) drops: u32,
+}
+
+/// What the next look into a socket's queue may find.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// It was empty a moment ago: asking for a second arrival would delay the first.
+    Empty,
+    /// There was something just now, so there may be more.
+    Busy,
 }
 
 /// A datagram that was received, or several of one size from one sender that the kernel joined.
@@ -41,23 +54,28 @@ pub(super) struct SendError {
 impl Socket {
     /// Wraps a socket whose options are set.
     pub(super) fn new(inner: socket2::Socket) -> Self {
-        Socket { inner }
+        Socket { inner, queue: Queue::Empty, drops: 0 }
+    }
+
+    pub(super) fn inner(&self) -> &socket2::Socket {
+        &self.inner
     }
 
     pub(super) fn fd(&self) -> RawFd {
         self.inner.as_raw_fd()
     }
 
-    /// Sends one datagram: the least work there is.
+    /// Sends one datagram: the least work there is. Without `to`, here and below, it goes to the peer of a connected socket.
     #[inline]
-    pub(super) fn send_to(&self, bytes: &[u8], to: &SockAddr) -> io::Result<()> {
+    pub(super) fn send_to(&self, bytes: &[u8], to: Option<&SockAddr>) -> io::Result<()> {
+        let (name, name_len) = to.map_or((std::ptr::null(), 0), |to| (to.as_ptr(), to.len()));
         // SAFETY: both pointers go with the lengths of what they point at.
-        let sent = unsafe { libc::sendto(self.fd(), bytes.as_ptr().cast(), bytes.len(), 0, to.as_ptr(), to.len()) };
+        let sent = unsafe { libc::sendto(self.fd(), bytes.as_ptr().cast(), bytes.len(), 0, name, name_len) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Sends the bytes of `slices` as datagrams of `segment` bytes (the last may be shorter), or as one without it.
-    pub(super) fn send_slices(&self, slices: &[IoSlice<'_>], to: &SockAddr, segment: Option<u16>) -> io::Result<()> {
+    pub(super) fn send_slices(&self, slices: &[IoSlice<'_>], to: Option<&SockAddr>, segment: Option<u16>) -> io::Result<()> {
         let mut header = message_to(slices, to);
         let mut room;
         if let Some(segment) = segment {
@@ -70,7 +88,7 @@ impl Socket {
     }
 
     /// Sends each element of `datagrams` as one, and says how many left. At most [`TRAIN_DATAGRAMS_MAX`] are tried.
-    pub(super) fn send_each(&self, datagrams: &[&[IoSlice<'_>]], to: &SockAddr) -> io::Result<usize> {
+    pub(super) fn send_each(&self, datagrams: &[&[IoSlice<'_>]], to: Option<&SockAddr>) -> io::Result<usize> {
         let mut headers: ArrayVec<libc::mmsghdr, TRAIN_DATAGRAMS_MAX> = ArrayVec::new();
         for slices in datagrams.iter().take(TRAIN_DATAGRAMS_MAX) {
             headers.push(libc::mmsghdr { msg_hdr: message_to(slices, to), msg_len: 0 });
@@ -152,11 +170,13 @@ impl Socket {
 }
 
 /// A header for sending `slices` to `to`; valid while both are.
-fn message_to(slices: &[IoSlice<'_>], to: &SockAddr) -> libc::msghdr {
+fn message_to(slices: &[IoSlice<'_>], to: Option<&SockAddr>) -> libc::msghdr {
     // SAFETY: plain integers and pointers, for which zero is a value.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_name = to.as_ptr().cast_mut().cast();
-    header.msg_namelen = to.len();
+    if let Some(to) = to {
+        header.msg_name = to.as_ptr().cast_mut().cast();
+        header.msg_namelen = to.len();
+    }
     // IoSlice has the layout of iovec on Unix.
     header.msg_iov = slices.as_ptr().cast_mut().cast();
     header.msg_iovlen = slices.len() as _;

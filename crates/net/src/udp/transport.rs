@@ -10,6 +10,7 @@ use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters
 
 use super::Link;
 use super::config::UdpConfig;
+use super::direct::Direct;
 use super::frame::LENGTH_BYTES;
 use super::open::open;
 use super::routes::Routes;
@@ -62,6 +63,7 @@ impl UdpTransport {
         Ok(UdpTransport {
             link: Link {
                 socket: opened.socket,
+                direct: Direct::new(config.clone(), opened.local),
                 routes: Routes::new(config.routes_max),
                 counters: TransportCounters::default(),
             },
@@ -108,6 +110,9 @@ impl Transport for UdpTransport {
     fn release(&mut self, route: Route) {
         self.tx.flush(&mut self.link);
         self.link.routes.release(route);
+        if self.link.routes.get(route).is_none() {
+            self.link.direct.on_release(route);
+        }
     }
 
     fn peer_health(&mut self, route: Route) -> PeerHealth {
@@ -156,7 +161,8 @@ impl Transport for UdpTransport {
         self.tx_flush();
         if !self.rx.has_leftovers() {
             self.link.counters.waits += 1;
-            self.wake.wait(self.link.socket.fd(), timeout);
+            self.wake.wait(&self.link.socket, self.link.direct.socket(), timeout);
+            self.rx.on_wake();
         }
     }
 
@@ -170,45 +176,4 @@ impl Transport for UdpTransport {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-    use std::os::fd::BorrowedFd;
-
-    use super::super::open::set;
-    use super::*;
-
-    /// A kernel or a route without segmentation offload, at a time of the test's choice: a socket that sends no checksums
-    /// may not use it.
-    fn forbid_offload(transport: &UdpTransport) {
-        // SAFETY: the socket lives as long as the transport that is borrowed here.
-        let socket = unsafe { BorrowedFd::borrow_raw(transport.link.socket.fd()) };
-        set(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
-    }
-
-    #[test]
-    fn a_train_that_the_offload_refuses_leaves_without_it() {
-        let config = || UdpConfig { mtu: Some(1470), ..UdpConfig::new((Ipv4Addr::LOCALHOST, 0).into()) };
-        let mut server = UdpTransport::bind(config()).unwrap();
-        let mut client = UdpTransport::bind(config()).unwrap();
-        let route = client.resolve(&server.local_addr()).unwrap();
-        forbid_offload(&client);
-        let payloads: Vec<Vec<u8>> = (0..40u8).map(|i| vec![i; 20 + 30 * usize::from(i)]).collect();
-        let packets: Vec<_> = payloads.iter().map(|p| TxPacket { route, header: &[], payload: p }).collect();
-        for _ in 0..3 {
-            client.tx_burst(&packets);
-            client.tx_flush();
-            let mut received = Vec::new();
-            let start = server.now();
-            while received.len() < packets.len() {
-                assert!(server.now() - start < 10_000_000_000, "only {} packets came", received.len());
-                for i in 0..server.rx_burst() {
-                    received.push(server.rx_packet(i).bytes().unwrap().to_vec());
-                }
-            }
-            assert_eq!(received, payloads);
-        }
-        assert!(client.link.routes.get(route).unwrap().gso_refused);
-        let counters = client.counters();
-        assert_eq!((counters.tx_packets, counters.tx_dropped_error), (120, 0));
-    }
-}
+mod tests;

@@ -79,7 +79,7 @@ impl Tx {
         let mut borrowed = Borrowed::default();
         let fit = self.train.push(&TxPacket { route: Route(u32::MAX), header: &[], payload: packet }, &mut borrowed);
         debug_assert!(fit == Fit::Taken, "an empty train takes any packet");
-        self.send_to(link, &borrowed, to, Offload::Off);
+        self.send_to(link, &borrowed, Some(to), Offload::Off);
         self.train.clear(&mut borrowed);
     }
 
@@ -89,7 +89,9 @@ impl Tx {
             Some(peer) => {
                 let to = peer.raw;
                 let gso = if peer.gso_refused { Offload::Off } else { self.gso };
-                self.send_to(link, borrowed, &to, gso);
+                let connected = link.direct.socket_to(self.train.route()).is_some();
+                link.direct.on_send(self.train.route());
+                self.send_to(link, borrowed, (!connected).then_some(&to), gso);
             }
             // The route was released.
             None => link.counters.tx_dropped_error += self.packets_from(0),
@@ -97,7 +99,8 @@ impl Tx {
         self.train.clear(borrowed);
     }
 
-    fn send_to(&self, link: &mut Link, borrowed: &Borrowed<'_>, to: &SockAddr, gso: Offload) {
+    /// Sends the train to `to`, or without it through the connected socket.
+    fn send_to(&self, link: &mut Link, borrowed: &Borrowed<'_>, to: Option<&SockAddr>, gso: Offload) {
         let count = self.train.loads().len();
         let mut way = match gso {
             _ if count == 1 && borrowed.is_empty() => Way::Single,
@@ -142,15 +145,26 @@ impl Tx {
     }
 
     /// Sends the datagrams from `first` on and says how many left.
-    fn send_from(&self, first: usize, way: Way, link: &Link, borrowed: &Borrowed<'_>, to: &SockAddr) -> io::Result<usize> {
+    fn send_from(
+        &self,
+        first: usize,
+        way: Way,
+        link: &Link,
+        borrowed: &Borrowed<'_>,
+        to: Option<&SockAddr>,
+    ) -> io::Result<usize> {
+        let socket = match to {
+            Some(_) => &link.socket,
+            None => link.direct.socket().unwrap_or(&link.socket),
+        };
         let copied_only = self.train.copied_only(borrowed);
         match (way, copied_only) {
-            (Way::Single, Some(bytes)) => link.socket.send_to(bytes, to).map(|()| 1),
-            (Way::Single, None) => link.socket.send_slices(&self.train.slices(borrowed), to, None).map(|()| 1),
+            (Way::Single, Some(bytes)) => socket.send_to(bytes, to).map(|()| 1),
+            (Way::Single, None) => socket.send_slices(&self.train.slices(borrowed), to, None).map(|()| 1),
             (Way::Segmented, _) => {
                 let segment = self.train.segment() as u16;
                 let slices = self.train.slices(borrowed);
-                link.socket.send_slices(&slices, to, Some(segment)).map(|()| self.train.loads().len())
+                socket.send_slices(&slices, to, Some(segment)).map(|()| self.train.loads().len())
             }
             (Way::Each, _) => {
                 let slices = self.train.slices(borrowed);
@@ -162,7 +176,7 @@ impl Tx {
                     datagrams.push(&pieces[start..end]);
                     start = end;
                 }
-                link.socket.send_each(&datagrams[first..], to)
+                socket.send_each(&datagrams[first..], to)
             }
         }
     }

@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::NetError;
 use crate::transport::Waker;
+
+use super::socket::Socket;
 
 /// Ends a sleep from any thread, by an event counter of the kernel that wakers keep open however long they live.
 pub(super) struct Wake {
@@ -33,17 +35,18 @@ impl Wake {
         Waker::new(move || drop((&*event).write(&1u64.to_ne_bytes())))
     }
 
-    /// Sleeps until `socket` is readable or has an error, a waker was used, or `timeout` is over.
-    pub(super) fn wait(&self, socket: RawFd, timeout: Duration) {
+    /// Sleeps until a socket is readable or has an error, a waker was used, or `timeout` is over.
+    pub(super) fn wait(&self, main: &Socket, direct: Option<&Socket>, timeout: Duration) {
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut fds = [poll(socket), poll(self.event.as_raw_fd())];
+        // The kernel passes over an entry with a negative descriptor.
+        let mut fds = [poll(self.event.as_raw_fd()), poll(main.fd()), poll(direct.map_or(-1, Socket::fd))];
         let timeout = libc::timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        // SAFETY: the pointers are to two entries, a time, and no signal mask.
-        let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &timeout, std::ptr::null()) };
-        if ready > 0 && fds[1].revents != 0 {
+        // SAFETY: the pointers are to three entries, a time, and no signal mask.
+        let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), 3, &timeout, std::ptr::null()) };
+        if ready > 0 && fds[0].revents != 0 {
             let mut count = [0; 8];
             let _: io::Result<usize> = (&*self.event).read(&mut count);
         }

@@ -213,6 +213,7 @@ impl Core {
     }
 
     /// Gives a call a free slot of its session and sends what credits allow.
+    #[inline]
     fn enter_slot(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
         let session = &mut self.sessions[call.session as usize];
@@ -232,8 +233,7 @@ impl Core {
         (call.progress, call.started) = (self.now, self.now);
         let si = call.session;
         self.pump(index);
-        let due = self.call_due(index);
-        self.arm_call(index, due);
+        self.watch_call(index);
         if !self.cold[si as usize].unreleased {
             self.cold[si as usize].unreleased = true;
             self.unreleased.push_back(si);
@@ -241,9 +241,21 @@ impl Core {
     }
 
     /// When a call must be looked at again: at its timeout, or its deadline.
+    #[cold]
     pub fn call_due(&self, index: u32) -> u64 {
         let call = &self.calls[index as usize];
         (call.progress + self.rto(call.session, call.retries)).min(call.deadline)
+    }
+
+    /// Makes sure that the timer of a call that was just sent fires in time. In a stream of small calls it is armed already, for an
+    /// earlier call of this entry, and nothing needs to be worked out.
+    #[inline]
+    fn watch_call(&mut self, index: u32) {
+        let armed = self.calls[index as usize].timer.and_then(|timer| self.wheel.due(timer));
+        if armed.is_none_or(|due| due > self.now + self.rto_min) {
+            let due = self.call_due(index);
+            self.arm_call(index, due);
+        }
     }
 
     pub fn arm_call(&mut self, index: u32, at: u64) {
@@ -454,6 +466,7 @@ impl Core {
     }
 
     /// Ends a call: its slot, credits and buffers are free again, and its completion is told.
+    #[inline]
     pub fn finish_call(&mut self, index: u32, result: Result<MsgBuf, CallError>) {
         match result {
             Ok(_) => self.counters.calls_completed += 1,
@@ -481,6 +494,7 @@ impl Core {
     }
 
     /// Frees the slot of a call, if it has one, and lets the next call have it.
+    #[inline]
     fn leave_slot(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
         call.response = None;
@@ -509,6 +523,7 @@ impl Core {
     }
 
     /// Makes the entry of an ended call available.
+    #[inline]
     pub fn free_call(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
         debug_assert!(call.state == CallState::Done || call.state == CallState::Queued);

@@ -116,6 +116,8 @@ pub(crate) struct Core {
     pub shutting_down: bool,
     /// When timers are looked at next.
     pub timers_at: u64,
+    /// Least retransmission timeout, in nanoseconds.
+    pub rto_min: u64,
 
     pub counters: Counters,
     pub rtt: RttHistogram,
@@ -130,6 +132,7 @@ impl Core {
         let mut wheel = Wheel::new(now);
         let tick_timer = wheel.create(timers::TOKEN_TICK);
         Core {
+            rto_min: config.rto_min.as_nanos() as u64,
             config,
             mtu: mtu.min(u16::MAX as usize),
             rx_queue_len,

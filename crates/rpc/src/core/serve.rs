@@ -90,6 +90,7 @@ impl Core {
     }
 
     /// Gives up what a server entry holds. A handler that still runs becomes an orphan: its response goes nowhere.
+    #[inline]
     fn clear_serve(&mut self, index: u32) {
         let serve = &mut self.serves[index as usize];
         if serve.tx_batch == self.tx.batch {
@@ -315,6 +316,7 @@ impl Core {
         self.send_response_packet(index, header.aux);
     }
 
+    #[inline]
     fn send_response_packet(&mut self, index: u32, packet: u32) {
         let serve = &mut self.serves[index as usize];
         let session = &self.sessions[serve.session as usize];

@@ -28,6 +28,8 @@ use crate::wire::{Header, Kind, Status};
 const UNCLOCKED_MAX: u32 = 16;
 /// Timers are looked at no more often than this.
 const TIMER_PAUSE_NANOS: u64 = 20_000;
+/// With fewer sessions than this the cache holds them, and prefetching is only work.
+const SESSIONS_IN_CACHE: usize = 256;
 /// Longest body of a control packet.
 const CONTROL_BODY_MAX: usize = 64;
 
@@ -186,7 +188,7 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
         let mut core = shared.core.borrow_mut();
         let optimizations = core.config.optimizations;
         core.counters.rx_packets += count as u64;
-        if optimizations.prefetch.is_on() && count > 1 {
+        if optimizations.prefetch.is_on() && count > 1 && core.sessions.len() > SESSIONS_IN_CACHE {
             for i in 0..count {
                 core.prefetch(transport.rx_packet(i).head());
             }

@@ -1,0 +1,157 @@
+//! What only shows from inside: which socket and which way a packet took.
+
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+
+use super::super::open::set;
+use super::*;
+
+/// A kernel or a route without segmentation offload, at a time of the test's choice: a socket that sends no checksums
+/// may not use it.
+fn forbid_offload(transport: &UdpTransport) {
+    // SAFETY: the socket lives as long as the transport that is borrowed here.
+    let socket = unsafe { BorrowedFd::borrow_raw(transport.link.socket.fd()) };
+    set(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+}
+
+#[test]
+fn a_train_that_the_offload_refuses_leaves_without_it() {
+    let config = || UdpConfig { mtu: Some(1470), ..UdpConfig::new((Ipv4Addr::LOCALHOST, 0).into()) };
+    let mut server = UdpTransport::bind(config()).unwrap();
+    let mut client = UdpTransport::bind(config()).unwrap();
+    let route = client.resolve(&server.local_addr()).unwrap();
+    forbid_offload(&client);
+    let payloads: Vec<Vec<u8>> = (0..40u8).map(|i| vec![i; 20 + 30 * usize::from(i)]).collect();
+    let packets: Vec<_> = payloads.iter().map(|p| TxPacket { route, header: &[], payload: p }).collect();
+    for _ in 0..3 {
+        client.tx_burst(&packets);
+        client.tx_flush();
+        let mut received = Vec::new();
+        let start = server.now();
+        while received.len() < packets.len() {
+            assert!(server.now() - start < 10_000_000_000, "only {} packets came", received.len());
+            for i in 0..server.rx_burst() {
+                received.push(server.rx_packet(i).bytes().unwrap().to_vec());
+            }
+        }
+        assert_eq!(received, payloads);
+    }
+    assert!(client.link.routes.get(route).unwrap().gso_refused);
+    let counters = client.counters();
+    assert_eq!((counters.tx_packets, counters.tx_dropped_error), (120, 0));
+}
+
+fn loopback() -> UdpTransport {
+    UdpTransport::bind(UdpConfig::new((Ipv4Addr::LOCALHOST, 0).into())).unwrap()
+}
+
+/// Polls until a packet comes, and gives its bytes and route.
+fn receive(transport: &mut UdpTransport) -> (Vec<u8>, Option<Route>) {
+    let start = transport.now();
+    while transport.rx_burst() == 0 {
+        assert!(transport.now() - start < 10_000_000_000, "nothing came");
+    }
+    let packet = transport.rx_packet(0);
+    (packet.bytes().unwrap().to_vec(), packet.route())
+}
+
+fn send(transport: &mut UdpTransport, route: Route, header: &[u8]) {
+    transport.tx_burst(&[TxPacket { route, header, payload: &[] }]);
+    transport.tx_flush();
+}
+
+/// Plays ping-pong until `a` has a socket connected to `b`, and longer.
+fn ping_pong(a: &mut UdpTransport, to_b: Route, b: &mut UdpTransport, to_a: Route) {
+    for number in 0..2_000u32 {
+        send(a, to_b, &number.to_le_bytes());
+        assert_eq!(receive(b), (number.to_le_bytes().to_vec(), Some(to_a)));
+        send(b, to_a, &number.to_le_bytes());
+        assert_eq!(receive(a), (number.to_le_bytes().to_vec(), Some(to_b)));
+    }
+}
+
+#[test]
+fn a_lone_peer_gets_a_socket_and_nobody_else_is_lost() {
+    let (mut a, mut b, mut c) = (loopback(), loopback(), loopback());
+    let (to_b, to_a) = (a.resolve(&b.local_addr()).unwrap(), b.resolve(&a.local_addr()).unwrap());
+    ping_pong(&mut a, to_b, &mut b, to_a);
+    assert!(a.link.direct.socket_to(to_b).is_some() && b.link.direct.socket_to(to_a).is_some());
+
+    // The port is still nobody else's.
+    let again = UdpTransport::bind(UdpConfig::new(a.local));
+    assert!(matches!(again, Err(NetError::InUse { .. })));
+
+    // Strangers and others come through, by polling and by waiting.
+    let c_to_a = c.resolve(&a.local_addr()).unwrap();
+    for number in 0..100u8 {
+        send(&mut c, c_to_a, &[number]);
+        send(&mut b, to_a, &[number]);
+        let mut got = [receive(&mut a), receive(&mut a)];
+        got.sort_by_key(|(_, route)| *route);
+        assert_eq!(got, [(vec![number], None), (vec![number], Some(to_b))]);
+        send(&mut c, c_to_a, b"wake");
+        a.wait(Duration::from_secs(10));
+        assert_eq!(a.rx_burst(), 1, "a poll after a sleep looks everywhere");
+    }
+
+    // Another lone peer takes the socket over; the first is served as well as before.
+    let to_c = a.resolve(&c.local_addr()).unwrap();
+    ping_pong(&mut a, to_c, &mut c, c_to_a);
+    assert!(a.link.direct.socket_to(to_c).is_some());
+    ping_pong(&mut a, to_b, &mut b, to_a);
+
+    // With its route goes the socket.
+    let route = a.link.direct.socket_to(to_b).is_some().then_some(to_b).unwrap();
+    a.release(route);
+    assert!(a.link.direct.socket().is_none());
+    send(&mut b, to_a, b"still there?");
+    assert_eq!(receive(&mut a), (b"still there?".to_vec(), None));
+}
+
+#[test]
+fn the_connected_peer_may_die_and_come_back() {
+    let (mut a, mut b) = (loopback(), loopback());
+    let (to_b, to_a) = (a.resolve(&b.local_addr()).unwrap(), b.resolve(&a.local_addr()).unwrap());
+    ping_pong(&mut a, to_b, &mut b, to_a);
+    let addr = b.local;
+    drop(b);
+    let start = a.now();
+    while a.peer_health(to_b) != PeerHealth::Dead {
+        assert!(a.now() - start < 10_000_000_000, "the refusal was not noticed");
+        send(&mut a, to_b, b"anyone?");
+        a.rx_burst();
+    }
+    let mut b = UdpTransport::bind(UdpConfig::new(addr)).unwrap();
+    let to_a = b.resolve(&a.local_addr()).unwrap();
+    send(&mut b, to_a, b"here again");
+    assert_eq!(receive(&mut a), (b"here again".to_vec(), Some(to_b)));
+    assert_eq!(a.peer_health(to_b), PeerHealth::Unknown);
+    send(&mut a, to_b, b"welcome");
+    assert_eq!(receive(&mut b).0, b"welcome");
+}
+
+#[test]
+fn packets_keep_their_order_when_the_socket_is_connected() {
+    let (mut a, mut b) = (loopback(), loopback());
+    let (to_b, to_a) = (a.resolve(&b.local_addr()).unwrap(), b.resolve(&a.local_addr()).unwrap());
+    // b gets its connected socket in the middle of a stream that it reads slowly.
+    let mut next = 0u32;
+    for number in 0..5_000u32 {
+        send(&mut a, to_b, &number.to_le_bytes());
+        send(&mut b, to_a, &[1]);
+        a.rx_burst();
+        if number % 7 == 0 {
+            for i in 0..b.rx_burst() {
+                assert_eq!(b.rx_packet(i).bytes().unwrap(), next.to_le_bytes());
+                next += 1;
+            }
+        }
+    }
+    while next < 5_000 {
+        for i in 0..b.rx_burst() {
+            assert_eq!(b.rx_packet(i).bytes().unwrap(), next.to_le_bytes());
+            next += 1;
+        }
+    }
+    assert!(b.link.direct.socket_to(to_a).is_some());
+}
