@@ -265,7 +265,7 @@ fn run_group<T: Transport>(shared: &Rc<Shared>, transport: &mut T, handler: &mut
     let mut batch = ArrayVec::<(ServeRef, &[u8]), RX_BURST>::new();
     for ((i, dispatch), buffer) in group.iter().zip(&owned) {
         if let Some(payload) = payload_of(packets, *i, dispatch, buffer.as_ref())
-            && !expired(shared, dispatch.serve)
+            && !is_over(shared, dispatch.serve)
         {
             batch.push((dispatch.serve, payload));
         }
@@ -313,7 +313,9 @@ fn take_buffer(shared: &Rc<Shared>, dispatch: &Dispatch) -> Option<MsgBuf> {
     if dispatch.in_packet.is_some() {
         return None;
     }
-    shared.core.borrow_mut().serves[dispatch.serve.index as usize].request.take()
+    let serve = &mut shared.core.borrow_mut().serves[dispatch.serve.index as usize];
+    // A later packet of the burst may have begun the slot's next request, whose buffer this is then.
+    if serve.generation == dispatch.serve.generation { serve.request.take() } else { None }
 }
 
 #[inline]
@@ -332,11 +334,15 @@ fn payload_of<'a, T: Transport>(
     }
 }
 
-/// Whether the caller has given up already; then nothing runs.
+/// Whether the caller has given up already, by its deadline or by a later packet of the same burst; then nothing runs.
 #[inline]
-fn expired(shared: &Rc<Shared>, serve: ServeRef) -> bool {
+fn is_over(shared: &Rc<Shared>, serve: ServeRef) -> bool {
     let mut core = shared.core.borrow_mut();
-    if core.serves[serve.index as usize].deadline > core.now {
+    let entry = &core.serves[serve.index as usize];
+    if entry.generation != serve.generation {
+        return true;
+    }
+    if entry.deadline > core.now {
         return false;
     }
     core.respond_status(serve, Status::Expired);
