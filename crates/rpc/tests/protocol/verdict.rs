@@ -44,10 +44,26 @@ pub fn all_calls_end(world: &mut World) {
     }
 }
 
-/// Nothing waits, and every credit is back.
+/// Whether every session has its other end, whoever opened it.
+fn sessions_are_paired(world: &mut World) -> bool {
+    let is_open = |session: &&Session| session.is_open();
+    let opened = |node: &Node| node.local.outbound.borrow().iter().filter(is_open).count();
+    let opened: usize = world.nodes.iter().map(opened).sum();
+    let known: u32 = world.nodes.iter().map(|node| node.endpoint().stats().sessions).sum();
+    known as usize == 2 * opened
+}
+
+/// Nothing waits, every credit is back, and no end of a session is alone.
 pub fn nothing_is_left_when_quiet(world: &mut World) {
     let end = world.now() + SECOND;
     world.run_until(end, |_| false);
+    let end = world.now() + STRAYS_END_WITHIN;
+    if !world.run_until(end, sessions_are_paired) {
+        for node in &world.nodes {
+            eprintln!("node {}: {:?}\n{}", node.local.index, node.local.outbound.borrow(), node.endpoint().stats());
+        }
+        panic!("after {STRAYS_END_WITHIN} ns without faults some sessions have no other end");
+    }
     for node in &world.nodes {
         let stats = node.endpoint().stats();
         let counters = stats.counters;
