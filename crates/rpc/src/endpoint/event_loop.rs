@@ -22,7 +22,7 @@ use crate::core::receive::Received;
 use crate::core::serve::{Dispatch, ServeRef};
 use crate::msgbuf::MsgBuf;
 use crate::wire::control::{Body, Presence, Release};
-use crate::wire::{Header, Kind, Status};
+use crate::wire::{HEADER_BYTES, Header, Kind, Status};
 
 /// Iterations without packets after which the time is read all the same.
 const UNCLOCKED_MAX: u32 = 16;
@@ -34,6 +34,8 @@ const BUSY_ITERATIONS_MAX: u32 = 64;
 const TIMER_PAUSE_NANOS: u64 = 20_000;
 /// With fewer sessions than this the cache holds them, and prefetching is only work.
 const SESSIONS_IN_CACHE: usize = 256;
+/// Bytes of a RESET packet.
+const RESET_BYTES: usize = HEADER_BYTES + Presence::BYTES;
 /// Longest body of a control packet.
 const CONTROL_BODY_MAX: usize = 64;
 
@@ -414,6 +416,8 @@ fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, recei
         Received::Control(header) => header,
         Received::Unknown(header) => {
             let answered = matches!(header.kind, Kind::Request | Kind::RequestForResponse | Kind::Ping | Kind::Close);
+            // The address may be forged: nothing longer goes there than came from it. A peer whose packets are short asks by PING.
+            let answered = answered && packet.len() >= RESET_BYTES;
             if let (true, Some(source)) = (answered, transport.rx_source(i)) {
                 core.send_reset(source, header);
             }
