@@ -140,6 +140,7 @@ impl Core {
             return;
         }
         self.resets_left -= 1;
+        self.arm_tick();
         let token = about.session as u64 | (about.tag as u64) << 24;
         let body = Presence { incarnation: self.incarnation, token };
         self.tx.push_stranger(to, &Core::sessionless(Kind::Reset), &body);

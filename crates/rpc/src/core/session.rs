@@ -185,6 +185,7 @@ impl Core {
         self.cold[index as usize] = SessionCold { reserved: reserved as u32, ..SessionCold::new() };
         self.session_count += 1;
         self.credits_reserved += reserved;
+        self.arm_tick();
         index
     }
 
