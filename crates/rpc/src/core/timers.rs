@@ -84,6 +84,7 @@ impl Core {
             routes.release(route);
         }
         self.tick_releases();
+        self.tick_audit();
         if self.session_count > 0 {
             self.arm_tick();
         }
