@@ -304,12 +304,19 @@ impl Core {
     }
 
     /// The server has opened the session.
-    pub fn on_accept(&mut self, header: &Header, from: Option<Route>, body: &[u8]) {
+    pub fn on_accept(&mut self, header: &Header, from: Option<Route>, source: Option<Addr>, body: &[u8]) {
         let Ok(accept) = Accept::parse(body) else {
             self.counters.dropped_control += 1;
             return;
         };
-        let Some(index) = self.opening_of(header, from, accept.nonce) else { return };
+        let Some(index) = self.opening_of(header, from, accept.nonce) else {
+            // Of a session that was given up here, or that a repeated CONNECT opened once more: the server need not keep it.
+            let is_known = self.sessions.get(header.session as usize).is_some_and(|s| s.local_tag == header.tag);
+            if let (false, Some(source)) = (is_known, source) {
+                self.send_reset(source, header);
+            }
+            return;
+        };
         let mtu = accept.mtu as usize;
         let agreed = accept.version == VERSION
             && (1..=self.config.slots.min(SLOTS_MAX as u8)).contains(&accept.slots)

@@ -438,7 +438,7 @@ fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, recei
             core.on_connect(transport, source, body);
         }
         Kind::Cookie => core.on_cookie(header, from, body),
-        Kind::Accept => core.on_accept(header, from, body),
+        Kind::Accept => core.on_accept(header, from, transport.rx_source(i), body),
         Kind::Refuse => core.on_refuse(header, from, body),
         Kind::Reset => match Presence::parse(body) {
             Ok(reset) => core.on_reset(from, &reset),
