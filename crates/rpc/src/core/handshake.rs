@@ -182,7 +182,7 @@ impl Core {
     }
 
     /// A stranger wants a session.
-    pub fn on_connect(&mut self, routes: &mut dyn Routes, source: Option<Addr>, body: &[u8]) {
+    pub fn on_connect(&mut self, routes: &mut dyn Routes, from: Option<Route>, source: Option<Addr>, body: &[u8]) {
         let (Some(addr), Ok(connect)) = (source, Connect::parse(body)) else {
             self.counters.dropped_control += 1;
             return;
@@ -194,6 +194,10 @@ impl Core {
             let header = Header::new(Kind::Cookie, 0, connect.session, 0, connect.tag);
             let answer = Cookie { nonce: connect.nonce, cookie: expected };
             return self.tx.push_stranger(addr, &header, &answer);
+        }
+        if from.is_some_and(|from| self.is_contested(from, connect.incarnation)) {
+            // The client repeats its CONNECT, and by then this is settled.
+            return;
         }
         let key = (connect.nonce, connect.incarnation);
         let index = match self.accepted.get(&key) {
@@ -329,6 +333,10 @@ impl Core {
             return;
         }
         let route = self.sessions[index as usize].route;
+        if self.is_contested(route, accept.incarnation) {
+            // Our CONNECT is repeated, and by then this is settled.
+            return;
+        }
         let cold = &mut self.cold[index as usize];
         let Some(open) = cold.opening.take() else { return };
         if let Some(timer) = cold.timer.take() {

@@ -38,17 +38,25 @@ pub(crate) struct Peer {
 }
 
 impl Core {
-    /// Counts a session to the peer it belongs to. A peer at the same route but of another incarnation is gone: it was restarted.
+    /// Whether another incarnation of an endpoint is known at `route`. Which of the two is the later cannot be seen: a packet of the
+    /// earlier may come late. So the known one is asked; if it is gone, its successor answers with a RESET, and its sessions end.
+    pub fn is_contested(&mut self, route: Route, incarnation: u64) -> bool {
+        let other = |peer: &Option<Peer>| peer.as_ref().is_some_and(|p| p.route == route && p.incarnation != incarnation);
+        let Some(index) = self.peers.iter().position(other) else { return false };
+        self.send_ping(index as u32);
+        true
+    }
+
+    /// Counts a session to the peer it belongs to.
     pub fn join_peer(&mut self, session: u32, route: Route, incarnation: u64) {
-        let at_route = |peer: &Option<Peer>| peer.as_ref().is_some_and(|p| p.route == route);
-        if let Some(index) = self.peers.iter().position(at_route) {
-            if let Some(peer) = self.peers[index].as_mut().filter(|p| p.incarnation == incarnation) {
+        let is_same = |peer: &Option<Peer>| peer.as_ref().is_some_and(|p| p.route == route && p.incarnation == incarnation);
+        if let Some(index) = self.peers.iter().position(is_same) {
+            if let Some(peer) = &mut self.peers[index] {
                 peer.sessions += 1;
                 peer.heard = true;
-                self.sessions[session as usize].peer = index as u32;
-                return;
             }
-            self.fail_peer(index as u32, CallError::PeerReset);
+            self.sessions[session as usize].peer = index as u32;
+            return;
         }
         let peer =
             Peer { route, incarnation, sessions: 1, heard: true, last_heard: self.now, last_ping: self.now, unanswered: 0 };

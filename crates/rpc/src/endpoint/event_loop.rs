@@ -435,7 +435,7 @@ fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, recei
     match header.kind {
         Kind::Connect => {
             let source = transport.rx_source(i);
-            core.on_connect(transport, source, body);
+            core.on_connect(transport, from, source, body);
         }
         Kind::Cookie => core.on_cookie(header, from, body),
         Kind::Accept => core.on_accept(header, from, transport.rx_source(i), body),
