@@ -104,7 +104,7 @@ pub(crate) struct SessionCold {
     /// Of a session that was opened here, until its owner has seen that it is open.
     pub opening: Option<Box<OpenState>>,
     /// Who waits for the end of [`State::Closing`].
-    pub closer: Option<std::task::Waker>,
+    pub closers: Vec<std::task::Waker>,
 }
 
 impl Session {
@@ -166,7 +166,7 @@ impl SessionCold {
             attempts: 0,
             accepted_as: None,
             opening: None,
-            closer: None,
+            closers: Vec::new(),
         }
     }
 }
@@ -257,7 +257,7 @@ impl Core {
             }
             self.drop_serve_of(index, slot);
         }
-        if let Some(closer) = self.cold[index as usize].closer.take() {
+        for closer in self.cold[index as usize].closers.drain(..) {
             closer.wake();
         }
         self.free_session(index);
