@@ -42,7 +42,7 @@ pub(crate) struct OpenProgress {
 }
 
 impl OpenProgress {
-    fn finish(&mut self, result: Result<SessionRef, ConnectError>) {
+    pub fn finish(&mut self, result: Result<SessionRef, ConnectError>) {
         self.result = Some(result);
         if let Some(waker) = self.waker.take() {
             waker.wake();
