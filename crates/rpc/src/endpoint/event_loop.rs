@@ -150,19 +150,11 @@ impl<T: Transport> Endpoint<T> {
     /// As [`Endpoint::run_once`].
     pub fn run_for(&self, time: Duration) {
         let end = self.now() + time.as_nanos() as u64;
-        self.spawn_timer(end);
-        let mut iterations = 0u32;
-        self.run_until(|| {
-            iterations = iterations.wrapping_add(1);
-            iterations.is_multiple_of(UNCLOCKED_MAX) && self.now() >= end
-        });
-    }
-
-    /// Makes sure that the loop does not sleep past `end`.
-    fn spawn_timer(&self, end: u64) {
-        let mut core = self.shared.core.borrow_mut();
-        let timer = core.wheel.create(crate::core::timers::TOKEN_TICK);
-        core.wheel.arm(timer, end);
+        // So that the loop does not sleep past the end.
+        let timer = self.shared.core.borrow_mut().wheel.create(crate::core::timers::TOKEN_TICK);
+        self.shared.core.borrow_mut().wheel.arm(timer, end);
+        self.run_until(|| self.shared.core.borrow().now >= end);
+        self.shared.core.borrow_mut().wheel.remove(timer);
     }
 
     /// Runs the event loop until `future` is done, and gives its output. Spawned tasks run meanwhile.
