@@ -182,7 +182,9 @@ impl Core {
         let generation = self.sessions[index as usize].generation.wrapping_add(1);
         self.sessions[index as usize] = Session::new(generation);
         self.sessions[index as usize].local_tag = self.random.next_tag();
-        self.cold[index as usize] = SessionCold { reserved: reserved as u32, ..SessionCold::new() };
+        let cold = &mut self.cold[index as usize];
+        // An earlier session at this index may have left it in the queue of releases.
+        *cold = SessionCold { reserved: reserved as u32, unreleased: cold.unreleased, ..SessionCold::new() };
         self.session_count += 1;
         self.credits_reserved += reserved;
         self.arm_tick();
