@@ -286,12 +286,7 @@ fn run_group<T: Transport>(shared: &Rc<Shared>, transport: &mut T, handler: &mut
         Handler::Worker { pool, handler } => {
             for (serve, payload) in batch.iter().copied() {
                 if let Some(request) = admit(shared, serve, payload) {
-                    let job = Job::new(shared, serve, request, handler.clone());
-                    if pool.try_send(job).is_ok() {
-                        shared.at_workers.set(shared.at_workers.get() + 1);
-                    } else {
-                        push_back(shared, serve);
-                    }
+                    pool.send(Job::new(shared, serve, request, handler.clone()));
                 }
             }
         }
@@ -369,11 +364,11 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
     while let Ok(reply) = shared.worker_replies.1.try_recv() {
         taken += 1;
         shared.at_workers.set(shared.at_workers.get() - 1);
-        let mut core = shared.core.borrow_mut();
         match reply.result {
             // A caller that gave up is not an error of the handler's.
-            Ok(response) => drop(core.respond(reply.serve, response)),
-            Err(status) => core.respond_status(reply.serve, status),
+            Ok(response) => drop(shared.core.borrow_mut().respond(reply.serve, response)),
+            Err(Status::Busy) => push_back(shared, reply.serve),
+            Err(status) => shared.core.borrow_mut().respond_status(reply.serve, status),
         }
     }
     taken
