@@ -20,6 +20,8 @@ use crate::wire::{Header, Kind, Multi, Status};
 
 /// Calls whose round trip is sampled into the histogram: one in this many.
 const RTT_SAMPLING: u64 = 8;
+/// Timeouts in a row after which a call also asks whether the session still exists.
+const RETRIES_BEFORE_PING: u8 = 2;
 /// No deadline.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
@@ -583,8 +585,13 @@ impl Core {
         call.progress = self.now;
         self.counters.retransmissions += 1;
         self.counters.tx_packets_again += in_flight as u64;
-        let cold = &mut self.cold[call.session as usize];
+        let (session, retries) = (call.session, call.retries);
+        let cold = &mut self.cold[session as usize];
         cold.retransmissions = cold.retransmissions.saturating_add(1);
+        if retries >= RETRIES_BEFORE_PING {
+            // If the server lost the session, it may say so: a packet as short as a REQUEST_FOR_RESPONSE it may not answer.
+            self.send_ping_on(session);
+        }
         self.pump(index);
     }
 

@@ -121,7 +121,8 @@ impl Core {
         }
     }
 
-    fn send_ping_on(&mut self, session: u32) {
+    /// Asks whether the other end still has a session.
+    pub fn send_ping_on(&mut self, session: u32) {
         let presence = Presence { incarnation: self.incarnation, token: self.now };
         self.counters.pings_sent += 1;
         self.send_control(session, Kind::Ping, &presence);
