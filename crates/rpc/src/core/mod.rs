@@ -40,6 +40,8 @@ use serve::Serve;
 use session::{Session, SessionCold};
 use transmit::TxQueue;
 
+/// Room for timers that fire at once, so that a call in steady state does not make more.
+const TIMERS_FIRED: usize = 256;
 /// No index.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -162,7 +164,7 @@ impl Core {
             free_serves: Vec::new(),
             deferred: 0,
             wheel,
-            fired: Vec::new(),
+            fired: Vec::with_capacity(TIMERS_FIRED),
             tick_timer,
             tx: TxQueue::default(),
             finished: VecDeque::new(),
