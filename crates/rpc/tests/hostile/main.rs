@@ -1,0 +1,15 @@
+//! Packets that no honest peer sends: at any time, from strangers and from peers, they end nothing, open nothing and cost nothing.
+//!
+//! | File | What it tries |
+//! |---|---|
+//! | [`strangers`] | packets of those who have no session |
+//! | [`peers`] | packets of those who have one, and lie |
+//! | [`parsing`] | properties of the parsers |
+
+#[path = "../pair/mod.rs"]
+mod pair;
+
+mod parsing;
+mod peers;
+mod raw;
+mod strangers;

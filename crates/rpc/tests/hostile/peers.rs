@@ -1,0 +1,216 @@
+//! Packets of peers that have a session, and lie: their own session may suffer, nothing else.
+
+use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Presence, Release};
+use dunlin_rpc::wire::{Header, Kind, MASK_24, Multi};
+use dunlin_rpc::{CallError, MsgBuf};
+
+use crate::pair::{Lab, config};
+use crate::raw::{Random, Raw, connect, control, packet};
+
+const ECHO: u8 = 1;
+
+fn echo(lab: &Lab) {
+    let handler = |request: dunlin_rpc::Request<'_>| {
+        let payload = request.payload();
+        request.respond(payload);
+    };
+    lab.server().register(ECHO, handler).unwrap();
+    let handler = |request: dunlin_rpc::OwnedRequest| async move { request.into_payload() };
+    lab.server().register_async(2, handler).unwrap();
+}
+
+/// A packet on a session that exists, with everything else as it may come.
+fn lie(random: &mut Random, session: u32, tag: u32) -> Vec<u8> {
+    let kinds = [
+        Kind::Request,
+        Kind::Request,
+        Kind::CreditReturn,
+        Kind::RequestForResponse,
+        Kind::Response,
+        Kind::Response,
+        Kind::Release,
+    ];
+    let kind = kinds[random.below(kinds.len() as u64) as usize];
+    let len = [0, 1, 32, 1440, 1439, 500][random.below(6) as usize];
+    let aux = match kind {
+        Kind::Request | Kind::Response => Header::data_aux(random.below(4) as u8, len),
+        _ => random.below(6) as u32,
+    };
+    let request = match random.below(8) {
+        0 => random.next() & ((1 << 40) - 1),
+        _ => random.below(40),
+    };
+    let mut header = Header::new(kind, aux, session, request, tag);
+    let is_data = matches!(kind, Kind::Request | Kind::Response);
+    if is_data && random.below(2) == 0 {
+        let message_bytes = [0, 1, 1440, 1441, 5000, 8 << 20, u32::MAX][random.below(7) as usize];
+        let packet = if random.below(8) == 0 { random.next() as u32 } else { random.below(5) as u32 };
+        header.multi = Some(Multi { message_bytes, packet });
+    }
+    if kind == Kind::Request && random.below(4) == 0 {
+        header.deadline_us = Some(random.below(3) as u32 * 1000);
+    }
+    if kind == Kind::Response && random.below(10) == 0 {
+        header.status = dunlin_rpc::wire::Status::Busy;
+    }
+    match kind {
+        Kind::Release => {
+            let mut release = Release { sequences: [0; 8] };
+            release.sequences.iter_mut().for_each(|s| *s = random.below(6) as u32);
+            control(&header, &release)
+        }
+        _ if is_data => packet(&header, &random.bytes(len)),
+        _ => packet(&header, &[]),
+    }
+}
+
+#[test]
+fn a_lying_client_hurts_only_itself() {
+    let lab = Lab::pair();
+    echo(&lab);
+    let session = lab.connect();
+    let before = dunlin_rpc::msgbuf::outstanding();
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let mut liar = Raw::new(&lab, 66);
+        let opened = liar.open(&lab, Connect { nonce: seed, incarnation: seed, ..connect() });
+        for _ in 0..300 {
+            liar.send(&lie(&mut random, opened.accept.session, opened.accept.tag));
+            if random.below(3) == 0 {
+                lab.turn();
+                lab.turn();
+            }
+        }
+        let stats = lab.server().stats();
+        assert!(stats.requests_held <= 9, "{stats}");
+        let reply = lab.drive(1, session.call(ECHO, MsgBuf::copy_from(&[9; 3000]).unwrap())).unwrap();
+        assert_eq!(&reply.response[..], &[9; 3000]);
+        let presence = Presence { incarnation: seed, token: 0 };
+        liar.send(&control(&opened.header(Kind::Close, 0, 0), &presence));
+        let answers = liar.answers(&lab);
+        assert!(answers.iter().any(|(header, _)| header.kind == Kind::CloseAck), "seed {seed}: {answers:?}");
+        assert_eq!(lab.server().stats().sessions, 1, "seed {seed}");
+    }
+    drop((session, lab));
+    assert!(dunlin_rpc::msgbuf::outstanding() <= before, "buffers were leaked");
+}
+
+#[test]
+fn a_lying_server_hurts_only_its_session() {
+    for seed in 0..200 {
+        let before = dunlin_rpc::msgbuf::outstanding();
+        {
+            let mut random = Random(seed);
+            // The endpoint is the client here, at the server's place.
+            let lab = Lab::new(&[config()]);
+            let mut liar = Raw::new(&lab, 66);
+            let client = lab.server();
+            let mut connecting = Box::pin(client.connect(&dunlin_net::Addr::Node(66)));
+            let (header, body) = liar.answers(&lab).remove(0);
+            assert_eq!(header.kind, Kind::Connect);
+            let asked = Connect::parse(&body).unwrap();
+            assert!(client.poll_once(connecting.as_mut()).is_none());
+            let answer = |kind| Header::new(kind, 0, asked.session, 0, asked.tag);
+            liar.send(&control(&answer(Kind::Cookie), &Cookie { nonce: asked.nonce, cookie: [1; 16] }));
+            assert_eq!(Connect::parse(&liar.answers(&lab)[0].1).unwrap().cookie, [1; 16]);
+            let accept = Accept {
+                nonce: asked.nonce,
+                version: 1,
+                slots: asked.slots,
+                credits: 4,
+                reverse_credits: asked.reverse_credits,
+                mtu: asked.mtu,
+                message_bytes_max: 1 << 20,
+                session: 3,
+                tag: 4,
+                incarnation: 5,
+            };
+            // Not what was asked for: more credits than wanted, and so on.
+            for wrong in [
+                Accept { credits: asked.credits + 1, ..accept },
+                Accept { credits: 0, ..accept },
+                Accept { reverse_credits: asked.reverse_credits + 1, ..accept },
+                Accept { slots: 0, ..accept },
+                Accept { slots: 9, ..accept },
+                Accept { mtu: asked.mtu + 1, ..accept },
+                Accept { mtu: 20, ..accept },
+                Accept { version: 2, ..accept },
+                Accept { message_bytes_max: u32::MAX, ..accept },
+                Accept { nonce: 0, ..accept },
+            ] {
+                liar.send(&control(&answer(Kind::Accept), &wrong));
+                liar.answers(&lab);
+                assert!(client.poll_once(connecting.as_mut()).is_none(), "{wrong:?} was accepted");
+            }
+            liar.send(&control(&answer(Kind::Accept), &accept));
+            liar.answers(&lab);
+            let session = client.poll_once(connecting.as_mut()).unwrap().unwrap();
+            let mut calls: Vec<_> = (0..12).map(|i| Box::pin(session.call(ECHO, vec![1; i * 600]))).collect();
+            for _ in 0..300 {
+                liar.send(&lie(&mut random, asked.session, asked.tag));
+                lab.turn();
+                let stats = session.stats().unwrap();
+                assert!(stats.credits <= stats.credits_max, "{stats:?}");
+            }
+            let stats = session.stats().unwrap();
+            assert_eq!((stats.credits_max, stats.message_bytes_max), (4, 1 << 20));
+            // The calls end, once each, when the session does.
+            liar.send(&control(
+                &Header::new(Kind::Close, 0, asked.session, 0, asked.tag),
+                &Presence { incarnation: 5, token: 0 },
+            ));
+            liar.answers(&lab);
+            for (i, call) in calls.iter_mut().enumerate() {
+                match client.poll_once(call.as_mut()).expect("the session has ended") {
+                    Ok(_) => {}
+                    Err(failure) => {
+                        assert_eq!(failure.request.len(), i * 600);
+                        let expected = [CallError::Closed, CallError::Busy, CallError::ResponseTooLarge];
+                        assert!(expected.contains(&failure.error), "{}", failure.error);
+                    }
+                }
+            }
+            let stats = client.stats();
+            assert_eq!((stats.sessions, stats.calls_pending), (0, 0), "{stats}");
+        }
+        assert_eq!(dunlin_rpc::msgbuf::outstanding(), before, "seed {seed} leaked buffers");
+    }
+}
+
+#[test]
+fn a_client_cannot_have_more_slots_than_agreed() {
+    let lab = Lab::new(&[dunlin_rpc::EndpointConfig { slots: 2, ..config() }]);
+    echo(&lab);
+    let mut liar = Raw::new(&lab, 66);
+    let opened = liar.open(&lab, connect());
+    assert_eq!(opened.accept.slots, 2);
+    for slot in 0..8 {
+        liar.send(&packet(&opened.header(Kind::Request, Header::data_aux(ECHO, 4), 8 + slot), &[0; 4]));
+    }
+    assert_eq!(liar.answers(&lab).len(), 2);
+    assert_eq!(lab.server().stats().counters.dropped_malformed, 6);
+}
+
+#[test]
+fn a_peer_cannot_speak_for_another() {
+    let lab = Lab::pair();
+    echo(&lab);
+    let session = lab.connect();
+    let mut liar = Raw::new(&lab, 66);
+    let opened = liar.open(&lab, connect());
+    let mut random = Random(7);
+    // Its own session's tag does not open the session of the other, and its own number with the tag of the other neither.
+    for _ in 0..2_000 {
+        let other = 1 - opened.accept.session;
+        liar.send(&lie(&mut random, other, opened.accept.tag));
+        let guessed = random.next() as u32 & MASK_24;
+        liar.send(&lie(&mut random, opened.accept.session, guessed));
+        lab.turn();
+    }
+    lab.turn();
+    assert_eq!(lab.server().stats().counters.requests_handled, 0);
+    assert!(lab.server().stats().counters.dropped_unknown_session >= 3_900);
+    assert!(session.is_open());
+    let reply = lab.drive(1, session.call(ECHO, MsgBuf::copy_from(b"still here").unwrap())).unwrap();
+    assert_eq!(&reply.response[..], b"still here");
+}
