@@ -15,7 +15,8 @@ local VERSION = 1
 ---------------------------------------------------------------------------------------------------------------------------
 -- The format. All numbers are little-endian; docs/wire-protocol.md is the specification.
 --
--- A datagram holds frames: length (2 bytes), then a packet of so many bytes. A length of zero means that the rest is padding.
+-- A datagram holds frames: length (2 bytes), then a packet of so many bytes, then a byte of padding if they are odd in number.
+-- A length of zero is two bytes of padding.
 --
 -- A packet begins with a header of 16 bytes:
 --    0  kind (low 4 bits), version (high 4 bits)
@@ -212,8 +213,10 @@ function dunlin.dissector(tvb, pinfo, tree)
   while at + 2 <= len do
     local frame_len = tvb(at, 2):le_uint()
     if frame_len == 0 then
-      tree:add(f.padding, tvb(at, len - at))
-      break
+      local start = at
+      while at + 2 <= len and tvb(at, 2):le_uint() == 0 do at = at + 2 end
+      tree:add(f.padding, tvb(start, at - start))
+      goto continue
     end
     tree:add_le(f.frame_len, tvb(at, 2))
     at = at + 2
@@ -223,7 +226,8 @@ function dunlin.dissector(tvb, pinfo, tree)
       break
     end
     summaries[#summaries + 1] = dissect_packet(tvb(at, frame_len):tvb(), tree)
-    at = at + frame_len
+    at = at + frame_len + frame_len % 2
+    ::continue::
   end
   pinfo.cols.info = table.concat(summaries, " | ")
   return len

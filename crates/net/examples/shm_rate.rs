@@ -1,7 +1,7 @@
 //! How fast the shared-memory transport moves packets between two threads, beside what bare shared memory does.
 //!
-//! `cargo run --release -p dunlin-net --example shm_rate [SECONDS-PER-CASE]`, on a machine with two processors to spare. Each
-//! case is measured in slices; where other work takes the processors away, the best slice tells more than the median.
+//! `cargo run --release -p dunlin-net --example shm_rate [SECONDS-PER-CASE]`, on a machine with two processors to spare.
+//! Each case is measured in slices; where other work takes the processors away, the best slice tells more than the median.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,8 +120,8 @@ fn ping_pong_asleep(duration: Duration) -> Result<Vec<u64>, NetError> {
     }))
 }
 
-/// Packets per second: packets of `len` bytes in bursts of `burst`, at most `window` in flight; the receiver copies each into private memory and
-/// returns one short packet for every eighth of the window.
+/// Packets per second: packets of `len` bytes in bursts of `burst`, at most `window` in flight; the receiver copies each
+/// into private memory and returns one short packet for every eighth of the window.
 fn one_way(len: usize, burst: usize, window: usize, duration: Duration) -> Result<f64, NetError> {
     let [(mut a, to_b), (mut b, to_a)] = pair()?;
     let stop = AtomicBool::new(false);

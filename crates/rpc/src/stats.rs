@@ -186,4 +186,12 @@ pub struct SessionStats {
     pub rto: Duration,
     /// Retransmissions so far.
     pub retransmissions: u32,
+    /// Packets sent on it, repetitions and control packets included.
+    pub tx_packets: u64,
+    /// Their bytes, headers included.
+    pub tx_bytes: u64,
+    /// Packets received on it.
+    pub rx_packets: u64,
+    /// Their bytes, headers included.
+    pub rx_bytes: u64,
 }

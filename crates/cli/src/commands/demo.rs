@@ -30,6 +30,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     arguments.files.check()?;
+    eprintln!("A server and a client, two processes on a core each: {:.0} s of measuring.", arguments.seconds.as_secs_f64());
     let outcome = DEMO.run(experiments::demo_settings(arguments.seconds), Launcher::new(interrupt))?;
     let mut collected = Collected::default();
     collected.add(outcome);

@@ -1,8 +1,8 @@
 //! Buffers for packets that do not fit a cell.
 //!
-//! A sender claims a buffer of the receiver, fills it, and names it in a cell; the receiver frees it when the packet has been
-//! used. Buffers are claimed lowest first: however many there are, a steady flow cycles through few of them, and those stay
-//! in the processors' caches.
+//! A sender claims a buffer of the receiver, fills it, and names it in a cell; the receiver frees it when the packet has
+//! been used. Buffers are claimed lowest first: however many there are, a steady flow cycles through few of them, and those
+//! stay in the processors' caches.
 
 use std::sync::atomic::Ordering;
 

@@ -6,6 +6,11 @@ use crate::shm::layout::INLINE_BYTES_MAX;
 use crate::shm::region::Region;
 use crate::transport::{HEAD_BYTES, RX_BURST, Route, RxPacket};
 
+/// Packets handed out at once. Fewer than the trait allows: while the receiver works on one burst its peer works on the
+/// answers to the one before, and with everything in one burst each would wait for the other.
+pub(crate) const BURST_MAX: usize = 32;
+const _: () = assert!(BURST_MAX <= RX_BURST);
+
 /// What the receiver must ask the rest of its endpoint.
 pub(crate) trait Senders {
     /// Whether the holder of a slot lives. A system call.
@@ -91,7 +96,7 @@ const NOTHING: Arrived =
 
 /// The packets handed out until the next burst.
 pub(crate) struct Burst {
-    packets: Box<[Arrived; RX_BURST]>,
+    packets: Box<[Arrived; BURST_MAX]>,
     len: usize,
     /// How many of them lie in bulk buffers.
     bulk: usize,
@@ -99,7 +104,7 @@ pub(crate) struct Burst {
 
 impl Burst {
     pub(crate) fn new() -> Self {
-        Burst { packets: Box::new([NOTHING; RX_BURST]), len: 0, bulk: 0 }
+        Burst { packets: Box::new([NOTHING; BURST_MAX]), len: 0, bulk: 0 }
     }
 
     #[inline]

@@ -144,7 +144,8 @@ impl<'a> Cell<'a> {
     /// Copies at least the first `len` bytes of the packet out; what follows them in `to` is arbitrary.
     #[inline]
     pub(crate) fn read_packet(&self, to: &mut [u8; INLINE_BYTES_MAX], len: usize) {
-        // Fixed lengths make straight code: 48 bytes end with the first cache line, and the second is touched only if needed.
+        // Fixed lengths make straight code: 48 bytes end with the first cache line, and the second is touched only if
+        // needed.
         // SAFETY: both lengths lie in the cell and in `to`.
         unsafe {
             let from = self.start.as_ptr().add(CELL_PAYLOAD);

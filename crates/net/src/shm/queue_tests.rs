@@ -74,8 +74,8 @@ impl Queue {
             .collect()
     }
 
-    /// Polls as an endpoint does that sleeps when there is nothing: with a last look before and a poll after each sleep, which
-    /// goes past holes.
+    /// Polls as an endpoint does that sleeps when there is nothing: with a last look before and a poll after each sleep,
+    /// which goes past holes.
     fn poll_past_holes(&mut self) -> Vec<Vec<u8>> {
         let mut got = Vec::new();
         loop {

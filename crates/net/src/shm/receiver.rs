@@ -1,22 +1,20 @@
 //! The receiving side of the queue.
 //!
-//! In the common case the next cell is published, and a burst is a walk over published cells: one cache line read per packet,
-//! nothing written but the head, once. A place that was taken and stays unpublished is the rare case: see [`super::holes`].
+//! In the common case the next cell is published, and a burst is a walk over published cells: one cache line read per
+//! packet, nothing written but the head, once. A place that was taken and stays unpublished is the rare case: see
+//! [`super::holes`].
 
 use std::sync::atomic::Ordering;
 
 use crate::shm::bulk;
-use crate::shm::burst::{Burst, Senders, Sources};
+use crate::shm::burst::{BURST_MAX, Burst, Senders, Sources};
 use crate::shm::holes::{Consumed, Intents};
 use crate::shm::region::Region;
-use crate::transport::{RX_BURST, TransportCounters};
+use crate::transport::TransportCounters;
 
-/// Empty polls in a row before the tail is looked at. Looking takes its cache line from the senders, so not too often; a hole
-/// is rare, and the RPC layer forgives it.
+/// Empty polls in a row before the tail is looked at. Looking takes its cache line from the senders, so not too often; a
+/// hole is rare, and the RPC layer forgives it.
 const EMPTY_POLLS_BEFORE_TAIL: u32 = 1024;
-/// Packets handed out at once. Fewer than the 64 that the trait allows: while the receiver works on one burst its peer works on the
-/// answers to the one before, and with everything in one burst each would wait for the other.
-const BURST: usize = 32;
 /// Passes around a hole before the senders' intents are read again.
 const PASSES_PER_INTENTS: u32 = 64;
 /// Unpublished places whose senders are looked up in one pass.
@@ -87,7 +85,7 @@ impl Receiver {
         }
         let cells = self.region.cells();
         let (mut head, mut bytes) = (self.head, 0);
-        for _ in 0..BURST {
+        for _ in 0..BURST_MAX {
             let cell = cells.of(head);
             let Some(published) = cell.published(head) else { break };
             match self.burst.take(&self.region, &mut self.sources, senders, cell, published) {
@@ -155,7 +153,7 @@ impl Receiver {
         let mut lookups_left = HOLES_PER_PASS_MAX;
         let mut progress = false;
         for ticket in (0..taken).map(|i| first.wrapping_add(i)) {
-            if self.burst.len() == RX_BURST {
+            if self.burst.len() == BURST_MAX {
                 break;
             }
             if self.consumed.contains(ticket) {

@@ -222,8 +222,8 @@ impl Region {
         self.u64_at(self.slot_offset(index) + slot::INTENT)
     }
 
-    /// Writes its holder's identity into a slot and returns the slot's generation, which is never 0 and new unless the holder
-    /// before was the same.
+    /// Writes its holder's identity into a slot and returns the slot's generation, which is never 0 and new unless the
+    /// holder before was the same.
     pub(crate) fn enter_slot(&self, index: u16, identity: &Identity) -> u32 {
         self.intent(index).store(Intent::NONE, Ordering::SeqCst);
         let offset = self.slot_offset(index);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::addr::Addr;
 use crate::error::NetError;
 
-use super::frame::LENGTH_BYTES;
+use super::frame::frame_bytes;
 use super::train::TRAIN_BYTES_MAX;
 
 /// UDP payload of a full datagram where the network is not known to carry more: 1500 bytes less the headers of IP and UDP.
@@ -14,7 +14,7 @@ const DATAGRAM_BYTES_V4: usize = 1472;
 const DATAGRAM_BYTES_V6: usize = 1452;
 /// UDP payload of a full datagram over the loopback interface, whose MTU is 64 KiB. Seven of them fill one send with
 /// segmentation offload, and each holds 8 KiB of data and its header. See docs/performance.md for the measurement.
-const DATAGRAM_BYTES_LOOPBACK: usize = TRAIN_BYTES_MAX / 7;
+const DATAGRAM_BYTES_LOOPBACK: usize = TRAIN_BYTES_MAX / 7 / 2 * 2;
 /// Smallest packet size that may be configured, in bytes.
 const MTU_MIN: usize = 64;
 
@@ -54,7 +54,7 @@ pub enum Connect {
 pub struct UdpConfig {
     /// Local address. Port 0 takes a free one.
     pub addr: SocketAddr,
-    /// Largest packet in bytes ([`Transport::mtu`](crate::Transport::mtu)); `None` chooses by the local address: 9353 on
+    /// Largest packet in bytes ([`Transport::mtu`](crate::Transport::mtu)); `None` chooses by the local address: 9352 on
     /// loopback, else what fits an Ethernet frame (1470 over IPv4, 1450 over IPv6).
     pub mtu: Option<usize>,
     /// Segmentation offload: many datagrams to one destination in one system call.
@@ -95,7 +95,7 @@ impl UdpConfig {
         }
     }
 
-    /// UDP payload of a full datagram, in bytes.
+    /// UDP payload of a full datagram, in bytes: an even number.
     pub(super) fn datagram_bytes(&self) -> Result<usize, NetError> {
         let Some(mtu) = self.mtu else {
             return Ok(match self.addr {
@@ -104,12 +104,12 @@ impl UdpConfig {
                 SocketAddr::V6(_) => DATAGRAM_BYTES_V6,
             });
         };
-        let mtu_max = TRAIN_BYTES_MAX - LENGTH_BYTES;
+        let mtu_max = TRAIN_BYTES_MAX - frame_bytes(0);
         if !(MTU_MIN..=mtu_max).contains(&mtu) {
             let why = format!("{mtu} bytes for {}; choose {MTU_MIN} to {mtu_max}", Addr::Udp(self.addr));
             return Err(NetError::BadSetting { name: "mtu", why });
         }
-        Ok(mtu + LENGTH_BYTES)
+        Ok(frame_bytes(mtu))
     }
 }
 
@@ -122,18 +122,18 @@ mod tests {
         let datagram = |addr: &str| UdpConfig::new(addr.parse().unwrap()).datagram_bytes().unwrap();
         assert_eq!(datagram("0.0.0.0:0"), 1472);
         assert_eq!(datagram("[::]:0"), 1452);
-        assert_eq!(datagram("[::1]:0"), 9355);
-        assert!(datagram("127.0.0.1:0") - LENGTH_BYTES >= 8192 + 32);
+        assert_eq!(datagram("[::1]:0"), 9354);
+        assert!(datagram("127.0.0.1:0") >= frame_bytes(8192 + 32));
     }
 
     #[test]
     fn packet_sizes_have_limits() {
         let mut config = UdpConfig::new("127.0.0.1:0".parse().unwrap());
-        for bad in [0, 63, 65_486, usize::MAX] {
+        for bad in [0, 63, 65_485, usize::MAX] {
             config.mtu = Some(bad);
             assert!(matches!(config.datagram_bytes(), Err(NetError::BadSetting { name: "mtu", .. })));
         }
-        config.mtu = Some(65_485);
+        config.mtu = Some(65_484);
         assert_eq!(config.datagram_bytes().unwrap(), TRAIN_BYTES_MAX);
     }
 }

@@ -12,7 +12,7 @@ use crate::transport::Route;
 
 use super::config::{Connect, UdpConfig};
 use super::open::{configure, set};
-use super::socket::Socket;
+use super::socket::{Queue, Socket};
 
 /// Sends in a row to one peer that earn it the socket: its opening costs about ten.
 const SENDS_IN_A_ROW: u32 = 512;
@@ -21,9 +21,16 @@ const SENDS_IN_A_ROW: u32 = 512;
 pub(super) struct Direct {
     config: UdpConfig,
     local: SocketAddr,
-    open: Option<(Route, Socket)>,
+    open: Option<Connected>,
     last: Route,
     in_a_row: u32,
+}
+
+/// A socket and the peer it is connected to.
+pub(super) struct Connected {
+    pub(super) socket: Socket,
+    pub(super) peer: SocketAddr,
+    route: Route,
 }
 
 impl Direct {
@@ -34,18 +41,18 @@ impl Direct {
     /// The socket, whoever it is connected to.
     #[inline]
     pub(super) fn socket(&self) -> Option<&Socket> {
-        self.open.as_ref().map(|(_, socket)| socket)
+        self.open.as_ref().map(|open| &open.socket)
     }
 
     #[inline]
-    pub(super) fn socket_mut(&mut self) -> Option<&mut Socket> {
-        self.open.as_mut().map(|(_, socket)| socket)
+    pub(super) fn connected(&mut self) -> Option<&mut Connected> {
+        self.open.as_mut()
     }
 
     /// The socket that is connected to the peer at `route`.
     #[inline]
     pub(super) fn socket_to(&self, route: Route) -> Option<&Socket> {
-        self.open.as_ref().filter(|(to, _)| *to == route).map(|(_, socket)| socket)
+        self.open.as_ref().filter(|open| open.route == route).map(|open| &open.socket)
     }
 
     /// Notes a send.
@@ -71,7 +78,7 @@ impl Direct {
     pub(super) fn connect(&mut self, main: &Socket, route: Route, peer: SocketAddr) {
         self.open = None;
         match connect(main, &self.config, self.local, peer) {
-            Ok(socket) => self.open = Some((route, socket)),
+            Ok(socket) => self.open = Some(Connected { socket, peer, route }),
             Err(_) => self.config.connect = Connect::Off,
         }
     }
@@ -97,7 +104,10 @@ fn connect(main: &Socket, config: &UdpConfig, local: SocketAddr, peer: SocketAdd
     let bound = share(1).and_then(|()| socket.bind(&local.into()));
     share(0)?;
     bound?;
-    // What others sent since the bind may lie in this socket's queue: every datagram is received with its source.
     socket.connect(&peer.into())?;
-    Ok(Socket::new(socket))
+    // What others sent since the bind may lie in this socket's queue. So it is not taken for empty, and while it is not, every
+    // datagram is received with its source.
+    let mut socket = Socket::new(socket);
+    socket.queue = Queue::Busy;
+    Ok(socket)
 }

@@ -24,18 +24,19 @@
 //! A datagram is one or more frames, each a packet of the [`Transport`](crate::Transport) behind its length.
 //!
 //! ```text
-//! datagram := frame+ padding
-//! frame    := length: u16, little-endian, not 0 · that many bytes
-//! padding  := nothing, or one byte, or 0: u16 and then any bytes
+//! datagram := (frame | padding)+
+//! frame    := length: u16, little-endian, not 0 · that many bytes · one byte 0 if the length is odd
+//! padding  := 0: u16
 //! ```
 //!
 //! The length lets several small packets to one destination share a datagram. The padding lets datagrams of different lengths
 //! leave in one system call: segmentation offload cuts its input into segments of one size (only the last may be shorter).
-//! Senders fill padding with zeros; receivers do not look at it. A packet without any byte cannot be sent: it is dropped and
-//! counted as an error of the caller.
+//! Every frame takes an even number of bytes, so padding always fits, and so the datagrams of one sender that the kernel joins
+//! are simply a longer sequence of frames: a receiver need not know where each began. The odd byte may be missing at the end.
+//! A packet without any byte cannot be sent: it is dropped and counted as an error of the caller.
 //!
 //! A datagram without any frame, a frame that runs past the end, or one longer than the receiver's own largest packet is
-//! malformed: the frames before it are delivered, the rest of the datagram is dropped, and one is counted.
+//! malformed: the frames before it are delivered, the rest of what was received with it is dropped, and one is counted.
 
 mod config;
 mod control;

@@ -30,14 +30,12 @@ pub(super) struct Rx {
     turn: Turn,
 }
 
-/// A place in the arrivals; offsets are into all buffers together.
+/// A place in the arrivals.
 #[derive(Default)]
 struct Cursor {
     arrival: usize,
-    datagram_start: usize,
+    /// Bytes of it that are done.
     next: usize,
-    datagram_end: usize,
-    arrival_end: usize,
 }
 
 /// A packet of the current burst: its place in the buffers and the arrival it came in.
@@ -67,7 +65,7 @@ enum Turn {
 }
 
 /// Polls of the connected socket for one of the main socket, less one.
-const DIRECT_TURNS: u8 = 3;
+const DIRECT_TURNS: u8 = 7;
 /// Most polls that the main socket is given to come out first.
 const DRAIN_TURNS: u16 = 4096;
 
@@ -107,6 +105,12 @@ impl Rx {
             link.counters.rx_packets += self.packets.len() as u64;
             link.counters.rx_bytes += self.packets.iter().map(|p| u64::from(p.len)).sum::<u64>();
         }
+        self.packets.len()
+    }
+
+    /// Packets of the burst.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
         self.packets.len()
     }
 
@@ -170,16 +174,22 @@ impl Rx {
     fn poll(&mut self, link: &mut Link, which: Which) -> bool {
         self.arrivals.clear();
         self.at = Cursor::default();
-        let socket = match which {
-            Which::Main => &mut link.socket,
-            Which::Direct => match link.direct.socket_mut() {
-                Some(socket) => socket,
+        let (socket, peer) = match which {
+            Which::Main => (&mut link.socket, None),
+            Which::Direct => match link.direct.connected() {
+                Some(open) => (&mut open.socket, Some(open.peer)),
                 None => return false,
             },
         };
-        let result = match socket.queue {
-            Queue::Empty => socket.receive(&mut self.buffers[..BUFFER_BYTES]).map(|arrival| self.arrivals.push(arrival)),
-            Queue::Busy => {
+        let result = match (socket.queue, peer) {
+            (Queue::Empty, Some(peer)) => {
+                let arrival = socket.receive_connected(&mut self.buffers[..BUFFER_BYTES], peer);
+                arrival.map(|arrival| self.arrivals.push(arrival))
+            }
+            (Queue::Empty, None) => {
+                socket.receive(&mut self.buffers[..BUFFER_BYTES]).map(|arrival| self.arrivals.push(arrival))
+            }
+            (Queue::Busy, _) => {
                 let mut buffers = self.buffers.chunks_exact_mut(BUFFER_BYTES);
                 let buffers = std::array::from_fn(|_| buffers.next().unwrap_or_default());
                 socket.receive_many::<ARRIVALS_MAX>(buffers, &mut self.arrivals)
@@ -200,8 +210,14 @@ impl Rx {
                 socket.drops = drops;
             }
         }
-        self.begin_arrival();
         true
+    }
+
+    /// Forgets a route that was given up, of which packets may be left.
+    pub(super) fn on_release(&mut self, route: Route) {
+        for source in self.routes.iter_mut().filter(|source| **source == Some(route)) {
+            *source = None;
+        }
     }
 
     /// After a sleep: something may be in either socket.
@@ -214,54 +230,22 @@ impl Rx {
     /// Splits arrivals into packets until the burst is full or none is left.
     fn split(&mut self, link: &mut Link) {
         while let Some(arrival) = self.arrivals.get(self.at.arrival) {
-            if arrival.truncated {
-                link.counters.rx_dropped_malformed += 1;
-                self.at.arrival += 1;
-                self.begin_arrival();
-                continue;
-            }
-            let datagram = &self.buffers[..self.at.datagram_end];
-            match frame::next(datagram, self.at.next, self.packet_bytes_max) {
+            let start = self.at.arrival * BUFFER_BYTES;
+            let bytes = &self.buffers[start..start + arrival.len.min(BUFFER_BYTES)];
+            match frame::next(bytes, self.at.next, self.packet_bytes_max) {
                 Next::Frame(range) => {
                     if self.packets.is_full() {
                         return;
                     }
-                    let (start, len) = (range.start as u32, range.len() as u16);
-                    self.packets.push(Packet { start, len, arrival: self.at.arrival as u8 });
-                    self.at.next = range.end;
+                    let (at, len) = ((start + range.start) as u32, range.len() as u16);
+                    self.packets.push(Packet { start: at, len, arrival: self.at.arrival as u8 });
+                    self.at.next = range.end.next_multiple_of(2);
+                    continue;
                 }
-                Next::End => {
-                    let no_frame = self.at.next == self.at.datagram_start;
-                    link.counters.rx_dropped_malformed += u64::from(no_frame);
-                    self.begin_datagram(arrival.segment);
-                }
-                Next::Malformed => {
-                    link.counters.rx_dropped_malformed += 1;
-                    self.begin_datagram(arrival.segment);
-                }
+                Next::End if self.at.next > 0 && !arrival.truncated => {}
+                Next::End | Next::Malformed => link.counters.rx_dropped_malformed += 1,
             }
-        }
-    }
-
-    /// Goes to the datagram behind the current one, or to the next arrival.
-    fn begin_datagram(&mut self, segment: usize) {
-        if self.at.datagram_end < self.at.arrival_end {
-            self.at.datagram_start = self.at.datagram_end;
-            self.at.next = self.at.datagram_start;
-            self.at.datagram_end = (self.at.next + segment).min(self.at.arrival_end);
-        } else {
-            self.at.arrival += 1;
-            self.begin_arrival();
-        }
-    }
-
-    /// Goes to the first datagram of the arrival that the cursor names.
-    fn begin_arrival(&mut self) {
-        if let Some(arrival) = self.arrivals.get(self.at.arrival) {
-            self.at.datagram_start = self.at.arrival * BUFFER_BYTES;
-            self.at.next = self.at.datagram_start;
-            self.at.arrival_end = self.at.next + arrival.len.min(BUFFER_BYTES);
-            self.at.datagram_end = (self.at.next + arrival.segment).min(self.at.arrival_end);
+            self.at = Cursor { arrival: self.at.arrival + 1, next: 0 };
         }
     }
 }

@@ -115,6 +115,18 @@ impl Socket {
         Ok(unsafe { arrival(&header, from, len as usize) })
     }
 
+    /// As [`Socket::receive`] for a socket connected to `peer`: the least work there is.
+    #[inline]
+    pub(super) fn receive_connected(&self, buffer: &mut [u8], peer: SocketAddr) -> io::Result<Arrival> {
+        // SAFETY: the pointer goes with the length of the buffer, which is exclusively ours.
+        let len = unsafe { libc::recv(self.fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        if len < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let len = len as usize;
+        Ok(Arrival { from: Some(peer), len, segment: len.max(1), drops: None, truncated: false })
+    }
+
     /// Takes up to `N` arrivals, each into a buffer of its own, and says how many.
     pub(super) fn receive_many<const N: usize>(
         &self,

@@ -13,10 +13,10 @@ use arrayvec::ArrayVec;
 use crate::transport::{Route, TxPacket};
 
 use super::config::Coalesce;
-use super::frame::LENGTH_BYTES;
+use super::frame::{frame_bytes, length};
 
 /// Bytes of a whole train: what one IP packet carries at most, less the headers of IPv6 and UDP.
-pub(super) const TRAIN_BYTES_MAX: usize = 65_535 - 40 - 8;
+pub(super) const TRAIN_BYTES_MAX: usize = (65_535 - 40 - 8) / 2 * 2;
 /// Datagrams of a train: the kernel's limit for one send with segmentation offload (128 since Linux 6.9, 64 before).
 pub(super) const TRAIN_DATAGRAMS_MAX: usize = 64;
 /// Payloads up to this length are copied: handing the kernel two more slices costs more.
@@ -68,9 +68,9 @@ pub(super) struct Train {
 }
 
 impl Train {
-    /// An empty train whose datagrams have at most `datagram_bytes`, which is at most [`TRAIN_BYTES_MAX`].
+    /// An empty train whose datagrams have at most `datagram_bytes`: even, and at most [`TRAIN_BYTES_MAX`].
     pub(super) fn new(datagram_bytes: usize, coalesce: Coalesce) -> Self {
-        assert!(datagram_bytes <= TRAIN_BYTES_MAX);
+        assert!(datagram_bytes <= TRAIN_BYTES_MAX && datagram_bytes.is_multiple_of(2));
         Train {
             route: Route(0),
             loads: ArrayVec::new(),
@@ -107,20 +107,23 @@ impl Train {
     #[inline]
     pub(super) fn push<'a>(&mut self, packet: &TxPacket<'a>, borrowed: &mut Borrowed<'a>) -> Fit {
         let len = packet.len();
-        debug_assert!(len > 0 && len + LENGTH_BYTES <= self.datagram_bytes);
+        debug_assert!(len > 0 && frame_bytes(len) <= self.datagram_bytes);
         if self.is_empty() {
             self.route = packet.route;
             self.loads.push(Load::default());
-        } else if packet.route != self.route || !self.make_room(len + LENGTH_BYTES) {
+        } else if packet.route != self.route || !self.make_room(frame_bytes(len)) {
             return Fit::No;
         }
-        self.copy(&(len as u16).to_le_bytes());
+        self.copy(&length(len));
         self.copy(packet.header);
         if packet.payload.len() > COPY_BYTES_MAX && !borrowed.0.is_full() {
             borrowed.0.push((self.copied_len, packet.payload));
             self.bytes += packet.payload.len();
         } else {
             self.copy(packet.payload);
+        }
+        if len % 2 == 1 {
+            self.copy(&[0]);
         }
         if let Some(load) = self.loads.last_mut() {
             load.packets += 1;
@@ -269,7 +272,7 @@ mod tests {
         let taken = (0..1000).take_while(|_| train.push(&packet(&[1]), &mut borrowed) == Fit::Taken).count();
         assert_eq!(taken, TRAIN_DATAGRAMS_MAX);
 
-        for (datagram, payload) in [(9355, 9353), (1472, 1470), (9355, 3000), (9355, 48), (65_487, 3000)] {
+        for (datagram, payload) in [(9354, 9352), (1472, 1470), (9354, 3000), (9354, 48), (65_486, 3000)] {
             let mut train = Train::new(datagram, Coalesce::Fill);
             let payload = vec![1; payload];
             let mut borrowed = Borrowed::default();

@@ -11,7 +11,7 @@ use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters
 use super::Link;
 use super::config::UdpConfig;
 use super::direct::Direct;
-use super::frame::LENGTH_BYTES;
+use super::frame::frame_bytes;
 use super::open::open;
 use super::routes::Routes;
 use super::rx::Rx;
@@ -24,7 +24,8 @@ const DATAGRAM_OVERHEAD_BYTES: usize = 1024;
 /// Length of packet on which [`UdpTransport::rx_queue_len`](Transport::rx_queue_len) counts, where packets may be longer.
 const QUEUED_PACKET_BYTES: usize = 2048;
 
-/// Packets over one UDP socket. See the [module](super) for how, and [`UdpConfig`] for the settings.
+/// Packets over one UDP socket. See the [module](super) for how, and [`UdpConfig`] for the settings. It holds about 600 KiB of
+/// buffers, however many peers there are.
 ///
 /// # The receive queue
 /// The kernel bounds the queue by bytes of its own memory, not by packets. The length that this transport claims is what it
@@ -57,7 +58,7 @@ impl UdpTransport {
     /// system refuses the address or the socket.
     pub fn bind(config: UdpConfig) -> Result<Self, NetError> {
         let datagram_bytes = config.datagram_bytes()?;
-        let mtu = datagram_bytes - LENGTH_BYTES;
+        let mtu = config.mtu.unwrap_or(datagram_bytes - frame_bytes(0));
         let opened = open(&config)?;
         let estimate = opened.recv_buffer_bytes / (mtu.min(QUEUED_PACKET_BYTES) + DATAGRAM_OVERHEAD_BYTES);
         Ok(UdpTransport {
@@ -67,7 +68,7 @@ impl UdpTransport {
                 routes: Routes::new(config.routes_max),
                 counters: TransportCounters::default(),
             },
-            tx: Tx::new(datagram_bytes, config.coalesce, opened.gso),
+            tx: Tx::new(mtu, datagram_bytes, config.coalesce, opened.gso),
             rx: Rx::new(mtu),
             wake: Wake::new()?,
             clock: Clock::new(),
@@ -112,6 +113,7 @@ impl Transport for UdpTransport {
         self.link.routes.release(route);
         if self.link.routes.get(route).is_none() {
             self.link.direct.on_release(route);
+            self.rx.on_release(route);
         }
     }
 

@@ -8,7 +8,6 @@ use crate::transport::{Route, TxPacket};
 
 use super::Link;
 use super::config::{Coalesce, Offload};
-use super::frame::LENGTH_BYTES;
 use super::sockaddr::SockAddr;
 use super::train::{Borrowed, Fit, TRAIN_DATAGRAMS_MAX, Train};
 
@@ -37,8 +36,8 @@ enum Way {
 }
 
 impl Tx {
-    pub(super) fn new(datagram_bytes: usize, coalesce: Coalesce, gso: Offload) -> Self {
-        Tx { train: Train::new(datagram_bytes, coalesce), packet_bytes_max: datagram_bytes - LENGTH_BYTES, gso }
+    pub(super) fn new(packet_bytes_max: usize, datagram_bytes: usize, coalesce: Coalesce, gso: Offload) -> Self {
+        Tx { train: Train::new(datagram_bytes, coalesce), packet_bytes_max, gso }
     }
 
     /// Packs `packets` into trains and sends those that are full or hold memory of the caller's.

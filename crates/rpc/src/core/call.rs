@@ -300,10 +300,12 @@ impl Core {
                 } else {
                     Source::Call { index, offset: offset as u32, len: len as u32 }
                 };
+                session.count_tx(header.wire_len() + len);
                 self.tx.push(session.route, &header, source);
             } else {
                 header.kind = Kind::RequestForResponse;
                 header.aux = call.sent - call.request_packets + 1;
+                session.count_tx(header.wire_len());
                 self.tx.push(session.route, &header, Source::Nothing);
             }
             call.sent += 1;

@@ -346,11 +346,11 @@ impl Core {
             self.counters.dropped_control += 1;
             return;
         };
-        if let Some(index) = self.opening_of(header, from, refuse.nonce) {
-            if let Some(open) = &self.cold[index as usize].opening {
-                let addr = open.addr.clone();
-                self.fail_opening(index, ConnectError::Refused { addr, reason: refuse.reason });
-            }
+        if let Some(index) = self.opening_of(header, from, refuse.nonce)
+            && let Some(open) = &self.cold[index as usize].opening
+        {
+            let addr = open.addr.clone();
+            self.fail_opening(index, ConnectError::Refused { addr, reason: refuse.reason });
         }
     }
 }

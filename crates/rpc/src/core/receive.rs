@@ -29,6 +29,7 @@ impl Core {
                 crate::prefetch::read(session);
                 crate::prefetch::read(&session.client);
                 crate::prefetch::read(&session.server);
+                crate::prefetch::read(&session.traffic);
             }
         }
     }
@@ -47,10 +48,12 @@ impl Core {
             return Received::Control(header);
         }
         let index = header.session;
-        let Some(session) = self.sessions.get(index as usize).filter(|s| s.is_for(&header, packet.route())) else {
+        let Some(session) = self.sessions.get_mut(index as usize).filter(|s| s.is_for(&header, packet.route())) else {
             self.counters.dropped_unknown_session += 1;
             return Received::Unknown(header);
         };
+        session.traffic.rx_packets += 1;
+        session.traffic.rx_bytes += packet.len() as u64;
         let peer = session.peer;
         self.heard_from(peer);
         match header.kind {

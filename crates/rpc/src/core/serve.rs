@@ -293,9 +293,10 @@ impl Core {
 
     fn send_credit_return(&mut self, si: u32, index: u32, packet: u32) {
         let serve = &self.serves[index as usize];
-        let session = &self.sessions[si as usize];
+        let session = &mut self.sessions[si as usize];
         let number = serve.sequence as u64 * 8 + serve.slot as u64;
         let header = Header::new(Kind::CreditReturn, packet, session.remote_session, number, session.remote_tag);
+        session.count_tx(header.wire_len());
         self.tx.push(session.route, &header, Source::Nothing);
     }
 
@@ -319,7 +320,7 @@ impl Core {
     #[inline]
     fn send_response_packet(&mut self, index: u32, packet: u32) {
         let serve = &mut self.serves[index as usize];
-        let session = &self.sessions[serve.session as usize];
+        let session = &mut self.sessions[serve.session as usize];
         let packet_data = session.packet_data as usize;
         let total = serve.response.as_ref().map_or(0, |r| r.len());
         let offset = packet as usize * packet_data;
@@ -339,6 +340,7 @@ impl Core {
             None => Source::Nothing,
         };
         serve.tx_batch = self.tx.batch;
+        session.count_tx(header.wire_len() + len);
         self.tx.push(session.route, &header, source);
     }
 
@@ -359,11 +361,11 @@ impl Core {
     /// A buffer of `len` bytes for the response: the slot's own if it is large enough.
     #[inline]
     pub fn response_buffer(&mut self, reference: ServeRef, len: usize) -> Result<MsgBuf, RespondError> {
-        if self.config.optimizations.preallocated_responses.is_on() {
-            if let Some(mut spare) = self.waiting(reference)?.spare.take_if(|spare| spare.capacity() >= len) {
-                spare.set_len(len);
-                return Ok(spare);
-            }
+        if self.config.optimizations.preallocated_responses.is_on()
+            && let Some(mut spare) = self.waiting(reference)?.spare.take_if(|spare| spare.capacity() >= len)
+        {
+            spare.set_len(len);
+            return Ok(spare);
         }
         Ok(MsgBuf::with_len(len)?)
     }

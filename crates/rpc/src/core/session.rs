@@ -46,7 +46,7 @@ pub(crate) struct ServerSlot {
     pub serve: u32,
 }
 
-/// What every packet of a session needs: three cache lines, the first for all, then one for each direction.
+/// What every packet of a session needs: four cache lines, the first for all, then one for each direction, and one of counters.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -75,6 +75,16 @@ pub(crate) struct Session {
 
     pub client: [ClientSlot; SLOTS_MAX],
     pub server: [ServerSlot; SLOTS_MAX],
+    pub traffic: Traffic,
+}
+
+/// What went over a session in either direction, repetitions and control packets included.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Traffic {
+    pub tx_packets: u64,
+    pub tx_bytes: u64,
+    pub rx_packets: u64,
+    pub rx_bytes: u64,
 }
 
 /// The rest of a session.
@@ -119,7 +129,15 @@ impl Session {
             queue_tail: NONE,
             client: [ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX],
             server: [ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX],
+            traffic: Traffic::default(),
         }
+    }
+
+    /// Counts a packet that is queued for sending.
+    #[inline]
+    pub fn count_tx(&mut self, bytes: usize) {
+        self.traffic.tx_packets += 1;
+        self.traffic.tx_bytes += bytes as u64;
     }
 
     /// Takes a round-trip sample (RFC 6298's estimator).

@@ -209,8 +209,9 @@ impl Core {
 
     /// Queues a control packet of a session.
     pub fn send_control<B: Body>(&mut self, session: u32, kind: Kind, body: &B) {
-        let entry = &self.sessions[session as usize];
+        let entry = &mut self.sessions[session as usize];
         let header = Header::new(kind, 0, entry.remote_session, 0, entry.remote_tag);
+        entry.count_tx(header.wire_len() + B::BYTES);
         self.tx.push_control(entry.route, &header, body);
     }
 

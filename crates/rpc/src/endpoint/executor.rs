@@ -7,14 +7,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake};
+use std::task::{Context, Poll, Wake, Waker};
 
 /// A spawned future.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The number of the future that `block_on` polls itself.
+/// The number of the future that `block_on` polls itself; it never stands in the queue.
 const ROOT: u32 = u32::MAX;
 
 /// Wakes an endpoint's thread if it sleeps in its transport; costs a load if it does not.
@@ -38,6 +39,15 @@ struct ReadyQueue {
     /// wait until the packets just sent have left the store buffer, a third of a small call's time.
     any: AtomicBool,
     notifier: Arc<Notifier>,
+    /// [`thread_token`] of the thread that runs the tasks.
+    thread: usize,
+}
+
+/// A number that no two living threads share.
+#[inline]
+fn thread_token() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here) as usize)
 }
 
 impl ReadyQueue {
@@ -60,11 +70,24 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, SeqCst) {
-            self.queue.lock().push_back(self.task);
-            self.queue.any.store(true, SeqCst);
+        // Almost every wake-up comes from the endpoint's own thread, which is awake and needs no ordering against itself.
+        let is_own_thread = thread_token() == self.queue.thread;
+        if is_own_thread {
+            if self.queued.load(Relaxed) {
+                return;
+            }
+            self.queued.store(true, Relaxed);
+        } else if self.queued.swap(true, SeqCst) {
+            return self.queue.notifier.notify();
         }
-        self.queue.notifier.notify();
+        if self.task != ROOT {
+            self.queue.lock().push_back(self.task);
+            self.queue.any.store(true, Release);
+        }
+        if !is_own_thread {
+            fence(SeqCst);
+            self.queue.notifier.notify();
+        }
     }
 }
 
@@ -79,15 +102,32 @@ pub(crate) struct Executor {
     free: RefCell<Vec<u32>>,
     queue: Arc<ReadyQueue>,
     root: Arc<TaskWaker>,
+    root_waker: Waker,
+    /// Memory of the ready queue while its tasks run.
+    batch: RefCell<VecDeque<u32>>,
     live: Cell<usize>,
 }
 
 impl Executor {
     pub fn new(transport: dunlin_net::Waker) -> Executor {
         let notifier = Arc::new(Notifier { sleeping: AtomicBool::new(false), transport });
-        let queue = Arc::new(ReadyQueue { ready: Mutex::new(VecDeque::new()), any: AtomicBool::new(false), notifier });
+        let queue = Arc::new(ReadyQueue {
+            ready: Mutex::new(VecDeque::new()),
+            any: AtomicBool::new(false),
+            notifier,
+            thread: thread_token(),
+        });
         let root = Arc::new(TaskWaker { queue: queue.clone(), task: ROOT, queued: AtomicBool::new(false) });
-        Executor { slots: RefCell::new(Vec::new()), free: RefCell::new(Vec::new()), queue, root, live: Cell::new(0) }
+        let batch = RefCell::new(VecDeque::new());
+        Executor {
+            slots: RefCell::new(Vec::new()),
+            free: RefCell::new(Vec::new()),
+            queue,
+            root_waker: root.clone().into(),
+            root,
+            batch,
+            live: Cell::new(0),
+        }
     }
 
     /// Live tasks.
@@ -115,14 +155,13 @@ impl Executor {
             return 0;
         }
         self.queue.any.store(false, SeqCst);
-        let ready = self.queue.lock().len();
-        for _ in 0..ready {
-            let next = self.queue.lock().pop_front();
-            match next {
-                Some(ROOT) | None => {}
-                Some(index) => self.run(index),
-            }
+        let mut batch = self.batch.take();
+        std::mem::swap(&mut *self.queue.lock(), &mut batch);
+        let ready = batch.len();
+        for index in batch.drain(..) {
+            self.run(index);
         }
+        self.batch.replace(batch);
         ready
     }
 
@@ -146,11 +185,11 @@ impl Executor {
 
     /// Polls a future that stands outside, if it was woken or never polled.
     pub fn poll_root<F: Future + ?Sized>(&self, future: Pin<&mut F>, first: bool) -> Poll<F::Output> {
-        if !first && !self.root.queued.load(SeqCst) {
+        if !first && !self.root.queued.load(Acquire) {
             return Poll::Pending;
         }
         self.root.queued.store(false, SeqCst);
-        future.poll(&mut Context::from_waker(&self.root.clone().into()))
+        future.poll(&mut Context::from_waker(&self.root_waker))
     }
 
     /// What other threads wake this one with.
@@ -162,7 +201,7 @@ impl Executor {
     /// thread sleeps, and wakes it.
     pub fn sleep_unless(&self, work_waits: impl FnOnce() -> bool, sleep: impl FnOnce()) {
         self.queue.notifier.sleeping.store(true, SeqCst);
-        std::sync::atomic::fence(SeqCst);
+        fence(SeqCst);
         if self.queue.lock().is_empty() && !self.root.queued.load(SeqCst) && !work_waits() {
             sleep();
         }

@@ -35,13 +35,17 @@ use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
 use session::{Completion, Connecting, ContinuationId};
 use worker::{WorkerPool, WorkerReply};
 
+/// A registered continuation.
+pub(crate) type Continuation = Box<dyn FnMut(Completion)>;
+
 /// What handles, futures and handlers share with their endpoint. Not generic over the transport.
 pub(crate) struct Shared {
     pub core: RefCell<Core>,
     pub executor: Executor,
     /// A handler is taken out while it runs.
     pub handlers: RefCell<Vec<Option<Handler>>>,
-    pub continuations: RefCell<Vec<Option<Box<dyn FnMut(Completion)>>>>,
+    /// A continuation is taken out while it runs.
+    pub continuations: RefCell<Vec<Option<Continuation>>>,
     pub worker_replies: (Sender<WorkerReply>, Receiver<WorkerReply>),
     /// Requests that workers have.
     pub at_workers: Cell<u32>,

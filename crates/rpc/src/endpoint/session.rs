@@ -162,6 +162,10 @@ impl Session {
             rtt_smoothed: Duration::from_nanos(session.srtt as u64),
             rto: Duration::from_nanos(core.rto(self.reference.index, 0)),
             retransmissions: cold.retransmissions,
+            tx_packets: session.traffic.tx_packets,
+            tx_bytes: session.traffic.tx_bytes,
+            rx_packets: session.traffic.rx_packets,
+            rx_bytes: session.traffic.rx_bytes,
         })
     }
 }

@@ -27,7 +27,7 @@ impl Scale {
 
     fn log(min: f64, max: f64) -> Self {
         // A bar must have some length, also the shortest.
-        Scale::Log { low: 10f64.powf((min * 0.8).log10().floor()), high: max }
+        Scale::Log { low: 10f64.powf((min * 0.9).log10().floor()), high: max }
     }
 
     /// Whether it is logarithmic.

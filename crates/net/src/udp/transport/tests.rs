@@ -109,6 +109,21 @@ fn a_lone_peer_gets_a_socket_and_nobody_else_is_lost() {
 }
 
 #[test]
+fn sockets_connect_at_every_kind_of_address() {
+    for (bound, reached) in [("0.0.0.0:0", "127.0.0.1"), ("[::]:0", "::1"), ("[::1]:0", "::1")] {
+        let Ok(mut b) = UdpTransport::bind(UdpConfig::new(bound.parse().unwrap())) else {
+            eprintln!("no address {bound} here: not tested");
+            continue;
+        };
+        let mut a = UdpTransport::bind(UdpConfig::new(SocketAddr::new(reached.parse().unwrap(), 0))).unwrap();
+        let b_addr = SocketAddr::new(reached.parse().unwrap(), b.local.port());
+        let (to_b, to_a) = (a.resolve(&Addr::Udp(b_addr)).unwrap(), b.resolve(&a.local_addr()).unwrap());
+        ping_pong(&mut a, to_b, &mut b, to_a);
+        assert!(a.link.direct.socket_to(to_b).is_some() && b.link.direct.socket_to(to_a).is_some(), "{bound}");
+    }
+}
+
+#[test]
 fn the_connected_peer_may_die_and_come_back() {
     let (mut a, mut b) = (loopback(), loopback());
     let (to_b, to_a) = (a.resolve(&b.local_addr()).unwrap(), b.resolve(&a.local_addr()).unwrap());
@@ -154,4 +169,24 @@ fn packets_keep_their_order_when_the_socket_is_connected() {
         }
     }
     assert!(b.link.direct.socket_to(to_a).is_some());
+}
+
+#[test]
+fn trains_pass_the_connected_sockets() {
+    let (mut a, mut b) = (loopback(), loopback());
+    let (to_b, to_a) = (a.resolve(&b.local_addr()).unwrap(), b.resolve(&a.local_addr()).unwrap());
+    ping_pong(&mut a, to_b, &mut b, to_a);
+    let payloads: Vec<Vec<u8>> = (0..300usize).map(|i| vec![i as u8; 1 + i * 31 % a.mtu()]).collect();
+    let packets: Vec<_> = payloads.iter().map(|p| TxPacket { route: to_b, header: &[], payload: p }).collect();
+    a.tx_burst(&packets);
+    a.tx_flush();
+    let mut received = Vec::new();
+    while received.len() < packets.len() {
+        let (first, route) = receive(&mut b);
+        assert_eq!(route, Some(to_a));
+        received.push(first);
+        let rest = b.rx.len();
+        received.extend((1..rest).map(|i| b.rx_packet(i).bytes().unwrap().to_vec()));
+    }
+    assert_eq!(received, payloads);
 }

@@ -1,0 +1,32 @@
+//! Every experiment runs to its end and fills its report.
+
+use std::time::Duration;
+
+use dunlin_bench::experiments::{ALL, Experiment};
+use dunlin_bench::lab::Settings;
+use dunlin_bench::peer::{Interrupt, Launcher};
+
+fn runs_to_its_end(experiment: &Experiment) {
+    let launcher = Launcher::of_program(env!("CARGO_BIN_EXE_dunlin"), Interrupt::default());
+    let settings = Settings { run: Duration::from_millis(20), runs: 1, busy_core: None };
+    let outcome = experiment.run(settings, launcher).unwrap();
+    assert!(outcome.error.is_none(), "{}: {:?}", experiment.name, outcome.error);
+    assert!(!outcome.report.rows.is_empty());
+    for row in &outcome.report.rows {
+        assert!(row.value.is_finite() && row.value >= 0.0, "{row:?}");
+        assert!(row.floor.is_none_or(|floor| floor.is_finite() && floor > 0.0), "{row:?}");
+    }
+}
+
+#[test]
+fn every_experiment_runs_to_its_end() {
+    ALL.iter().for_each(runs_to_its_end);
+}
+
+#[test]
+fn a_busy_core_is_kept_busy() {
+    let launcher = Launcher::of_program(env!("CARGO_BIN_EXE_dunlin"), Interrupt::default());
+    let settings = Settings { run: Duration::from_millis(20), runs: 1, busy_core: Some(0) };
+    let outcome = ALL[0].run(settings, launcher).unwrap();
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+}
