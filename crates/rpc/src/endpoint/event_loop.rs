@@ -44,9 +44,16 @@ impl<T: Transport> Endpoint<T> {
         let mut transport =
             self.transport.try_borrow_mut().expect("the event loop of an endpoint was entered from inside its own handler");
         let shared = &self.shared;
+        // What the application enqueued since the last iteration leaves before anything else: the other side works on it while this
+        // one works on what it received.
+        if !shared.core.borrow().tx.is_empty() {
+            let mut core = shared.core.borrow_mut();
+            core.now = transport.now();
+            core.transmit(&mut *transport);
+        }
         let packets = transport.rx_burst();
         let unclocked = self.unclocked.get() + 1;
-        let read_clock = packets > 0 || unclocked >= UNCLOCKED_MAX || !shared.core.borrow().tx.is_empty();
+        let read_clock = packets > 0 || unclocked >= UNCLOCKED_MAX;
         self.unclocked.set(if read_clock { 0 } else { unclocked });
         if read_clock {
             let now = transport.now();
