@@ -71,7 +71,7 @@ pub(crate) struct Core {
     pub mtu: usize,
     /// Length of the transport's receive queue.
     pub rx_queue_len: usize,
-    /// Nanoseconds, as of the last burst.
+    /// Nanoseconds, as last read: after the last burst or transmission, or a few empty iterations ago.
     pub now: u64,
     /// Told to every peer: a restarted endpoint has another.
     pub incarnation: u64,
@@ -116,6 +116,8 @@ pub(crate) struct Core {
     pub shutting_down: bool,
     /// When timers are looked at next.
     pub timers_at: u64,
+    /// Iterations in a row that received packets.
+    pub busy_iterations: u32,
     /// Least retransmission timeout, in nanoseconds.
     pub rto_min: u64,
 
@@ -164,6 +166,7 @@ impl Core {
             resets_left: timers::RESETS_PER_TICK,
             shutting_down: false,
             timers_at: 0,
+            busy_iterations: 0,
             counters: Counters::default(),
             rtt: RttHistogram::new(),
         }

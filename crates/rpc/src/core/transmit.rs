@@ -129,22 +129,12 @@ impl TxQueue {
 }
 
 impl Core {
-    /// Hands everything that waits to the transport.
+    /// Hands everything that waits to the transport, and reads the clock.
     pub fn transmit<T: Transport>(&mut self, transport: &mut T) {
         if self.tx.items.len() > 2 {
             self.group_by_route();
         }
         let mut sent = 0;
-        for item in &self.tx.items {
-            // A call may have been issued long after the time was last read.
-            if let Source::Call { index, .. } | Source::CallAdjacent { index, .. } = item.source {
-                let call = &mut self.calls[index as usize];
-                call.progress = self.now;
-                if !call.sent_again && call.received == 0 {
-                    call.started = self.now;
-                }
-            }
-        }
         for items in self.tx.items.chunks(TX_BURST) {
             let mut burst = ArrayVec::<TxPacket<'_>, TX_BURST>::new();
             for item in items {
@@ -163,6 +153,17 @@ impl Core {
             }
         }
         transport.tx_flush();
+        // The time is read when the packets are gone: nobody waits for that.
+        self.now = transport.now();
+        for item in &self.tx.items {
+            if let Source::Call { index, .. } | Source::CallAdjacent { index, .. } = item.source {
+                let call = &mut self.calls[index as usize];
+                call.progress = self.now;
+                if !call.sent_again && call.received == 0 {
+                    call.started = self.now;
+                }
+            }
+        }
         self.counters.tx_packets += sent;
         self.tx.items.clear();
         self.tx.bodies.clear();

@@ -11,8 +11,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use dunlin_net::Transport;
 use dunlin_net::transport::RX_BURST;
+use dunlin_net::{PollPolicy, Transport};
 
 use super::handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
 use super::session::{Completion, Session};
@@ -26,6 +26,10 @@ use crate::wire::{Header, Kind, Status};
 
 /// Iterations without packets after which the time is read all the same.
 const UNCLOCKED_MAX: u32 = 16;
+/// The same while calls are in progress: their round trips are measured from the time that was read last.
+const UNCLOCKED_WAITING_MAX: u32 = 4;
+/// Iterations with packets after which timers are looked at although the receive queue may hold more.
+const BUSY_ITERATIONS_MAX: u32 = 64;
 /// Timers are looked at no more often than this.
 const TIMER_PAUSE_NANOS: u64 = 20_000;
 /// With fewer sessions than this the cache holds them, and prefetching is only work.
@@ -47,18 +51,9 @@ impl<T: Transport> Endpoint<T> {
         // What the application enqueued since the last iteration leaves before anything else: the other side works on it while this
         // one works on what it received.
         if !shared.core.borrow().tx.is_empty() {
-            let mut core = shared.core.borrow_mut();
-            core.now = transport.now();
-            core.transmit(&mut *transport);
+            shared.core.borrow_mut().transmit(&mut *transport);
         }
         let packets = transport.rx_burst();
-        let unclocked = self.unclocked.get() + 1;
-        let read_clock = packets > 0 || unclocked >= UNCLOCKED_MAX;
-        self.unclocked.set(if read_clock { 0 } else { unclocked });
-        if read_clock {
-            let now = transport.now();
-            shared.core.borrow_mut().now = now;
-        }
         if packets > 0 {
             receive(shared, &mut *transport, packets);
         }
@@ -75,15 +70,32 @@ impl<T: Transport> Endpoint<T> {
             core.now = transport.now();
             core.set_deadlines();
         }
-        if !core.tx.is_empty() {
-            if !read_clock {
-                core.now = transport.now();
-            }
+        let transmits = !core.tx.is_empty();
+        if transmits {
             core.transmit(&mut *transport);
         }
+        // The clock is read when everything urgent is done: here, or when packets have left.
+        let unclocked = self.unclocked.get() + 1;
+        let unclocked_max = match core.config.poll {
+            // Who sleeps after every empty iteration has the time to read it; so have simulations.
+            PollPolicy::Sleep => 1,
+            _ if core.calls_pending() > 0 => UNCLOCKED_WAITING_MAX,
+            _ => UNCLOCKED_MAX,
+        };
+        if packets == 0 && !transmits && unclocked < unclocked_max {
+            self.unclocked.set(unclocked);
+            return tasks + replies;
+        }
+        self.unclocked.set(0);
+        if !transmits {
+            core.now = transport.now();
+        }
         // Answers that wait in the queue come before timeouts: only a drained queue proves that one is late.
-        if read_clock && packets < RX_BURST && core.now >= core.timers_at {
+        core.busy_iterations = if packets == 0 { 0 } else { core.busy_iterations + 1 };
+        let drained = packets == 0 || core.busy_iterations >= BUSY_ITERATIONS_MAX;
+        if drained && core.now >= core.timers_at {
             core.timers_at = core.now + TIMER_PAUSE_NANOS;
+            core.busy_iterations = 0;
             core.run_timers(&mut *transport);
             if !core.tx.is_empty() {
                 core.transmit(&mut *transport);
