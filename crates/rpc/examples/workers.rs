@@ -24,7 +24,7 @@ const USAGE: &str = "say what to be: serve ADDR | call ADDR";
 
 fn count_primes(request: &[u8]) -> Vec<u8> {
     let Ok(below) = request.try_into().map(u64::from_le_bytes) else { return Vec::new() };
-    let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+    let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     ((2..below.min(10_000_000)).filter(is_prime).count() as u64).to_le_bytes().to_vec()
 }
 
