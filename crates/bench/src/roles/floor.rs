@@ -20,6 +20,9 @@ const SMALL_BYTES: usize = 64;
 /// Datagrams of one call where large ones are sent, and their bytes: what fills the 64 KiB of a call.
 const LARGE: (usize, usize) = (7, 9355);
 
+/// The shortest ping-pong over UDP: it fails if nothing at all comes back, as when other work has both cores for a while.
+const UDP_RUN_MIN: Duration = Duration::from_millis(200);
+
 /// A bare ping-pong: one word through shared memory, or one datagram.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LatencyFloor {
@@ -42,7 +45,10 @@ impl Role for LatencyFloor {
         let Cores { client, server } = self.cores;
         let samples = match self.carrier {
             Carrier::Shm => shm::raw::ping_pong(Some([client, server]), self.run)?,
-            Carrier::Udp => pinned(self.cores, |on_start| udp::ping_pong(self.size, self.run, on_start))?,
+            Carrier::Udp => {
+                let run = self.run.max(UDP_RUN_MIN);
+                pinned(self.cores, |on_start| udp::ping_pong(self.size, run, on_start))?
+            }
         };
         let mut latencies = Latencies::new();
         samples.iter().for_each(|ns| latencies.record(*ns));

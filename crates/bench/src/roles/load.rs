@@ -73,8 +73,7 @@ impl Load {
         state.borrow_mut().start(continuation);
 
         let clock = Clock::new();
-        let warm = self.warm_up.as_nanos() as u64;
-        let end = warm + self.run.as_nanos() as u64;
+        let (warm, length) = (self.warm_up.as_nanos() as u64, self.run.as_nanos() as u64);
         let (mut from, mut last) = (None, (0, 0));
         let (mut iterations, mut next_live) = (0u32, LIVE_INTERVAL_NANOS);
         endpoint.run_until(|| {
@@ -92,7 +91,8 @@ impl Load {
                 next_live = now + LIVE_INTERVAL_NANOS;
                 go_on = live(state.completed as f64 * 1e9 / now as f64);
             }
-            state.error.is_some() || now >= end || !go_on
+            let over = from.is_some_and(|(start, _)| now >= start + length);
+            state.error.is_some() || over || !go_on
         });
         if let Some(error) = state.borrow().error {
             return Err(error.into());

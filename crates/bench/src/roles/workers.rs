@@ -144,7 +144,8 @@ impl OnTransport for Call<'_> {
                 if let Some(error) = failed.get() {
                     return Err(BenchError::from(error));
                 }
-                if after >= end || self.control.stopping() {
+                // Beside a slow handler one call may take longer than the run: it counts then.
+                if (after >= end && latencies.count() > 0) || self.control.stopping() {
                     return latencies.percentiles();
                 }
             }

@@ -77,6 +77,9 @@ impl Core {
     /// Tells every peer once that its sessions end here; for an endpoint that goes away.
     pub fn close_all(&mut self) {
         self.shutting_down = true;
+        for opening in self.openings.drain(..) {
+            opening.progress.borrow_mut().finish(Err(crate::error::ConnectError::ShutDown));
+        }
         for index in 0..self.sessions.len() as u32 {
             match self.sessions[index as usize].state {
                 State::Connected | State::Closing => {

@@ -42,7 +42,7 @@ pub(crate) struct OpenProgress {
 }
 
 impl OpenProgress {
-    fn finish(&mut self, result: Result<SessionRef, ConnectError>) {
+    pub fn finish(&mut self, result: Result<SessionRef, ConnectError>) {
         self.result = Some(result);
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -182,7 +182,7 @@ impl Core {
     }
 
     /// A stranger wants a session.
-    pub fn on_connect(&mut self, routes: &mut dyn Routes, source: Option<Addr>, body: &[u8]) {
+    pub fn on_connect(&mut self, routes: &mut dyn Routes, from: Option<Route>, source: Option<Addr>, body: &[u8]) {
         let (Some(addr), Ok(connect)) = (source, Connect::parse(body)) else {
             self.counters.dropped_control += 1;
             return;
@@ -194,6 +194,10 @@ impl Core {
             let header = Header::new(Kind::Cookie, 0, connect.session, 0, connect.tag);
             let answer = Cookie { nonce: connect.nonce, cookie: expected };
             return self.tx.push_stranger(addr, &header, &answer);
+        }
+        if from.is_some_and(|from| self.is_contested(from, connect.incarnation)) {
+            // The client repeats its CONNECT, and by then this is settled.
+            return;
         }
         let key = (connect.nonce, connect.incarnation);
         let index = match self.accepted.get(&key) {
@@ -304,12 +308,19 @@ impl Core {
     }
 
     /// The server has opened the session.
-    pub fn on_accept(&mut self, header: &Header, from: Option<Route>, body: &[u8]) {
+    pub fn on_accept(&mut self, header: &Header, from: Option<Route>, source: Option<Addr>, body: &[u8]) {
         let Ok(accept) = Accept::parse(body) else {
             self.counters.dropped_control += 1;
             return;
         };
-        let Some(index) = self.opening_of(header, from, accept.nonce) else { return };
+        let Some(index) = self.opening_of(header, from, accept.nonce) else {
+            // Of a session that was given up here, or that a repeated CONNECT opened once more: the server need not keep it.
+            let is_known = self.sessions.get(header.session as usize).is_some_and(|s| s.local_tag == header.tag);
+            if let (false, Some(source)) = (is_known, source) {
+                self.send_reset(source, header);
+            }
+            return;
+        };
         let mtu = accept.mtu as usize;
         let agreed = accept.version == VERSION
             && (1..=self.config.slots.min(SLOTS_MAX as u8)).contains(&accept.slots)
@@ -322,6 +333,10 @@ impl Core {
             return;
         }
         let route = self.sessions[index as usize].route;
+        if self.is_contested(route, accept.incarnation) {
+            // Our CONNECT is repeated, and by then this is settled.
+            return;
+        }
         let cold = &mut self.cold[index as usize];
         let Some(open) = cold.opening.take() else { return };
         if let Some(timer) = cold.timer.take() {

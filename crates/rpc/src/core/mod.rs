@@ -89,6 +89,9 @@ pub(crate) struct Core {
     /// Sessions with something to release at their server.
     pub unreleased: VecDeque<u32>,
     pub peers: Vec<Option<Peer>>,
+    /// Session that was asked about last, and when.
+    pub audit_next: u32,
+    pub audited_at: u64,
     /// Routes that no session needs any more, to be given back by the event loop.
     pub idle_routes: Vec<Route>,
 
@@ -149,6 +152,8 @@ impl Core {
             accepted: HashMap::new(),
             unreleased: VecDeque::new(),
             peers: Vec::new(),
+            audit_next: 0,
+            audited_at: now,
             idle_routes: Vec::new(),
             calls: Vec::new(),
             free_calls: Vec::new(),

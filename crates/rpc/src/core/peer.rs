@@ -3,6 +3,9 @@
 //! Keep-alive is per peer, not per session: 20,000 sessions between two endpoints cost one ping. A peer of this host whose process
 //! died is noticed by the transport within a tick; a silent one after [`crate::EndpointConfig::peer_timeout`], and only if it
 //! was asked several times while this endpoint itself was running.
+//!
+//! A single session may lose its other end while the peer lives: a repeated CONNECT arrived after its session had ended, or a CLOSE was
+//! lost each time. So every session is asked about now and then, and a RESET ends it.
 
 use dunlin_net::{PeerHealth, Route};
 
@@ -14,6 +17,10 @@ use crate::wire::{Header, Kind};
 
 /// A peer is asked this many times at least before its silence counts.
 const PINGS_BEFORE_FAILURE: u32 = 3;
+/// Each session is asked about once in this time: the other end may have lost it while the two endpoints went on talking.
+const AUDIT_PERIOD_NANOS: u64 = 20_000_000_000;
+/// Sessions asked about in one tick, at most.
+const AUDITS_PER_TICK: u64 = 16;
 
 /// One endpoint that we share sessions with.
 #[derive(Debug)]
@@ -31,17 +38,25 @@ pub(crate) struct Peer {
 }
 
 impl Core {
-    /// Counts a session to the peer it belongs to. A peer at the same route but of another incarnation is gone: it was restarted.
+    /// Whether another incarnation of an endpoint is known at `route`. Which of the two is the later cannot be seen: a packet of the
+    /// earlier may come late. So the known one is asked; if it is gone, its successor answers with a RESET, and its sessions end.
+    pub fn is_contested(&mut self, route: Route, incarnation: u64) -> bool {
+        let other = |peer: &Option<Peer>| peer.as_ref().is_some_and(|p| p.route == route && p.incarnation != incarnation);
+        let Some(index) = self.peers.iter().position(other) else { return false };
+        self.send_ping(index as u32);
+        true
+    }
+
+    /// Counts a session to the peer it belongs to.
     pub fn join_peer(&mut self, session: u32, route: Route, incarnation: u64) {
-        let at_route = |peer: &Option<Peer>| peer.as_ref().is_some_and(|p| p.route == route);
-        if let Some(index) = self.peers.iter().position(at_route) {
-            if let Some(peer) = self.peers[index].as_mut().filter(|p| p.incarnation == incarnation) {
+        let is_same = |peer: &Option<Peer>| peer.as_ref().is_some_and(|p| p.route == route && p.incarnation == incarnation);
+        if let Some(index) = self.peers.iter().position(is_same) {
+            if let Some(peer) = &mut self.peers[index] {
                 peer.sessions += 1;
                 peer.heard = true;
-                self.sessions[session as usize].peer = index as u32;
-                return;
             }
-            self.fail_peer(index as u32, CallError::PeerReset);
+            self.sessions[session as usize].peer = index as u32;
+            return;
         }
         let peer =
             Peer { route, incarnation, sessions: 1, heard: true, last_heard: self.now, last_ping: self.now, unanswered: 0 };
@@ -102,9 +117,29 @@ impl Core {
     fn send_ping(&mut self, peer: u32) {
         let of_peer = |s: &super::session::Session| s.peer == peer && s.state == State::Connected;
         if let Some(session) = self.sessions.iter().position(of_peer) {
-            let presence = Presence { incarnation: self.incarnation, token: self.now };
-            self.counters.pings_sent += 1;
-            self.send_control(session as u32, Kind::Ping, &presence);
+            self.send_ping_on(session as u32);
+        }
+    }
+
+    fn send_ping_on(&mut self, session: u32) {
+        let presence = Presence { incarnation: self.incarnation, token: self.now };
+        self.counters.pings_sent += 1;
+        self.send_control(session, Kind::Ping, &presence);
+    }
+
+    /// Asks about the next few sessions, so that each has its turn once in [`AUDIT_PERIOD_NANOS`].
+    pub fn tick_audit(&mut self) {
+        let table = self.sessions.len() as u64;
+        let due = (self.now.saturating_sub(self.audited_at)).saturating_mul(table) / AUDIT_PERIOD_NANOS;
+        if due == 0 {
+            return;
+        }
+        self.audited_at = self.now;
+        for _ in 0..due.min(AUDITS_PER_TICK) {
+            self.audit_next = (self.audit_next + 1) % table as u32;
+            if self.sessions[self.audit_next as usize].state == State::Connected {
+                self.send_ping_on(self.audit_next);
+            }
         }
     }
 
@@ -140,6 +175,7 @@ impl Core {
             return;
         }
         self.resets_left -= 1;
+        self.arm_tick();
         let token = about.session as u64 | (about.tag as u64) << 24;
         let body = Presence { incarnation: self.incarnation, token };
         self.tx.push_stranger(to, &Core::sessionless(Kind::Reset), &body);

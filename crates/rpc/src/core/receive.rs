@@ -44,7 +44,12 @@ impl Core {
                 return Received::Done;
             }
         };
-        if matches!(header.kind, Kind::Connect | Kind::Cookie | Kind::Accept | Kind::Refuse) || header.session == MASK_24 {
+        let is_sessionless = match header.kind {
+            Kind::Connect | Kind::Cookie | Kind::Accept | Kind::Refuse => true,
+            Kind::Reset => header.session == MASK_24,
+            _ => false,
+        };
+        if is_sessionless {
             return Received::Control(header);
         }
         let index = header.session;

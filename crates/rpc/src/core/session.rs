@@ -104,7 +104,7 @@ pub(crate) struct SessionCold {
     /// Of a session that was opened here, until its owner has seen that it is open.
     pub opening: Option<Box<OpenState>>,
     /// Who waits for the end of [`State::Closing`].
-    pub closer: Option<std::task::Waker>,
+    pub closers: Vec<std::task::Waker>,
 }
 
 impl Session {
@@ -166,7 +166,7 @@ impl SessionCold {
             attempts: 0,
             accepted_as: None,
             opening: None,
-            closer: None,
+            closers: Vec::new(),
         }
     }
 }
@@ -182,9 +182,12 @@ impl Core {
         let generation = self.sessions[index as usize].generation.wrapping_add(1);
         self.sessions[index as usize] = Session::new(generation);
         self.sessions[index as usize].local_tag = self.random.next_tag();
-        self.cold[index as usize] = SessionCold { reserved: reserved as u32, ..SessionCold::new() };
+        let cold = &mut self.cold[index as usize];
+        // An earlier session at this index may have left it in the queue of releases.
+        *cold = SessionCold { reserved: reserved as u32, unreleased: cold.unreleased, ..SessionCold::new() };
         self.session_count += 1;
         self.credits_reserved += reserved;
+        self.arm_tick();
         index
     }
 
@@ -256,7 +259,7 @@ impl Core {
             }
             self.drop_serve_of(index, slot);
         }
-        if let Some(closer) = self.cold[index as usize].closer.take() {
+        for closer in self.cold[index as usize].closers.drain(..) {
             closer.wake();
         }
         self.free_session(index);

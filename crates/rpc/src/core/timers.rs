@@ -69,7 +69,7 @@ impl Core {
         self.arm_call(index, due);
     }
 
-    /// Makes sure that the tick comes while there are sessions.
+    /// Makes sure that the tick comes: while there are sessions, and once after anything that it limits or gives back.
     pub fn arm_tick(&mut self) {
         let pause = if self.calls_pending() > 0 { TICK_BUSY_NANOS } else { TICK_IDLE_NANOS };
         // With very many peers, looking at each of them may not take the whole core.
@@ -84,6 +84,7 @@ impl Core {
             routes.release(route);
         }
         self.tick_releases();
+        self.tick_audit();
         if self.session_count > 0 {
             self.arm_tick();
         }

@@ -22,7 +22,7 @@ use crate::core::receive::Received;
 use crate::core::serve::{Dispatch, ServeRef};
 use crate::msgbuf::MsgBuf;
 use crate::wire::control::{Body, Presence, Release};
-use crate::wire::{Header, Kind, Status};
+use crate::wire::{HEADER_BYTES, Header, Kind, Status};
 
 /// Iterations without packets after which the time is read all the same.
 const UNCLOCKED_MAX: u32 = 16;
@@ -34,6 +34,8 @@ const BUSY_ITERATIONS_MAX: u32 = 64;
 const TIMER_PAUSE_NANOS: u64 = 20_000;
 /// With fewer sessions than this the cache holds them, and prefetching is only work.
 const SESSIONS_IN_CACHE: usize = 256;
+/// Bytes of a RESET packet.
+const RESET_BYTES: usize = HEADER_BYTES + Presence::BYTES;
 /// Longest body of a control packet.
 const CONTROL_BODY_MAX: usize = 64;
 
@@ -148,19 +150,11 @@ impl<T: Transport> Endpoint<T> {
     /// As [`Endpoint::run_once`].
     pub fn run_for(&self, time: Duration) {
         let end = self.now() + time.as_nanos() as u64;
-        self.spawn_timer(end);
-        let mut iterations = 0u32;
-        self.run_until(|| {
-            iterations = iterations.wrapping_add(1);
-            iterations.is_multiple_of(UNCLOCKED_MAX) && self.now() >= end
-        });
-    }
-
-    /// Makes sure that the loop does not sleep past `end`.
-    fn spawn_timer(&self, end: u64) {
-        let mut core = self.shared.core.borrow_mut();
-        let timer = core.wheel.create(crate::core::timers::TOKEN_TICK);
-        core.wheel.arm(timer, end);
+        // So that the loop does not sleep past the end.
+        let timer = self.shared.core.borrow_mut().wheel.create(crate::core::timers::TOKEN_TICK);
+        self.shared.core.borrow_mut().wheel.arm(timer, end);
+        self.run_until(|| self.shared.core.borrow().now >= end);
+        self.shared.core.borrow_mut().wheel.remove(timer);
     }
 
     /// Runs the event loop until `future` is done, and gives its output. Spawned tasks run meanwhile.
@@ -265,7 +259,7 @@ fn run_group<T: Transport>(shared: &Rc<Shared>, transport: &mut T, handler: &mut
     let mut batch = ArrayVec::<(ServeRef, &[u8]), RX_BURST>::new();
     for ((i, dispatch), buffer) in group.iter().zip(&owned) {
         if let Some(payload) = payload_of(packets, *i, dispatch, buffer.as_ref())
-            && !expired(shared, dispatch.serve)
+            && !is_over(shared, dispatch.serve)
         {
             batch.push((dispatch.serve, payload));
         }
@@ -292,12 +286,7 @@ fn run_group<T: Transport>(shared: &Rc<Shared>, transport: &mut T, handler: &mut
         Handler::Worker { pool, handler } => {
             for (serve, payload) in batch.iter().copied() {
                 if let Some(request) = admit(shared, serve, payload) {
-                    let job = Job::new(shared, serve, request, handler.clone());
-                    if pool.try_send(job).is_ok() {
-                        shared.at_workers.set(shared.at_workers.get() + 1);
-                    } else {
-                        push_back(shared, serve);
-                    }
+                    pool.send(Job::new(shared, serve, request, handler.clone()));
                 }
             }
         }
@@ -313,7 +302,9 @@ fn take_buffer(shared: &Rc<Shared>, dispatch: &Dispatch) -> Option<MsgBuf> {
     if dispatch.in_packet.is_some() {
         return None;
     }
-    shared.core.borrow_mut().serves[dispatch.serve.index as usize].request.take()
+    let serve = &mut shared.core.borrow_mut().serves[dispatch.serve.index as usize];
+    // A later packet of the burst may have begun the slot's next request, whose buffer this is then.
+    if serve.generation == dispatch.serve.generation { serve.request.take() } else { None }
 }
 
 #[inline]
@@ -332,11 +323,15 @@ fn payload_of<'a, T: Transport>(
     }
 }
 
-/// Whether the caller has given up already; then nothing runs.
+/// Whether the caller has given up already, by its deadline or by a later packet of the same burst; then nothing runs.
 #[inline]
-fn expired(shared: &Rc<Shared>, serve: ServeRef) -> bool {
+fn is_over(shared: &Rc<Shared>, serve: ServeRef) -> bool {
     let mut core = shared.core.borrow_mut();
-    if core.serves[serve.index as usize].deadline > core.now {
+    let entry = &core.serves[serve.index as usize];
+    if entry.generation != serve.generation {
+        return true;
+    }
+    if entry.deadline > core.now {
         return false;
     }
     core.respond_status(serve, Status::Expired);
@@ -369,11 +364,11 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
     while let Ok(reply) = shared.worker_replies.1.try_recv() {
         taken += 1;
         shared.at_workers.set(shared.at_workers.get() - 1);
-        let mut core = shared.core.borrow_mut();
         match reply.result {
             // A caller that gave up is not an error of the handler's.
-            Ok(response) => drop(core.respond(reply.serve, response)),
-            Err(status) => core.respond_status(reply.serve, status),
+            Ok(response) => drop(shared.core.borrow_mut().respond(reply.serve, response)),
+            Err(Status::Busy) => push_back(shared, reply.serve),
+            Err(status) => shared.core.borrow_mut().respond_status(reply.serve, status),
         }
     }
     taken
@@ -408,6 +403,8 @@ fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, recei
         Received::Control(header) => header,
         Received::Unknown(header) => {
             let answered = matches!(header.kind, Kind::Request | Kind::RequestForResponse | Kind::Ping | Kind::Close);
+            // The address may be forged: nothing longer goes there than came from it. A peer whose packets are short asks by PING.
+            let answered = answered && packet.len() >= RESET_BYTES;
             if let (true, Some(source)) = (answered, transport.rx_source(i)) {
                 core.send_reset(source, header);
             }
@@ -425,10 +422,10 @@ fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, recei
     match header.kind {
         Kind::Connect => {
             let source = transport.rx_source(i);
-            core.on_connect(transport, source, body);
+            core.on_connect(transport, from, source, body);
         }
         Kind::Cookie => core.on_cookie(header, from, body),
-        Kind::Accept => core.on_accept(header, from, body),
+        Kind::Accept => core.on_accept(header, from, transport.rx_source(i), body),
         Kind::Refuse => core.on_refuse(header, from, body),
         Kind::Reset => match Presence::parse(body) {
             Ok(reset) => core.on_reset(from, &reset),

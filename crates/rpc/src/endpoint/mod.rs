@@ -57,8 +57,10 @@ pub(crate) struct Shared {
 /// not nest: [`Endpoint::run_once`] and everything built on it must not be called from inside a handler.
 ///
 /// ```
-/// use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+/// use std::time::Duration;
+///
 /// use dunlin_net::Addr;
+/// use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
 /// use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf};
 ///
 /// let network = LoopbackNetwork::new(LoopbackConfig::default());
@@ -69,11 +71,13 @@ pub(crate) struct Shared {
 /// // Two endpoints in one thread: the test drives both.
 /// let mut connecting = Box::pin(client.connect(&Addr::Node(1)));
 /// let session = loop {
+///     network.advance(Duration::from_micros(10));
 ///     server.run_once();
 ///     if let Some(session) = client.poll_once(connecting.as_mut()) { break session? }
 /// };
 /// let mut call = Box::pin(session.call(7, MsgBuf::copy_from(b"ping")?));
 /// let reply = loop {
+///     network.advance(Duration::from_micros(10));
 ///     server.run_once();
 ///     if let Some(reply) = client.poll_once(call.as_mut()) { break reply? }
 /// };

@@ -290,7 +290,10 @@ impl Future for Closing {
         if core.session(reference).is_none() {
             return Poll::Ready(());
         }
-        core.cold[reference.index as usize].closer = Some(context.waker().clone());
+        let closers = &mut core.cold[reference.index as usize].closers;
+        if !closers.iter().any(|closer| closer.will_wake(context.waker())) {
+            closers.push(context.waker().clone());
+        }
         Poll::Pending
     }
 }

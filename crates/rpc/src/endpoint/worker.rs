@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::Shared;
 use super::executor::Notifier;
@@ -19,7 +19,8 @@ use crate::wire::Status;
 /// A request on its way to a worker.
 pub(crate) struct Job {
     handler: WorkerHandler,
-    request: MsgBuf,
+    /// Until it runs.
+    request: Option<MsgBuf>,
     serve: ServeRef,
     replies: Sender<WorkerReply>,
     notifier: Arc<Notifier>,
@@ -34,18 +35,33 @@ pub(crate) struct WorkerReply {
 impl Job {
     pub fn new(shared: &Rc<Shared>, serve: ServeRef, request: MsgBuf, handler: WorkerHandler) -> Job {
         let (replies, notifier) = (shared.worker_replies.0.clone(), shared.executor.notifier());
-        Job { handler, request, serve, replies, notifier }
+        shared.at_workers.set(shared.at_workers.get() + 1);
+        Job { handler, request: Some(request), serve, replies, notifier }
     }
 
-    fn run(self) {
-        let Job { handler, request, serve, replies, notifier } = self;
-        let result = catch_unwind(AssertUnwindSafe(|| handler(request))).map_err(|_| Status::HandlerFailed);
+    fn run(mut self) {
+        // Taken only here, and this takes the job.
+        let Some(request) = self.request.take() else { return };
+        let result = catch_unwind(AssertUnwindSafe(|| (self.handler)(request))).map_err(|_| Status::HandlerFailed);
         if result.is_err() {
             tracing::error!("a worker-mode handler panicked; its caller got an error");
         }
+        self.reply(result);
+    }
+
+    fn reply(&self, result: Result<Payload, Status>) {
         // An endpoint that is gone needs no reply.
-        if replies.send(WorkerReply { serve, result }).is_ok() {
-            notifier.notify();
+        if self.replies.send(WorkerReply { serve: self.serve, result }).is_ok() {
+            self.notifier.notify();
+        }
+    }
+}
+
+impl Drop for Job {
+    /// A job that never ran, since the queue was full or the pool is gone, pushes its request back.
+    fn drop(&mut self) {
+        if self.request.take().is_some() {
+            self.reply(Err(Status::Busy));
         }
     }
 }
@@ -60,12 +76,10 @@ enum Message {
 pub(crate) struct WorkerQueue(Sender<Message>);
 
 impl WorkerQueue {
-    /// Hands a job over, unless the queue is full or the pool is gone.
-    pub fn try_send(&self, job: Job) -> Result<(), ()> {
-        match self.0.try_send(Message::Run(job)) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Err(()),
-        }
+    /// Hands a job over. If the queue is full or the pool is gone, the job is dropped, and pushes its request back.
+    pub fn send(&self, job: Job) {
+        // What comes back is dropped here.
+        let _ = self.0.try_send(Message::Run(job));
     }
 }
 

@@ -1,0 +1,183 @@
+//! What answers requests: one handler of each kind.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use dunlin_rpc::{DeferredRequest, MsgBuf, Payload, Session};
+
+use crate::ledger::{Behaviour, Ledger};
+use crate::messages::{self, Named};
+use crate::random::Random;
+use crate::workload;
+use crate::world::Ep;
+
+/// Dispatch mode, response written in place.
+pub const DISPATCH: u8 = 1;
+/// All of a burst at once.
+pub const BURST: u8 = 2;
+/// Asynchronous: calls another endpoint first.
+pub const NESTED: u8 = 3;
+/// Asynchronous: calls its caller back first.
+pub const CALL_BACK: u8 = 4;
+/// Kept, and answered or dropped by the workload later.
+pub const DEFERRED: u8 = 5;
+/// Of a burst, some kept, some dropped, some answered.
+pub const BURST_MIXED: u8 = 6;
+/// Dispatch mode, response from a buffer of its own.
+pub const OWNED: u8 = 7;
+/// Dispatch mode, no response.
+pub const DROPPED: u8 = 8;
+/// Nobody handles it.
+pub const MISSING: u8 = 99;
+
+/// Every request type, with what callers may expect.
+pub const TYPES: [(u8, Behaviour); 9] = [
+    (DISPATCH, Behaviour::Responds),
+    (BURST, Behaviour::Responds),
+    (NESTED, Behaviour::Responds),
+    (CALL_BACK, Behaviour::Responds),
+    (DEFERRED, Behaviour::MayFail),
+    (BURST_MIXED, Behaviour::MayFail),
+    (OWNED, Behaviour::Responds),
+    (DROPPED, Behaviour::Fails),
+    (MISSING, Behaviour::Missing),
+];
+
+/// What handlers, tasks and the workload of one endpoint share.
+pub struct Local {
+    pub index: usize,
+    pub incarnation: u32,
+    pub ledger: Rc<RefCell<Ledger>>,
+    /// Sessions opened here.
+    pub outbound: RefCell<Vec<Session>>,
+    /// Sessions that requests came on.
+    pub inbound: RefCell<Vec<Session>>,
+    pub deferred: RefCell<Vec<(DeferredRequest, Named)>>,
+    pub random: RefCell<Random>,
+    /// Sessions asked for whose future has not ended.
+    pub connecting: Cell<u32>,
+    /// Sessions being closed, likewise.
+    pub closing: Cell<u32>,
+}
+
+impl Local {
+    fn ran(&self, payload: &[u8]) -> Named {
+        self.ledger.borrow_mut().ran(payload)
+    }
+
+    fn met(&self, session: Session) {
+        let mut inbound = self.inbound.borrow_mut();
+        if !inbound.contains(&session) {
+            inbound.push(session);
+        }
+    }
+
+    /// Takes a request that waits for its answer, out of the middle.
+    pub fn take_deferred(&self) -> Option<(DeferredRequest, Named)> {
+        let mut deferred = self.deferred.borrow_mut();
+        if deferred.is_empty() {
+            return None;
+        }
+        let at = self.random.borrow_mut().index(deferred.len());
+        Some(deferred.swap_remove(at))
+    }
+
+    /// Answers a request that waits, or drops it.
+    pub fn settle_deferred(&self) -> bool {
+        let Some((request, named)) = self.take_deferred() else { return false };
+        if self.random.borrow_mut().chance(80) {
+            let response = self.response(named);
+            // The caller may have given up.
+            let _ = request.enqueue_response(response);
+        }
+        true
+    }
+
+    /// A response in a buffer of a random kind.
+    fn response(&self, named: Named) -> Payload {
+        let mut bytes = vec![0; named.response_len];
+        messages::fill_response(named.number, &mut bytes);
+        workload::payload(&mut self.random.borrow_mut(), bytes)
+    }
+}
+
+/// Registers all handlers at an endpoint.
+pub fn register(endpoint: &Ep, local: &Rc<Local>) {
+    let at = local.clone();
+    let dispatch = move |request: dunlin_rpc::Request<'_>| {
+        let named = at.ran(request.payload());
+        at.met(request.session());
+        request.respond_with(named.response_len, |out| messages::fill_response(named.number, out));
+    };
+    endpoint.register(DISPATCH, dispatch).unwrap();
+
+    let at = local.clone();
+    let burst = move |burst: &mut dunlin_rpc::RequestBurst<'_>| {
+        for i in 0..burst.len() {
+            let named = at.ran(burst.payload(i));
+            burst.respond_with(i, named.response_len, |out| messages::fill_response(named.number, out));
+        }
+    };
+    endpoint.register_burst(BURST, burst).unwrap();
+
+    for (req_type, calls_back) in [(NESTED, false), (CALL_BACK, true)] {
+        let at = local.clone();
+        let nested = move |request: dunlin_rpc::OwnedRequest| {
+            let at = at.clone();
+            async move {
+                let named = at.ran(request.payload());
+                let session = match calls_back {
+                    true => Some(request.session().clone()),
+                    false => at.random.borrow_mut().pick(&at.outbound.borrow()).cloned(),
+                };
+                if let Some(session) = session {
+                    workload::nested_call(&at, &session, request.time_left()).await;
+                }
+                at.response(named)
+            }
+        };
+        endpoint.register_async(req_type, nested).unwrap();
+    }
+
+    let at = local.clone();
+    let deferred = move |request: dunlin_rpc::Request<'_>| {
+        let named = at.ran(request.payload());
+        at.deferred.borrow_mut().push((request.defer().unwrap(), named));
+    };
+    endpoint.register(DEFERRED, deferred).unwrap();
+
+    let at = local.clone();
+    let mixed = move |burst: &mut dunlin_rpc::RequestBurst<'_>| {
+        // From the end, and not all: the order of answers is the handler's choice.
+        for i in (0..burst.len()).rev() {
+            let named = at.ran(burst.payload(i));
+            let choice = at.random.borrow_mut().between(0, 2);
+            match choice {
+                0 => at.deferred.borrow_mut().push((burst.defer(i).unwrap(), named)),
+                1 => burst.respond_with(i, named.response_len, |out| messages::fill_response(named.number, out)),
+                _ => {}
+            }
+        }
+    };
+    endpoint.register_burst(BURST_MIXED, mixed).unwrap();
+
+    let at = local.clone();
+    let owned = move |request: dunlin_rpc::Request<'_>| {
+        let named = at.ran(request.payload());
+        let response = at.response(named);
+        // An orphan is counted by the endpoint.
+        let _ = request.respond_from(response);
+    };
+    endpoint.register(OWNED, owned).unwrap();
+
+    let at = local.clone();
+    let dropped = move |request: dunlin_rpc::Request<'_>| {
+        at.ran(request.payload());
+    };
+    endpoint.register(DROPPED, dropped).unwrap();
+}
+
+/// A message buffer with these bytes.
+pub fn msgbuf(bytes: &[u8]) -> MsgBuf {
+    MsgBuf::copy_from(bytes).expect("tests stay below the limit of message buffers")
+}

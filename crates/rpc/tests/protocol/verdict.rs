@@ -1,0 +1,110 @@
+//! What must hold once the network has healed.
+
+use dunlin_rpc::Session;
+
+use crate::scenario::Roughness;
+use crate::world::{Node, World};
+
+const SECOND: u64 = 1_000_000_000;
+/// Calls without a deadline end so soon after the network healed: some retransmission timeouts of half a second in a row, for calls
+/// that wait for calls that wait, or the time until a silent peer is given up.
+const CALLS_END_WITHIN: u64 = 10 * SECOND;
+/// Sessions that only one end knows of are found so soon.
+const STRAYS_END_WITHIN: u64 = 120 * SECOND;
+
+fn nothing_pends(world: &mut World) -> bool {
+    let mut settled = false;
+    for node in &world.nodes {
+        while node.local.settle_deferred() {
+            settled = true;
+        }
+    }
+    let is_over = |node: &Node| node.local.connecting.get() == 0 && node.local.closing.get() == 0;
+    !settled && world.nodes.iter().all(is_over) && world.ledger.borrow().open().is_empty()
+}
+
+/// Each call ends.
+pub fn all_calls_end(world: &mut World) {
+    let end = world.now() + CALLS_END_WITHIN;
+    let mut ended = world.run_until(end, nothing_pends);
+    if !ended && world.scenario.roughness == Roughness::Corrupt {
+        // A corrupted packet may have taken the answer away for good; the sessions are at fault, and end it.
+        close_sessions(world);
+        let end = world.now() + CALLS_END_WITHIN;
+        ended = world.run_until(end, nothing_pends);
+    }
+    if !ended {
+        let ledger = world.ledger.borrow();
+        let open: Vec<_> = ledger.open().iter().map(|number| (*number, ledger.records[*number as usize].clone())).collect();
+        for node in &world.nodes {
+            let (connecting, closing) = (node.local.connecting.get(), node.local.closing.get());
+            eprintln!("node {}: {connecting} connecting, {closing} closing\n{}", node.local.index, node.endpoint().stats());
+        }
+        panic!("after {CALLS_END_WITHIN} ns without faults calls are left: {open:#?}");
+    }
+}
+
+/// Whether every session has its other end, whoever opened it.
+fn sessions_are_paired(world: &mut World) -> bool {
+    let is_open = |session: &&Session| session.is_open();
+    let opened = |node: &Node| node.local.outbound.borrow().iter().filter(is_open).count();
+    let opened: usize = world.nodes.iter().map(opened).sum();
+    let known: u32 = world.nodes.iter().map(|node| node.endpoint().stats().sessions).sum();
+    known as usize == 2 * opened
+}
+
+/// Nothing waits, every credit is back, and no end of a session is alone.
+pub fn nothing_is_left_when_quiet(world: &mut World) {
+    let end = world.now() + SECOND;
+    world.run_until(end, |_| false);
+    let end = world.now() + STRAYS_END_WITHIN;
+    if !world.run_until(end, sessions_are_paired) {
+        for node in &world.nodes {
+            eprintln!("node {}: {:?}\n{}", node.local.index, node.local.outbound.borrow(), node.endpoint().stats());
+        }
+        panic!("after {STRAYS_END_WITHIN} ns without faults some sessions have no other end");
+    }
+    for node in &world.nodes {
+        let stats = node.endpoint().stats();
+        let counters = stats.counters;
+        assert_eq!((stats.calls_pending, stats.tasks), (0, 0), "{stats}");
+        let ended = counters.calls_completed + counters.calls_failed + counters.calls_cancelled;
+        assert_eq!(counters.calls_started, ended, "{stats}");
+        for (name, value) in counters.iter() {
+            assert!(value < 1 << 32, "{name} is {value}");
+        }
+        let config = &world.scenario.configs[node.local.index];
+        assert!(stats.credits_reserved <= world.scenario.network.queue_len, "{stats}");
+        assert!(stats.sessions <= config.sessions_max);
+        let corrupts = world.scenario.roughness == Roughness::Corrupt;
+        for session in node.local.outbound.borrow().iter().chain(node.local.inbound.borrow().iter()) {
+            let Some(stats) = session.stats() else { continue };
+            assert_eq!((stats.calls_in_progress, stats.calls_queued), (0, 0), "{session:?}: {stats:?}");
+            assert_eq!(stats.credits, stats.credits_max, "{session:?}: {stats:?}");
+        }
+        if !corrupts {
+            assert_eq!(counters.dropped_malformed, 0, "{stats}");
+        }
+    }
+}
+
+fn close_sessions(world: &mut World) {
+    for node in &world.nodes {
+        for session in node.local.outbound.borrow().iter().chain(node.local.inbound.borrow().iter()) {
+            drop(Session::close(session));
+        }
+    }
+}
+
+/// Once every session is closed, no endpoint has one, nor anything that belonged to one.
+pub fn nothing_is_left_when_closed(world: &mut World) {
+    close_sessions(world);
+    let end = world.now() + STRAYS_END_WITHIN;
+    let is_clear = |world: &mut World| world.nodes.iter().all(|node| node.endpoint().stats().sessions == 0);
+    let cleared = world.run_until(end, is_clear);
+    for node in &world.nodes {
+        let stats = node.endpoint().stats();
+        assert!(cleared, "node {} still has sessions: {stats}", node.local.index);
+        assert_eq!((stats.requests_held, stats.credits_reserved), (0, 0), "node {}: {stats}", node.local.index);
+    }
+}

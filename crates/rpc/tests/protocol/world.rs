@@ -1,0 +1,200 @@
+//! The endpoints of a run, their clock, and what drives both.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use dunlin_net::fault::{FaultInjector, Faults};
+use dunlin_net::loopback::{LoopbackNetwork, LoopbackTransport};
+use dunlin_rpc::{Completion, ContinuationId, Endpoint};
+
+use crate::cancel::CancelHandle;
+use crate::handlers::{self, Local};
+use crate::ledger::Ledger;
+use crate::random::Random;
+use crate::scenario::Scenario;
+use crate::workload::{self, Outcome};
+
+pub type Ep = Endpoint<FaultInjector<LoopbackTransport>>;
+
+/// Iterations after which an endpoint has surely read the clock.
+const ITERATIONS_TO_CLOCK: usize = 17;
+/// A run that takes more steps of the clock than this gets nowhere.
+const CLOCK_STEPS_MAX: u64 = 2_000_000;
+
+/// One address, and the endpoint that lives there.
+pub struct Node {
+    pub endpoint: Option<Ep>,
+    pub local: Rc<Local>,
+    pub continuation: ContinuationId,
+    pub faults: Faults,
+    /// Until when it does not run, as if its process were stopped.
+    pub stopped_until: u64,
+    /// Until when nothing it sends arrives.
+    pub silent_until: u64,
+}
+
+impl Node {
+    pub fn endpoint(&self) -> &Ep {
+        self.endpoint.as_ref().expect("an endpoint is missing only while it is replaced")
+    }
+}
+
+pub struct World {
+    pub scenario: Scenario,
+    pub network: LoopbackNetwork,
+    pub nodes: Vec<Node>,
+    pub ledger: Rc<RefCell<Ledger>>,
+    pub random: Random,
+    pub cancels: Vec<(u64, CancelHandle<Outcome>)>,
+    clock_steps: u64,
+}
+
+pub fn address(node: usize) -> dunlin_net::Addr {
+    dunlin_net::Addr::Node(node as u32 + 1)
+}
+
+impl World {
+    pub fn new(scenario: Scenario) -> World {
+        let network = LoopbackNetwork::new(scenario.network);
+        let ledger = Rc::new(RefCell::new(Ledger::new(scenario.roughness)));
+        let mut random = scenario.random.clone();
+        // Away from zero, where a forgotten time would look like a real one.
+        network.advance_to(random.between(0, 1 << 36));
+        let mut world = World { scenario, network, nodes: Vec::new(), ledger, random, cancels: Vec::new(), clock_steps: 0 };
+        for index in 0..world.scenario.configs.len() {
+            let node = world.start(index, 0);
+            world.nodes.push(node);
+        }
+        world
+    }
+
+    /// Starts an endpoint at an address where none lives.
+    pub fn start(&mut self, index: usize, incarnation: u32) -> Node {
+        let faults = self.scenario.faults[index];
+        let transport = self.network.endpoint(index as u32 + 1).unwrap();
+        let transport = FaultInjector::new(transport, self.random.next(), faults).unwrap();
+        let mut config = self.scenario.configs[index].clone();
+        config.seed = Some(self.random.next());
+        let endpoint = Ep::new(transport, config).unwrap();
+        let local = Rc::new(Local {
+            index,
+            incarnation,
+            ledger: self.ledger.clone(),
+            outbound: RefCell::default(),
+            inbound: RefCell::default(),
+            deferred: RefCell::default(),
+            random: RefCell::new(Random::new(self.random.next())),
+            connecting: Cell::new(0),
+            closing: Cell::new(0),
+        });
+        handlers::register(&endpoint, &local);
+        let at = local.clone();
+        let continuation = endpoint.register_continuation(move |completion: Completion| {
+            workload::finish(&at, completion.tag, completion.result, &completion.request);
+        });
+        Node { endpoint: Some(endpoint), local, continuation, faults, stopped_until: 0, silent_until: 0 }
+    }
+
+    pub fn now(&self) -> u64 {
+        self.network.now()
+    }
+
+    /// Runs every endpoint until none has anything to do now.
+    fn settle(&mut self) {
+        let now = self.now();
+        let mut quiet = 0;
+        while quiet < 2 {
+            let mut work = 0;
+            for node in self.nodes.iter().filter(|node| node.stopped_until <= now) {
+                let endpoint = node.endpoint();
+                work += endpoint.run_once();
+                let is_due = || endpoint.next_timer().is_some_and(|due| due <= now);
+                for _ in 0..ITERATIONS_TO_CLOCK {
+                    if !is_due() {
+                        break;
+                    }
+                    work += endpoint.run_once();
+                }
+                assert!(
+                    work > 0 || !is_due(),
+                    "a timer is due at {:?}, it is {now}, and it was not run",
+                    endpoint.next_timer()
+                );
+            }
+            quiet = if work == 0 { quiet + 1 } else { 0 };
+        }
+    }
+
+    /// The next time, up to `end`, at which anything can happen.
+    fn next_event(&self, end: u64) -> u64 {
+        let now = self.now();
+        let mut next = end;
+        let mut consider = |time: Option<u64>| {
+            if let Some(time) = time.filter(|time| *time > now) {
+                next = next.min(time);
+            }
+        };
+        let arrival = self.network.next_arrival();
+        consider(arrival);
+        if arrival.is_some_and(|time| time <= now) {
+            // It waits for an endpoint that is stopped, and hides the arrivals behind it.
+            consider(Some(now + 50_000));
+        }
+        for node in &self.nodes {
+            consider(Some(node.stopped_until));
+            consider(Some(node.silent_until));
+            consider(node.endpoint().with_transport(|transport| transport.next_release()));
+            if node.stopped_until <= now {
+                consider(node.endpoint().next_timer());
+            }
+        }
+        next
+    }
+
+    /// Lets `end` come, unless `done` holds before; says whether it does.
+    pub fn run_until(&mut self, end: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        loop {
+            self.settle();
+            if done(self) {
+                return true;
+            }
+            if self.now() >= end {
+                return false;
+            }
+            let next = self.next_event(end);
+            self.network.advance_to(next);
+            self.end_silences();
+            self.clock_steps += 1;
+            assert!(self.clock_steps < CLOCK_STEPS_MAX, "the run gets nowhere");
+        }
+    }
+
+    fn end_silences(&mut self) {
+        let now = self.now();
+        for node in &mut self.nodes {
+            if node.silent_until != 0 && node.silent_until <= now {
+                node.silent_until = 0;
+                let faults = node.faults;
+                node.endpoint().with_transport(|transport| transport.set_faults(faults).unwrap());
+            }
+        }
+    }
+
+    /// Does everything that the scenario has in store.
+    pub fn work(&mut self) {
+        for _ in 0..self.scenario.steps {
+            workload::step(self);
+            let gap = self.random.between(0, self.scenario.gap_max);
+            let end = self.now() + gap;
+            self.run_until(end, |_| false);
+        }
+    }
+
+    /// Ends all faults; from now on every packet arrives.
+    pub fn heal(&mut self) {
+        for node in &mut self.nodes {
+            (node.stopped_until, node.silent_until, node.faults) = (0, 0, Faults::default());
+            node.endpoint().with_transport(|transport| transport.heal());
+        }
+    }
+}
