@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cpus = Some([0, 1]);
     println!("{:42} {:>8} {:>8} {:>8}", "", "median", "min", "max");
     report("bare ping-pong, p50, ns", || Ok(p50(raw::ping_pong(cpus, slice)?)))?;
+    report("bare ring of 64 B, ping-pong, p50, ns", || Ok(p50(raw::ring_ping_pong(cpus, slice)?)))?;
     report("ping-pong of 48 B, p50, ns", || Ok(p50(ping_pong(slice)?)))?;
     report("asleep, ping-pong of 48 B, p50, ns", || Ok(p50(ping_pong_asleep(slice)?)))?;
     report("bare ring of 64 B, M messages/s", || Ok(raw::ring_rate(cpus, slice)? / 1e6))?;

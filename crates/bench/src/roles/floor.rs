@@ -44,7 +44,7 @@ impl Role for LatencyFloor {
     fn run(self, _: &Control<Self>) -> Result<Percentiles, BenchError> {
         let Cores { client, server } = self.cores;
         let samples = match self.carrier {
-            Carrier::Shm => shm::raw::ping_pong(Some([client, server]), self.run)?,
+            Carrier::Shm => shm::raw::ring_ping_pong(Some([client, server]), self.run)?,
             Carrier::Udp => {
                 let run = self.run.max(UDP_RUN_MIN);
                 pinned(self.cores, |on_start| udp::ping_pong(self.size, run, on_start))?

@@ -11,7 +11,7 @@ use super::Core;
 use crate::msgbuf::MsgBuf;
 use crate::payload::Payload;
 use crate::wire::control::Body;
-use crate::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24};
+use crate::wire::{HEADER_BYTES, HEADER_BYTES_MAX, Header, Kind, MASK_24};
 
 /// Packets handed to the transport in one call (the paper's TX queue has 64 entries).
 const TX_BURST: usize = 64;
@@ -51,9 +51,14 @@ impl Source {
 
 #[inline]
 fn write_adjacent(buf: &mut MsgBuf, header: &Header, len: usize) -> u8 {
+    if header.is_plain() {
+        // Of fixed length, so that it is one store.
+        buf.put_header(&header.base(), len);
+        return HEADER_BYTES as u8;
+    }
     let mut bytes = [0; HEADER_BYTES_MAX];
     let header_len = header.write(&mut bytes);
-    buf.with_header(&bytes[..header_len], len);
+    buf.put_header(&bytes[..header_len], len);
     header_len as u8
 }
 
@@ -146,11 +151,8 @@ impl Core {
             sent += burst.len() as u64;
             transport.tx_burst(&burst);
         }
-        for (addr, packet) in self.tx.strangers.drain(..) {
-            // A stranger that cannot be answered is its own problem.
-            if transport.tx_to(&addr, &packet).is_ok() {
-                sent += 1;
-            }
+        if !self.tx.strangers.is_empty() {
+            sent += self.answer_strangers(transport);
         }
         transport.tx_flush();
         // The time is read when the packets are gone: nobody waits for that.
@@ -168,6 +170,12 @@ impl Core {
         self.tx.items.clear();
         self.tx.bodies.clear();
         self.tx.batch = self.tx.batch.wrapping_add(1);
+    }
+
+    #[cold]
+    fn answer_strangers<T: Transport>(&mut self, transport: &mut T) -> u64 {
+        // A stranger that cannot be answered is its own problem.
+        self.tx.strangers.drain(..).filter(|(addr, packet)| transport.tx_to(addr, packet).is_ok()).count() as u64
     }
 
     /// Brings packets of one destination together, in their order. Most batches are so already.

@@ -27,7 +27,7 @@ use crate::wire::{HEADER_BYTES, Header, Kind, Status};
 /// Iterations without packets after which the time is read all the same.
 const UNCLOCKED_MAX: u32 = 16;
 /// The same while calls are in progress: their round trips are measured from the time that was read last.
-const UNCLOCKED_WAITING_MAX: u32 = 4;
+const UNCLOCKED_WAITING_MAX: u32 = 8;
 /// Iterations with packets after which timers are looked at although the receive queue may hold more.
 const BUSY_ITERATIONS_MAX: u32 = 64;
 /// Timers are looked at no more often than this.
@@ -56,27 +56,24 @@ impl<T: Transport> Endpoint<T> {
             shared.core.borrow_mut().transmit(&mut *transport);
         }
         let packets = transport.rx_burst();
+        if packets == 0 && self.is_quiet() {
+            return 0;
+        }
         if packets > 0 {
             receive(shared, &mut *transport, packets);
         }
         let replies = if shared.at_workers.get() > 0 { take_worker_replies(shared) } else { 0 };
         let tasks = shared.executor.run_ready();
         run_continuations(shared);
+        self.send_and_look_at_timers(&mut transport, packets);
+        packets + tasks + replies
+    }
 
-        let mut core = shared.core.borrow_mut();
-        if !core.openings.is_empty() {
-            core.now = transport.now();
-            core.start_openings(&mut *transport);
-        }
-        if !core.fresh_deadlines.is_empty() {
-            core.now = transport.now();
-            core.set_deadlines();
-        }
-        let transmits = !core.tx.is_empty();
-        if transmits {
-            core.transmit(&mut *transport);
-        }
-        // The clock is read when everything urgent is done: here, or when packets have left.
+    /// Whether an iteration without packets can end here: nothing is ready, and it is not yet time to read the clock. This is what polling
+    /// costs, so it is as short as can be.
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        let core = self.shared.core.borrow();
         let unclocked = self.unclocked.get() + 1;
         let unclocked_max = match core.config.poll {
             // Who sleeps after every empty iteration has the time to read it; so have simulations.
@@ -84,13 +81,32 @@ impl<T: Transport> Endpoint<T> {
             _ if core.calls_pending() > 0 => UNCLOCKED_WAITING_MAX,
             _ => UNCLOCKED_MAX,
         };
-        if packets == 0 && !transmits && unclocked < unclocked_max {
-            self.unclocked.set(unclocked);
-            return tasks + replies;
-        }
-        self.unclocked.set(0);
-        if !transmits {
+        let is_quiet = unclocked < unclocked_max
+            && self.shared.at_workers.get() == 0
+            && !self.shared.executor.has_ready()
+            && core.openings.is_empty()
+            && core.fresh_deadlines.is_empty()
+            && core.finished.is_empty();
+        self.unclocked.set(if is_quiet { unclocked } else { 0 });
+        is_quiet
+    }
+
+    /// The second half of an iteration: sends what it made, then reads the clock and looks at timers.
+    fn send_and_look_at_timers(&self, transport: &mut T, packets: usize) {
+        let mut core = self.shared.core.borrow_mut();
+        if !core.openings.is_empty() {
             core.now = transport.now();
+            core.start_openings(transport);
+        }
+        if !core.fresh_deadlines.is_empty() {
+            core.now = transport.now();
+            core.set_deadlines();
+        }
+        // The clock is read when everything urgent is done.
+        if core.tx.is_empty() {
+            core.now = transport.now();
+        } else {
+            core.transmit(transport);
         }
         // Answers that wait in the queue come before timeouts: only a drained queue proves that one is late.
         core.busy_iterations = if packets == 0 { 0 } else { core.busy_iterations + 1 };
@@ -98,14 +114,13 @@ impl<T: Transport> Endpoint<T> {
         if drained && core.now >= core.timers_at {
             core.timers_at = core.now + TIMER_PAUSE_NANOS;
             core.busy_iterations = 0;
-            core.run_timers(&mut *transport);
+            core.run_timers(transport);
             if !core.tx.is_empty() {
-                core.transmit(&mut *transport);
+                core.transmit(transport);
             }
             drop(core);
-            run_continuations(shared);
+            run_continuations(&self.shared);
         }
-        packets + tasks + replies
     }
 
     /// One iteration, then sleep if there was nothing to do and the poll policy says so.
@@ -113,8 +128,6 @@ impl<T: Transport> Endpoint<T> {
         if self.run_once() > 0 {
             return self.idle.borrow_mut().on_work();
         }
-        // Polling without a pause delays the very cache line that is polled: 20 to 60 ns of a round trip over shared memory.
-        std::hint::spin_loop();
         // After a few empty iterations only, since it reads the clock.
         if self.unclocked.get() != 0 {
             return;

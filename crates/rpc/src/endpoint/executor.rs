@@ -149,9 +149,15 @@ impl Executor {
         waker.wake();
     }
 
+    /// Whether a task may be ready.
+    #[inline]
+    pub fn has_ready(&self) -> bool {
+        self.queue.any.load(Acquire)
+    }
+
     /// Polls every task that is ready now, once. Gives how many there were.
     pub fn run_ready(&self) -> usize {
-        if !self.queue.any.load(Acquire) {
+        if !self.has_ready() {
             return 0;
         }
         self.queue.any.store(false, SeqCst);

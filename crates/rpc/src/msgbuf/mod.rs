@@ -103,12 +103,12 @@ impl MsgBuf {
         self.len = len as u32;
     }
 
-    /// Writes `header` right in front of the data and lends header and the first `data_len` bytes as one piece.
+    /// Writes `header` right in front of the data, of which the first `data_len` bytes go with it.
     ///
     /// # Panics
     /// If the header exceeds [`HEADROOM_BYTES`] or `data_len` the length.
-    #[inline]
-    pub(crate) fn with_header(&mut self, header: &[u8], data_len: usize) {
+    #[inline(always)]
+    pub(crate) fn put_header(&mut self, header: &[u8], data_len: usize) {
         assert!(header.len() <= HEADROOM_BYTES && data_len <= self.len as usize);
         // SAFETY: the allocation has HEADROOM_BYTES initialised bytes before `data`, owned by this buffer.
         let room = unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().sub(header.len()), header.len()) };
@@ -118,7 +118,7 @@ impl MsgBuf {
     /// The last `header_len` bytes of headroom and the first `data_len` of data, contiguous.
     ///
     /// # Panics
-    /// As [`MsgBuf::with_header`].
+    /// As [`MsgBuf::put_header`].
     #[inline]
     pub(crate) fn header_and_data(&self, header_len: usize, data_len: usize) -> &[u8] {
         assert!(header_len <= HEADROOM_BYTES && data_len <= self.len as usize);
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn the_header_stands_right_before_the_data() {
         let mut buf = MsgBuf::copy_from(b"data").unwrap();
-        buf.with_header(b"header..", 4);
+        buf.put_header(b"header..", 4);
         assert_eq!(buf.header_and_data(8, 4), b"header..data");
         assert_eq!(&buf[..], b"data");
     }

@@ -203,29 +203,45 @@ impl Header {
         HEADER_BYTES + EXTENSION_BYTES * (self.multi.is_some() as usize + self.deadline_us.is_some() as usize)
     }
 
+    /// Flags: the status, and which extensions follow.
+    #[inline]
+    fn flags(&self) -> u8 {
+        let multi = if self.multi.is_some() { FLAG_MULTI } else { 0 };
+        let deadline = if self.deadline_us.is_some() { FLAG_DEADLINE } else { 0 };
+        (self.status as u8) << STATUS_SHIFT | multi | deadline
+    }
+
+    /// The header without its extensions.
+    #[inline]
+    pub fn base(&self) -> [u8; HEADER_BYTES] {
+        let first = (self.kind as u64 | (VERSION as u64) << 4)
+            | (self.flags() as u64) << 8
+            | ((self.aux & MASK_24) as u64) << 16
+            | ((self.session & MASK_24) as u64) << 40;
+        let second = (self.request & MASK_40) | ((self.tag & MASK_24) as u64) << 40;
+        (first as u128 | (second as u128) << 64).to_le_bytes()
+    }
+
+    /// Whether it has no extensions: then [`Header::base`] is all of it.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.multi.is_none() && self.deadline_us.is_none()
+    }
+
     /// Writes header and extensions; gives the bytes used.
     #[inline]
     pub fn write(&self, to: &mut [u8; HEADER_BYTES_MAX]) -> usize {
-        let mut flags = (self.status as u8) << STATUS_SHIFT;
+        to[..HEADER_BYTES].copy_from_slice(&self.base());
         let mut len = HEADER_BYTES;
         if let Some(multi) = self.multi {
-            flags |= FLAG_MULTI;
             to[len..len + 4].copy_from_slice(&multi.message_bytes.to_le_bytes());
             to[len + 4..len + 8].copy_from_slice(&multi.packet.to_le_bytes());
             len += EXTENSION_BYTES;
         }
         if let Some(us) = self.deadline_us {
-            flags |= FLAG_DEADLINE;
             to[len..len + 8].copy_from_slice(&(us as u64).to_le_bytes());
             len += EXTENSION_BYTES;
         }
-        let first = (self.kind as u64 | (VERSION as u64) << 4)
-            | (flags as u64) << 8
-            | ((self.aux & MASK_24) as u64) << 16
-            | ((self.session & MASK_24) as u64) << 40;
-        let second = (self.request & MASK_40) | ((self.tag & MASK_24) as u64) << 40;
-        to[..8].copy_from_slice(&first.to_le_bytes());
-        to[8..16].copy_from_slice(&second.to_le_bytes());
         len
     }
 
