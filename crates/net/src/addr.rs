@@ -10,6 +10,16 @@ use crate::error::NetError;
 pub const SHM_NAME_BYTES_MAX: usize = 64;
 
 /// Where an endpoint can be reached.
+///
+/// ```
+/// use dunlin_net::Addr;
+///
+/// let addr: Addr = "udp://127.0.0.1:31850".parse()?;
+/// assert!(matches!(addr, Addr::Udp(_)));
+/// assert_eq!("shm:echo".parse::<Addr>()?.to_string(), "shm:echo");
+/// assert_eq!("echo".parse::<Addr>().unwrap_err().to_string(), "bad address \"echo\": write shm:NAME or udp://HOST:PORT");
+/// # Ok::<(), dunlin_net::NetError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Addr {
     /// An endpoint of this host, reached through shared memory.

@@ -12,6 +12,23 @@ use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters
 use crate::udp::{UdpConfig, UdpTransport};
 
 /// A transport of any kind that an [`Addr`] can name on the command line.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use dunlin_net::{AnyTransport, Transport, TxPacket};
+///
+/// let mut server = AnyTransport::bind(&"udp://127.0.0.1:0".parse()?)?;
+/// let mut client = AnyTransport::for_peer(&server.local_addr())?;
+/// let route = client.resolve(&server.local_addr())?;
+/// client.tx_burst(&[TxPacket { route, header: b"head", payload: b"body" }]);
+/// client.tx_flush();
+/// while server.rx_burst() == 0 {
+///     server.wait(Duration::from_secs(1));
+/// }
+/// assert_eq!(server.rx_packet(0).bytes(), Some(&b"headbody"[..]));
+/// # Ok::<(), dunlin_net::NetError>(())
+/// ```
 pub enum AnyTransport {
     /// Shared memory.
     Shm(Box<ShmTransport>),

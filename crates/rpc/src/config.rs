@@ -42,6 +42,21 @@ pub struct Optimizations {
 }
 
 /// Settings of an endpoint. Start from `EndpointConfig::default()`.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use dunlin_net::PollPolicy;
+/// use dunlin_rpc::{EndpointConfig, Switch};
+///
+/// let mut config = EndpointConfig { credits: 32, peer_timeout: Duration::from_millis(200), ..EndpointConfig::default() };
+/// config.poll = PollPolicy::Spin;
+/// config.optimizations.prefetch = Switch::Off;
+/// config.check()?;
+/// config.credits = 0;
+/// assert_eq!(config.check().unwrap_err().to_string(), "setting credits is 0: choose 1 to 1024");
+/// # Ok::<(), dunlin_rpc::config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct EndpointConfig {
     /// What to do when there is nothing to do.

@@ -5,6 +5,36 @@ use bytes::Bytes;
 use crate::msgbuf::MsgBuf;
 
 /// The bytes of one message to send, owned while they may still be sent again.
+///
+/// ```
+/// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+/// # use dunlin_rpc::{Endpoint, EndpointConfig};
+/// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+/// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+/// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+/// use bytes::Bytes;
+///
+/// server.register(7, |request| request.respond(b"stored"))?;
+/// let work = async {
+///     let sessions = [client.connect(&Addr::Node(1)).await?, client.connect(&Addr::Node(1)).await?];
+///     // One buffer on its way to several servers.
+///     let page = Bytes::from(vec![7; 100_000]);
+///     let calls: Vec<_> = sessions.iter().map(|session| session.call(7, page.clone())).collect();
+///     for call in calls {
+///         assert_eq!(&call.await?.response[..], b"stored");
+///     }
+/// #     Ok::<(), Box<dyn std::error::Error>>(())
+/// };
+/// # // One thread drives both endpoints.
+/// # let mut work = Box::pin(work);
+/// # loop {
+/// #     server.run_once();
+/// #     if let Some(done) = client.poll_once(work.as_mut()) {
+/// #         break done?;
+/// #     }
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub enum Payload {
     /// A message buffer.

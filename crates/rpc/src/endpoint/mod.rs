@@ -160,6 +160,36 @@ impl<T: Transport> Endpoint<T> {
     ///
     /// # Errors
     /// As [`Endpoint::register`].
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+    /// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+    /// server.register_burst(7, |burst| {
+    ///     // First a look at all of them, for example to prefetch what they ask for; then the answers.
+    ///     let total: u8 = (0..burst.len()).map(|i| burst.payload(i)[0]).sum();
+    ///     for i in 0..burst.len() {
+    ///         burst.respond(i, &[total]);
+    ///     }
+    /// })?;
+    /// let work = async {
+    ///     let session = client.connect(&Addr::Node(1)).await?;
+    ///     let (first, second) = (session.call(7, vec![1]), session.call(7, vec![2]));
+    ///     assert_eq!((&first.await?.response[..], &second.await?.response[..]), (&[3][..], &[3][..]));
+    /// #     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # // One thread drives both endpoints.
+    /// # let mut work = Box::pin(work);
+    /// # loop {
+    /// #     server.run_once();
+    /// #     if let Some(done) = client.poll_once(work.as_mut()) {
+    /// #         break done?;
+    /// #     }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn register_burst(
         &self,
         req_type: u8,
@@ -173,6 +203,38 @@ impl<T: Transport> Endpoint<T> {
     ///
     /// # Errors
     /// As [`Endpoint::register`].
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig, OwnedRequest};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+    /// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+    /// // The server calls its caller back before it answers.
+    /// server.register_async(7, |request: OwnedRequest| async move {
+    ///     let question = b"what is your name?".to_vec();
+    ///     match request.session().call(8, question).await {
+    ///         Ok(reply) => [b"hello ", &reply.response[..]].concat(),
+    ///         Err(failure) => failure.error.to_string().into_bytes(),
+    ///     }
+    /// })?;
+    /// client.register(8, |request| request.respond(b"dunlin"))?;
+    /// let work = async {
+    ///     let session = client.connect(&Addr::Node(1)).await?;
+    ///     let reply = session.call(7, b"hi".to_vec()).await?;
+    ///     assert_eq!(&reply.response[..], b"hello dunlin");
+    /// #     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # // One thread drives both endpoints.
+    /// # let mut work = Box::pin(work);
+    /// # loop {
+    /// #     server.run_once();
+    /// #     if let Some(done) = client.poll_once(work.as_mut()) {
+    /// #         break done?;
+    /// #     }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn register_async<F, R>(
         &self,
         req_type: u8,
@@ -198,6 +260,33 @@ impl<T: Transport> Endpoint<T> {
     ///
     /// # Errors
     /// As [`Endpoint::register`].
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig, WorkerPool};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+    /// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+    /// let pool = WorkerPool::new(2, 64)?;
+    /// server.register_worker(7, &pool, |request| {
+    ///     // As long as it takes: the event loop goes on meanwhile.
+    ///     request.iter().rev().copied().collect::<Vec<u8>>()
+    /// })?;
+    /// let work = async {
+    ///     let session = client.connect(&Addr::Node(1)).await?;
+    ///     assert_eq!(&session.call(7, b"abc".to_vec()).await?.response[..], b"cba");
+    /// #     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # // One thread drives both endpoints.
+    /// # let mut work = Box::pin(work);
+    /// # loop {
+    /// #     server.run_once();
+    /// #     if let Some(done) = client.poll_once(work.as_mut()) {
+    /// #         break done?;
+    /// #     }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn register_worker<R: Into<Payload>>(
         &self,
         req_type: u8,

@@ -92,11 +92,70 @@ impl Session {
 
     /// Calls the other end. The request is enqueued at once, whether or not the future is polled; dropping the future cancels the
     /// call.
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+    /// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+    /// server.register(7, |request| {
+    ///     let doubled: Vec<u8> = request.payload().iter().map(|byte| byte * 2).collect();
+    ///     request.respond(&doubled);
+    /// })?;
+    /// let work = async {
+    ///     let session = client.connect(&Addr::Node(1)).await?;
+    ///     // Both are on their way before either is awaited.
+    ///     let (first, second) = (session.call(7, vec![1, 2]), session.call(7, MsgBuf::copy_from(&[3])?));
+    ///     assert_eq!(first.await?.response[..], [2, 4]);
+    ///     assert_eq!(second.await?.response[..], [6]);
+    /// #     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # // One thread drives both endpoints.
+    /// # let mut work = Box::pin(work);
+    /// # loop {
+    /// #     server.run_once();
+    /// #     if let Some(done) = client.poll_once(work.as_mut()) {
+    /// #         break done?;
+    /// #     }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn call<B: RequestBuffer>(&self, req_type: u8, request: B) -> Call<B> {
         self.call_with(req_type, request, CallOptions::default())
     }
 
     /// [`Session::call`] with options.
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig, CallError, CallOptions, DeferredRequest};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+    /// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+    /// use std::time::Duration;
+    ///
+    /// // A server that never answers.
+    /// let mut kept: Vec<DeferredRequest> = Vec::new();
+    /// server.register(7, move |request| kept.extend(request.defer()))?;
+    /// let work = async {
+    ///     let session = client.connect(&Addr::Node(1)).await?;
+    ///     let failure = session.call_with(7, vec![1], CallOptions::timeout(Duration::from_millis(1))).await.unwrap_err();
+    ///     assert_eq!(failure.error, CallError::DeadlineExceeded);
+    ///     assert_eq!(failure.request, [1]); // The buffer comes back whatever happens.
+    /// #     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # // One thread drives both endpoints.
+    /// # let mut work = Box::pin(work);
+    /// # loop {
+    /// #     network.advance(Duration::from_micros(10));
+    /// #     server.run_once();
+    /// #     if let Some(done) = client.poll_once(work.as_mut()) {
+    /// #         break done?;
+    /// #     }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn call_with<B: RequestBuffer>(&self, req_type: u8, request: B, options: CallOptions) -> Call<B> {
         let completion = CoreCompletion::Future(None);
         let new = NewCall { req_type, request: request.into(), timeout: options.timeout_nanos(), completion };
@@ -111,6 +170,40 @@ impl Session {
     ///
     /// # Errors
     /// If nothing was enqueued, with the request's buffer; then the continuation does not run.
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+    /// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+    /// use std::{cell::Cell, rc::Rc};
+    ///
+    /// server.register(7, |request| request.respond(b"pong"))?;
+    /// let sum = Rc::new(Cell::new(0));
+    /// let seen = sum.clone();
+    /// let continuation = client.register_continuation(move |completion| {
+    ///     assert_eq!(completion.result.as_deref(), Ok(&b"pong"[..]));
+    ///     seen.set(seen.get() + completion.tag);
+    /// });
+    /// let work = async {
+    ///     let session = client.connect(&Addr::Node(1)).await?;
+    ///     for tag in [1, 10, 100] {
+    ///         session.enqueue_request(7, MsgBuf::copy_from(b"ping")?, continuation, tag)?;
+    ///     }
+    ///     session.call(7, vec![]).await?;
+    /// #     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # // One thread drives both endpoints.
+    /// # let mut work = Box::pin(work);
+    /// # loop {
+    /// #     server.run_once();
+    /// #     if let Some(done) = client.poll_once(work.as_mut()) {
+    /// #         break done?;
+    /// #     }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn enqueue_request(
         &self,

@@ -42,6 +42,16 @@ pub enum AllocError {
 }
 
 /// An owned buffer for one message. See the [module](self).
+///
+/// ```
+/// use dunlin_rpc::MsgBuf;
+///
+/// let mut buf = MsgBuf::copy_from(b"hello world")?;
+/// buf[..5].copy_from_slice(b"HELLO");
+/// buf.set_len(5);
+/// assert_eq!(&buf[..], b"HELLO");
+/// # Ok::<(), dunlin_rpc::msgbuf::AllocError>(())
+/// ```
 pub struct MsgBuf {
     /// First data byte; the headroom ends here.
     data: NonNull<u8>,

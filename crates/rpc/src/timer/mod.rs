@@ -34,6 +34,19 @@ struct Node {
 }
 
 /// The wheel. See the [module](self).
+///
+/// ```
+/// use dunlin_rpc::timer::Wheel;
+///
+/// let mut wheel = Wheel::new(0);
+/// let timer = wheel.create(7);
+/// wheel.arm(timer, 5_000_000);
+/// let mut fired = Vec::new();
+/// wheel.expire(4_999_000, &mut fired);
+/// assert_eq!(fired, []);
+/// wheel.expire(5_002_000, &mut fired);
+/// assert_eq!(fired, [7]);
+/// ```
 #[derive(Debug)]
 pub struct Wheel {
     nodes: Vec<Node>,

@@ -131,6 +131,17 @@ pub enum ParseError {
 }
 
 /// A parsed header with its extensions.
+///
+/// ```
+/// use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind};
+///
+/// let header = Header::new(Kind::Request, Header::data_aux(7, 32), 3, 8, 0x0a_0b0c);
+/// let mut bytes = [0; HEADER_BYTES_MAX];
+/// let len = header.write(&mut bytes);
+/// assert_eq!(bytes[..len], [0x10, 0, 7, 0x20, 0, 3, 0, 0, 8, 0, 0, 0, 0, 0x0c, 0x0b, 0x0a]);
+/// assert_eq!(Header::parse(&bytes[..len], len + 32), Ok(header));
+/// assert!(Header::parse(&bytes[..len], len).is_err(), "the payload is missing");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// What the packet is.
