@@ -27,10 +27,11 @@ pub(crate) fn token_of_session(index: u32) -> u64 {
 }
 
 impl Core {
-    /// Runs every timer that is due.
-    pub fn run_timers(&mut self, routes: &mut dyn Routes) {
+    /// Runs every timer that is due. Gives how many there were.
+    pub fn run_timers(&mut self, routes: &mut dyn Routes) -> usize {
         let mut fired = std::mem::take(&mut self.fired);
         self.wheel.expire(self.now, &mut fired);
+        let count = fired.len();
         for token in fired.drain(..) {
             let index = token as u32;
             match token & !(u32::MAX as u64) {
@@ -40,6 +41,7 @@ impl Core {
             }
         }
         self.fired = fired;
+        count
     }
 
     fn on_call_timer(&mut self, index: u32) {

@@ -114,7 +114,10 @@ impl<T: Transport> Endpoint<T> {
         if drained && core.now >= core.timers_at {
             core.timers_at = core.now + TIMER_PAUSE_NANOS;
             core.busy_iterations = 0;
-            core.run_timers(transport);
+            if core.run_timers(transport) > 0 {
+                // Whoever waits for what they did looks before the loop sleeps.
+                self.unclocked.set(1);
+            }
             if !core.tx.is_empty() {
                 core.transmit(transport);
             }
