@@ -16,6 +16,7 @@ use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
 use crate::payload::Payload;
 use crate::timer::TimerId;
+use crate::wire::control::SLOTS_MAX;
 use crate::wire::{Header, Kind, Multi, Status};
 
 /// Calls whose round trip is sampled into the histogram: one in this many.
@@ -315,17 +316,32 @@ impl Core {
         }
     }
 
-    /// Lets calls that wait for credits send, after credits came back.
+    /// Lets a call go on whose credits came back; if others wait for credits, they have their turn.
     #[inline]
-    pub fn pump_stalled(&mut self, session: u32) {
+    fn pump_in_turn(&mut self, index: u32) {
+        let call = &self.calls[index as usize];
+        let (session, slot) = (call.session, call.slot);
+        if self.sessions[session as usize].stalled == 0 {
+            return self.pump(index);
+        }
+        self.sessions[session as usize].stalled |= 1 << slot;
+        self.pump_stalled(session, slot);
+    }
+
+    /// Lets calls that wait for credits send, after credits came back from the call in slot `from`: those in the slots behind it first,
+    /// so that none waits for ever.
+    #[inline]
+    pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
         while self.sessions[session as usize].stalled != 0 && self.sessions[session as usize].credits > 0 {
             let entry = &mut self.sessions[session as usize];
-            let slot = entry.stalled.trailing_zeros() as usize;
-            entry.stalled &= entry.stalled - 1;
-            let call = entry.client[slot].call;
+            let first = (from + 1) % SLOTS_MAX as u8;
+            let slot = (entry.stalled.rotate_right(first as u32).trailing_zeros() as u8 + first) % SLOTS_MAX as u8;
+            entry.stalled &= !(1 << slot);
+            let call = entry.client[slot as usize].call;
             if call != NONE {
                 self.pump(call);
             }
+            from = slot;
         }
     }
 
@@ -359,8 +375,7 @@ impl Core {
         call.progress = self.now;
         call.retries = 0;
         self.sessions[session as usize].credits += returned as u16;
-        self.pump(index);
-        self.pump_stalled(session);
+        self.pump_in_turn(index);
     }
 
     /// A packet of a response.
@@ -427,9 +442,7 @@ impl Core {
         let call = &mut self.calls[index as usize];
         call.response = Some(response);
         call.response_packets = total.div_ceil(packet_data) as u32;
-        let session = call.session;
-        self.pump(index);
-        self.pump_stalled(session);
+        self.pump_in_turn(index);
     }
 
     fn on_later_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
@@ -458,9 +471,7 @@ impl Core {
         call.progress = self.now;
         call.retries = 0;
         if call.received < call.sendable() {
-            let session = call.session;
-            self.pump(index);
-            self.pump_stalled(session);
+            self.pump_in_turn(index);
         } else if let Some(response) = call.response.take() {
             let session = call.session;
             self.finish_call(index, Ok(response));
@@ -520,10 +531,10 @@ impl Core {
         if session.state != State::Connected {
             return;
         }
+        self.pump_stalled(si, slot);
         if let Some(next) = self.pop_queued(si) {
             self.enter_slot(next);
         }
-        self.pump_stalled(si);
     }
 
     /// Makes the entry of an ended call available.
