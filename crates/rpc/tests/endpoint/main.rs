@@ -1,0 +1,29 @@
+//! What an endpoint promises its users, feature by feature.
+//!
+//! | File | What it is about |
+//! |---|---|
+//! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
+//! | [`sessions`] | opening and closing, and the limits of both sides |
+//! | [`messages`] | messages up to many megabytes, over every transport |
+//! | [`workers`] | handlers on worker threads |
+//! | [`waiting`] | what an idle endpoint costs, and how it wakes |
+
+#[path = "../pair/mod.rs"]
+mod pair;
+
+mod calls;
+mod messages;
+mod sessions;
+mod waiting;
+mod workers;
+
+/// Responds with the request.
+const ECHO: u8 = 1;
+
+fn echo<T: dunlin_net::Transport>(endpoint: &dunlin_rpc::Endpoint<T>) {
+    let handler = |request: dunlin_rpc::Request<'_>| {
+        let payload = request.payload();
+        request.respond(payload);
+    };
+    endpoint.register(ECHO, handler).unwrap();
+}

@@ -1,0 +1,136 @@
+//! What an idle endpoint costs, and how it wakes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use dunlin_net::{Addr, AnyTransport};
+use dunlin_rpc::{Endpoint, EndpointConfig, WorkerPool};
+
+use crate::{ECHO, echo};
+
+const IDLE: Duration = Duration::from_secs(1);
+/// Share of a core that an idle endpoint may use: 1 % is promised, and a busy machine accounts coarsely.
+const IDLE_SHARE_MAX: f64 = 0.03;
+
+/// Time that this thread has used its core.
+fn thread_time() -> Duration {
+    // SAFETY: `rusage` is plain numbers, for which zero is a value, and the call writes to nothing else.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &mut usage), 0);
+        usage
+    };
+    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+fn share(work: impl FnOnce()) -> f64 {
+    let (cpu, wall) = (thread_time(), Instant::now());
+    work();
+    (thread_time() - cpu).as_secs_f64() / wall.elapsed().as_secs_f64()
+}
+
+/// A server with its own thread, until dropped.
+struct Server {
+    address: Addr,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<f64>>,
+}
+
+impl Server {
+    fn start(address: Addr) -> Server {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ready, address_of) = std::sync::mpsc::channel();
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let transport = AnyTransport::bind(&address).unwrap();
+            let server = Endpoint::new(transport, EndpointConfig::default()).unwrap();
+            echo(&server);
+            ready.send(server.local_addr()).unwrap();
+            share(|| server.run_until(|| stopped.load(SeqCst)))
+        });
+        let address = address_of.recv().unwrap();
+        Server { address, stop, thread: Some(thread) }
+    }
+
+    /// The share of a core that it used.
+    fn stop(mut self) -> f64 {
+        self.stop.store(true, SeqCst);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+fn an_idle_endpoint_is_cheap_and_wakes(address: Addr) {
+    let server = Server::start(address);
+    let address = server.address.clone();
+    let client = Endpoint::new(AnyTransport::for_peer(&address).unwrap(), EndpointConfig::default()).unwrap();
+    let session = client.block_on(client.connect(&address)).unwrap();
+    client.block_on(session.call(ECHO, vec![1; 32])).unwrap();
+    // With an open session, so with its keep-alive.
+    let share = share(|| client.run_for(IDLE));
+    println!("{address}: an idle client used {:.2} % of a core", share * 100.0);
+    assert!(share < IDLE_SHARE_MAX, "{share}");
+    // Both sleep now. A call wakes the server, and its answer the client.
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        client.run_for(Duration::from_millis(2));
+        let start = Instant::now();
+        client.block_on(session.call(ECHO, vec![1; 32])).unwrap();
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    println!("{address}: a call that wakes both took {:?} (median)", times[10]);
+    // Far below what a lost wake-up would cost, which is the longest sleep.
+    assert!(times[10] < Duration::from_millis(20), "{times:?}");
+    let share = server.stop();
+    println!("{address}: its server used {:.2} %", share * 100.0);
+    assert!(share < 2.0 * IDLE_SHARE_MAX, "{share}");
+}
+
+#[test]
+fn an_idle_endpoint_is_cheap_and_wakes_over_udp() {
+    an_idle_endpoint_is_cheap_and_wakes("udp://127.0.0.1:0".parse().unwrap());
+}
+
+#[test]
+fn an_idle_endpoint_is_cheap_and_wakes_over_shm() {
+    an_idle_endpoint_is_cheap_and_wakes(format!("shm:test-{}-idle", std::process::id()).parse().unwrap());
+}
+
+#[test]
+fn a_worker_wakes_an_endpoint_that_sleeps() {
+    let transport = AnyTransport::bind(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
+    let endpoint = Endpoint::new(transport, EndpointConfig::default()).unwrap();
+    let pool = WorkerPool::new(1, 4).unwrap();
+    let slow = |request: dunlin_rpc::MsgBuf| {
+        // Long enough for the endpoint to fall asleep.
+        std::thread::sleep(Duration::from_millis(5));
+        request
+    };
+    endpoint.register_worker(ECHO, &pool, slow).unwrap();
+    let session = endpoint.block_on(endpoint.connect(&endpoint.local_addr())).unwrap();
+    let mut times = Vec::new();
+    for _ in 0..10 {
+        let start = Instant::now();
+        endpoint.block_on(session.call(ECHO, vec![1; 32])).unwrap();
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    assert!(times[5] < Duration::from_millis(30), "{times:?}");
+}
+
+#[test]
+fn run_for_ends_on_time_whether_or_not_there_is_anything_to_do() {
+    use dunlin_net::PollPolicy;
+    for poll in [PollPolicy::Spin, PollPolicy::default(), PollPolicy::Sleep] {
+        let transport = AnyTransport::bind(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
+        let endpoint = Endpoint::new(transport, EndpointConfig { poll, ..EndpointConfig::default() }).unwrap();
+        let start = Instant::now();
+        for _ in 0..20 {
+            endpoint.run_for(Duration::from_millis(2));
+        }
+        let time = start.elapsed();
+        assert!((40..400).contains(&time.as_millis()), "{poll:?}: {time:?}");
+    }
+}
