@@ -39,7 +39,7 @@ use scenario::Scenario;
 use world::World;
 
 /// Seeds of a normal test run.
-const SEEDS: u64 = 2_500;
+const SEEDS: u64 = 10_000;
 
 fn run(seed: u64) {
     let before = dunlin_rpc::msgbuf::outstanding();
@@ -48,6 +48,7 @@ fn run(seed: u64) {
     world.heal();
     verdict::all_calls_end(&mut world);
     verdict::nothing_is_left_when_quiet(&mut world);
+    verdict::the_silent_are_given_up(&mut world);
     verdict::nothing_is_left_when_closed(&mut world);
     drop(world);
     let after = dunlin_rpc::msgbuf::outstanding();

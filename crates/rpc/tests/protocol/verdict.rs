@@ -1,5 +1,6 @@
 //! What must hold once the network has healed.
 
+use dunlin_net::fault::Faults;
 use dunlin_rpc::Session;
 
 use crate::scenario::Roughness;
@@ -9,6 +10,8 @@ const SECOND: u64 = 1_000_000_000;
 /// Calls without a deadline end so soon after the network healed: some retransmission timeouts of half a second in a row, for calls
 /// that wait for calls that wait, or the time until a silent peer is given up.
 const CALLS_END_WITHIN: u64 = 10 * SECOND;
+/// A peer that says nothing is given up so soon: its timeout is a second, and then a ping must remain without an answer.
+const SILENCE_IS_NOTICED_WITHIN: u64 = 2 * SECOND;
 /// Sessions that only one end knows of are found so soon.
 const STRAYS_END_WITHIN: u64 = 120 * SECOND;
 
@@ -86,6 +89,18 @@ pub fn nothing_is_left_when_quiet(world: &mut World) {
             assert_eq!(counters.dropped_malformed, 0, "{stats}");
         }
     }
+}
+
+/// An endpoint that vanishes without a word is given up by all others.
+pub fn the_silent_are_given_up(world: &mut World) {
+    let Some(vanishing) = world.nodes.pop() else { return };
+    vanishing.endpoint().with_transport(|transport| {
+        transport.set_faults(Faults { drop: 1.0, ..Faults::default() }).expect("a probability of one");
+    });
+    drop(vanishing);
+    let end = world.now() + SILENCE_IS_NOTICED_WITHIN;
+    world.run_until(end, |_| false);
+    assert!(sessions_are_paired(world), "sessions with a peer that has vanished are still open");
 }
 
 fn close_sessions(world: &mut World) {
