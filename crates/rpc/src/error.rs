@@ -116,8 +116,8 @@ pub enum CallError {
     /// The server has no handler for the request type. Nothing ran.
     #[error("the server has no handler for this request type")]
     NoHandler,
-    /// The handler ended without a response, or panicked.
-    #[error("the handler ended without a response")]
+    /// The handler failed, ended without a response, or panicked on a worker thread.
+    #[error("the handler failed or ended without a response")]
     HandlerFailed,
     /// The request exceeds what the session allows. Nothing was sent.
     #[error("the request exceeds the session's largest message")]
@@ -146,8 +146,7 @@ pub enum CallError {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct CallFailure<B = Payload> {
-    /// Why.
-    #[source]
+    /// Why. Not the source of this error, which displays the same.
     pub error: CallError,
     /// The request's buffer, given back.
     pub request: B,

@@ -10,13 +10,16 @@
 //!
 //! Start reading at [`Endpoint`]; then `core/` (the protocol without I/O) and `endpoint/event_loop.rs` (what drives it). The wire
 //! format is specified in `docs/wire-protocol.md`.
+#![deny(unsafe_code)]
 
 pub mod config;
 mod core;
 mod endpoint;
 pub mod error;
+#[allow(unsafe_code)]
 pub mod msgbuf;
 mod payload;
+#[allow(unsafe_code)]
 mod prefetch;
 pub mod stats;
 pub mod timer;
@@ -29,5 +32,5 @@ pub use endpoint::session::{Call, CallOptions, Closing, Completion, Connecting, 
 pub use endpoint::worker::WorkerPool;
 pub use error::{CallError, CallFailure, ConnectError, EndpointError, RegisterError, RespondError};
 pub use msgbuf::MsgBuf;
-pub use payload::{Payload, RequestBuffer};
+pub use payload::{IntoResponse, Payload, RequestBuffer};
 pub use stats::{Counters, EndpointStats, SessionStats};

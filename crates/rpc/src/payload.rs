@@ -1,5 +1,7 @@
 //! What a request or a response may be sent from: a message buffer, or the application's own memory without a copy.
 
+use std::fmt::Display;
+
 use bytes::Bytes;
 
 use crate::msgbuf::MsgBuf;
@@ -84,6 +86,48 @@ impl From<Vec<u8>> for Payload {
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Self {
         Payload::Bytes(bytes)
+    }
+}
+
+/// What an asynchronous or a worker-mode handler ends with: a response, or an error. Implement it for types of your own.
+///
+/// Of an error the caller learns only [`CallError::HandlerFailed`](crate::CallError::HandlerFailed); what it says goes to `tracing` at level
+/// debug. To tell the caller more, respond with it.
+pub trait IntoResponse {
+    /// The response; or, in words for the log, why there is none.
+    ///
+    /// # Errors
+    /// If the handler failed.
+    fn into_response(self) -> Result<Payload, String>;
+}
+
+impl IntoResponse for Payload {
+    fn into_response(self) -> Result<Payload, String> {
+        Ok(self)
+    }
+}
+
+impl IntoResponse for MsgBuf {
+    fn into_response(self) -> Result<Payload, String> {
+        Ok(self.into())
+    }
+}
+
+impl IntoResponse for Vec<u8> {
+    fn into_response(self) -> Result<Payload, String> {
+        Ok(self.into())
+    }
+}
+
+impl IntoResponse for Bytes {
+    fn into_response(self) -> Result<Payload, String> {
+        Ok(self.into())
+    }
+}
+
+impl<R: IntoResponse, E: Display> IntoResponse for Result<R, E> {
+    fn into_response(self) -> Result<Payload, String> {
+        self.map_err(|error| error.to_string())?.into_response()
     }
 }
 

@@ -16,7 +16,7 @@ use crate::payload::Payload;
 use crate::wire::Status;
 
 /// A handler on a worker thread.
-pub(crate) type WorkerHandler = Arc<dyn Fn(MsgBuf) -> Payload + Send + Sync>;
+pub(crate) type WorkerHandler = Arc<dyn Fn(MsgBuf) -> Result<Payload, Status> + Send + Sync>;
 
 /// A registered handler.
 pub(crate) enum Handler {
@@ -65,7 +65,7 @@ impl<'a> Request<'a> {
         time_left(self.shared, self.serve)
     }
 
-    /// Responds with a copy of `response`.
+    /// Responds with a copy of `response`. Bytes of the request may be among it: take [`Request::payload`] first, which outlives this.
     #[inline]
     pub fn respond(self, response: &[u8]) {
         self.respond_with(response.len(), |out| out.copy_from_slice(response));

@@ -28,8 +28,9 @@ use crate::config::EndpointConfig;
 use crate::core::Core;
 use crate::error::{EndpointError, RegisterError};
 use crate::msgbuf::MsgBuf;
-use crate::payload::Payload;
+use crate::payload::IntoResponse;
 use crate::stats::EndpointStats;
+use crate::wire::Status;
 use executor::Executor;
 use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
 use session::{Completion, Connecting, ContinuationId};
@@ -199,30 +200,33 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Registers an asynchronous handler: the request is copied into a buffer of its own and the future runs as a task of this
-    /// endpoint, where it may call other servers. Its output is the response.
+    /// endpoint, where it may call other servers. Its output is the response, or an error: see [`IntoResponse`].
     ///
     /// # Errors
     /// As [`Endpoint::register`].
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
-    /// # use dunlin_rpc::{Endpoint, EndpointConfig, OwnedRequest};
+    /// # use dunlin_rpc::{CallError, Endpoint, EndpointConfig, OwnedRequest};
     /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
     /// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
     /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
     /// // The server calls its caller back before it answers.
     /// server.register_async(7, |request: OwnedRequest| async move {
     ///     let question = b"what is your name?".to_vec();
-    ///     match request.session().call(8, question).await {
-    ///         Ok(reply) => [b"hello ", &reply.response[..]].concat(),
-    ///         Err(failure) => failure.error.to_string().into_bytes(),
-    ///     }
+    ///     let reply = request.session().call(8, question).await?;
+    ///     let name = std::str::from_utf8(&reply.response)?;
+    ///     // Errors of any type end the handler early; its caller then gets `CallError::HandlerFailed`.
+    ///     Ok::<_, Box<dyn std::error::Error>>(format!("hello {name}").into_bytes())
     /// })?;
-    /// client.register(8, |request| request.respond(b"dunlin"))?;
+    /// let mut names = vec![b"\xff no UTF-8".to_vec(), b"dunlin".to_vec()];
+    /// client.register(8, move |request| request.respond(&names.pop().unwrap_or_default()))?;
     /// let work = async {
     ///     let session = client.connect(&Addr::Node(1)).await?;
     ///     let reply = session.call(7, b"hi".to_vec()).await?;
     ///     assert_eq!(&reply.response[..], b"hello dunlin");
+    ///     let failure = session.call(7, b"hi".to_vec()).await.unwrap_err();
+    ///     assert_eq!(failure.error, CallError::HandlerFailed);
     /// #     Ok::<(), Box<dyn std::error::Error>>(())
     /// };
     /// # // One thread drives both endpoints.
@@ -242,21 +246,24 @@ impl<T: Transport> Endpoint<T> {
     ) -> Result<(), RegisterError>
     where
         F: Future<Output = R> + 'static,
-        R: Into<Payload>,
+        R: IntoResponse,
     {
         let start = move |request: OwnedRequest, right: ReplyRight| -> executor::Task {
             let work = handler(request);
             Box::pin(async move {
-                let response = work.await.into();
-                // A caller that gave up is not an error of the handler's.
-                let _ = right.respond(response);
+                match work.await.into_response() {
+                    // A caller that gave up is not an error of the handler's.
+                    Ok(response) => drop(right.respond(response)),
+                    // The right to reply, dropped unused, tells the caller.
+                    Err(error) => tracing::debug!(req_type, error, "an async handler failed; its caller got an error"),
+                }
             })
         };
         self.register_handler(req_type, Handler::Async(Box::new(start)))
     }
 
-    /// Registers a worker-mode handler: it runs on a thread of `pool`, and its response returns through this endpoint. When the
-    /// pool's queue is full, the request is pushed back with [`crate::CallError::Busy`].
+    /// Registers a worker-mode handler: it runs on a thread of `pool`, and its response returns through this endpoint, or
+    /// its error: see [`IntoResponse`]. When the pool's queue is full, the request is pushed back with [`crate::CallError::Busy`].
     ///
     /// # Errors
     /// As [`Endpoint::register`].
@@ -287,13 +294,18 @@ impl<T: Transport> Endpoint<T> {
     /// # }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn register_worker<R: Into<Payload>>(
+    pub fn register_worker<R: IntoResponse>(
         &self,
         req_type: u8,
         pool: &WorkerPool,
         handler: impl Fn(MsgBuf) -> R + Send + Sync + 'static,
     ) -> Result<(), RegisterError> {
-        let handler = Arc::new(move |request: MsgBuf| -> Payload { handler(request).into() });
+        let handler = Arc::new(move |request: MsgBuf| {
+            handler(request).into_response().map_err(|error| {
+                tracing::debug!(req_type, error, "a worker-mode handler failed; its caller got an error");
+                Status::HandlerFailed
+            })
+        });
         self.register_handler(req_type, Handler::Worker { pool: pool.queue(), handler })
     }
 

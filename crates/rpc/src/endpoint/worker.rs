@@ -42,10 +42,10 @@ impl Job {
     fn run(mut self) {
         // Taken only here, and this takes the job.
         let Some(request) = self.request.take() else { return };
-        let result = catch_unwind(AssertUnwindSafe(|| (self.handler)(request))).map_err(|_| Status::HandlerFailed);
-        if result.is_err() {
+        let result = catch_unwind(AssertUnwindSafe(|| (self.handler)(request))).unwrap_or_else(|_| {
             tracing::error!("a worker-mode handler panicked; its caller got an error");
-        }
+            Err(Status::HandlerFailed)
+        });
         self.reply(result);
     }
 

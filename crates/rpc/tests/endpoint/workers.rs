@@ -104,6 +104,19 @@ fn a_panic_fails_its_call_and_nothing_else() {
 }
 
 #[test]
+fn an_error_fails_its_call_and_nothing_else() {
+    let lab = Lab::pair();
+    let pool = WorkerPool::new(1, 4).unwrap();
+    lab.server()
+        .register_worker(WORK, &pool, |request: MsgBuf| String::from_utf8(request.to_vec()).map(String::into_bytes))
+        .unwrap();
+    let session = lab.connect();
+    assert_eq!(&drive(&lab, session.call(WORK, b"text".to_vec())).unwrap().response[..], b"text");
+    assert_eq!(drive(&lab, session.call(WORK, b"\xff".to_vec())).unwrap_err().error, CallError::HandlerFailed);
+    assert_eq!(&drive(&lab, session.call(WORK, b"again".to_vec())).unwrap().response[..], b"again");
+}
+
+#[test]
 fn the_limit_of_deferred_requests_holds_for_workers() {
     let lab = Lab::new(&[EndpointConfig { deferred_requests_max: 2, ..config() }, config()]);
     let (_pool, gate) = gated(&lab, 1, 100);
