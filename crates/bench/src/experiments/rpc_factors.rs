@@ -40,7 +40,8 @@ const STEPS: [Step; 6] = [
 ];
 
 /// What only UDP has.
-const UDP_STEPS: [Step; 2] = [
+const UDP_STEPS: [Step; 3] = [
+    Step { factor: Factor::Connect, name: "connected socket", paper: None },
     Step { factor: Factor::Coalescing, name: "coalescing", paper: None },
     Step { factor: Factor::Offload, name: "segmentation and receive offload", paper: None },
 ];

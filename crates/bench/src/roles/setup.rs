@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use dunlin_net::fault::{FaultInjector, Faults};
 use dunlin_net::shm::{ShmConfig, ShmTransport};
-use dunlin_net::udp::{Coalesce, Offload, UdpConfig, UdpTransport};
+use dunlin_net::udp::{Coalesce, Connect, Offload, UdpConfig, UdpTransport};
 use dunlin_net::{ShmName, Transport};
 use dunlin_rpc::{EndpointConfig, Optimizations, Switch};
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,8 @@ pub enum Factor {
     Coalescing,
     /// One system call carries many datagrams, both ways (UDP only).
     Offload,
+    /// A peer that gets all packets gets a connected socket (UDP only).
+    Connect,
 }
 
 /// How both sides of an experiment are set up.
@@ -145,6 +147,9 @@ impl Setup {
         }
         if !self.has(Factor::Offload) {
             (config.gso, config.gro) = (Offload::Off, Offload::Off);
+        }
+        if !self.has(Factor::Connect) {
+            config.connect = Connect::Off;
         }
         if self.queue_len() > DEFAULT_QUEUE_LEN {
             config.rx_queue_len = Some(self.queue_len() as usize);
