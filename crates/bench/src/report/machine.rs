@@ -5,6 +5,9 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+/// Load, for each core that is wanted all the time, that passes for what measuring and a desktop leave behind.
+const LOAD_PER_SPINNING_CORE: f64 = 0.7;
+
 /// The machine and the moment of a report. What cannot be found out reads `unknown` or 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -42,6 +45,13 @@ impl Machine {
             load: read("/proc/loadavg").split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0.0),
         }
     }
+
+    /// Whether other work took so much of the machine over the last minute that `spinning` processes, each busy all the time,
+    /// must have shared their cores with it.
+    pub fn is_busy_for(&self, spinning: usize) -> bool {
+        let left_over = self.cores.saturating_sub(spinning) as f64;
+        self.load > left_over.max(spinning as f64 * LOAD_PER_SPINNING_CORE)
+    }
 }
 
 /// Value of the first line `key<separator>value`, without blanks and quotes around it.
@@ -67,6 +77,15 @@ mod tests {
         assert_eq!(field("", "x", ':'), None);
         assert_eq!(kib("2 kB"), Some(2048));
         assert_eq!(kib("many"), None);
+    }
+
+    #[test]
+    fn knows_when_it_is_busy() {
+        let busy = |cores, load| Machine { cores, load, ..Machine::detect() }.is_busy_for(2);
+        assert!(!busy(2, 1.4));
+        assert!(busy(2, 1.5));
+        assert!(!busy(16, 13.9));
+        assert!(busy(16, 14.1));
     }
 
     #[test]
