@@ -9,6 +9,8 @@ use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{CallError, ConnectError, EndpointError, RegisterError};
 
 /// Why an experiment, or a process of it, gave no result. A missed target is not an error.
+///
+/// What it displays is complete: it has no source that a chain of causes would say again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -90,7 +92,7 @@ pub enum BenchError {
     WrongEcho,
     /// A call failed.
     #[error("a call failed: {0}")]
-    Call(#[from] CallError),
+    Call(CallError),
     /// A session did not open.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -107,20 +109,26 @@ pub enum BenchError {
     #[error(transparent)]
     Net(#[from] NetError),
     /// The operating system refused.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {cause}")]
     Io {
         /// What was attempted.
         doing: String,
         /// The system's answer.
-        #[source]
-        source: io::Error,
+        cause: io::Error,
     },
+}
+
+// Not by `#[from]`, which would make it the source too.
+impl From<CallError> for BenchError {
+    fn from(error: CallError) -> Self {
+        BenchError::Call(error)
+    }
 }
 
 impl BenchError {
     /// Says what an operation of the system was for.
     pub fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();
-        move |source| BenchError::Io { doing, source }
+        move |cause| BenchError::Io { doing, cause }
     }
 }

@@ -5,6 +5,8 @@ use std::io;
 use crate::addr::Addr;
 
 /// An error of packet I/O. Losing a packet is never one: it is counted instead.
+///
+/// What it displays is complete: it has no [`source`](std::error::Error::source) that a chain of causes would say again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetError {
@@ -61,19 +63,18 @@ pub enum NetError {
         why: String,
     },
     /// The operating system refused.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {cause}")]
     Io {
         /// What was attempted, with its object.
         doing: String,
         /// The system's answer.
-        #[source]
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
 impl NetError {
     /// Wraps the last error of the operating system.
     pub(crate) fn last_os(doing: impl Into<String>) -> Self {
-        NetError::Io { doing: doing.into(), source: io::Error::last_os_error() }
+        NetError::Io { doing: doing.into(), cause: io::Error::last_os_error() }
     }
 }

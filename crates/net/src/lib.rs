@@ -12,6 +12,7 @@
 //! | [`fault`], [`pcap`] | nothing of their own: they wrap another transport to injure or to record its packets |
 //!
 //! Start reading at [`transport`], which defines what all of them promise, then [`loopback`], the smallest implementation.
+#![deny(unsafe_code)]
 
 pub mod addr;
 pub mod any;
@@ -21,8 +22,10 @@ pub mod fault;
 pub mod loopback;
 pub mod pcap;
 pub mod poll;
+#[allow(unsafe_code)]
 pub mod shm;
 pub mod transport;
+#[allow(unsafe_code)]
 pub mod udp;
 
 pub use addr::{Addr, ShmName};

@@ -2,6 +2,7 @@
 //!
 //! Children are this test binary again, told by environment variables which part to play.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
@@ -258,22 +259,47 @@ fn the_death_of_a_receiver_is_noticed_and_its_name_can_be_taken_over() {
 }
 
 #[test]
-fn regions_of_killed_anonymous_endpoints_are_swept() {
+fn regions_of_killed_endpoints_are_swept() {
     let dir = Dir::new("sweep");
     let files = || std::fs::read_dir(&dir.0).unwrap().count();
-    let _server = dir.endpoint("server");
-    let child = dir.child("echo", "anon-0123456789abcdef");
-    let end = Instant::now() + PATIENCE;
-    while files() < 2 {
-        assert!(Instant::now() < end, "the child does not start");
-        thread::yield_now();
+    let mut server = dir.endpoint("server");
+    let uid = std::fs::metadata(&dir.0).unwrap().uid();
+    std::fs::write(dir.0.join(format!("dunlin-{uid}-notes")), b"no region, and not ours to remove").unwrap();
+    let children = [dir.child("echo", "anon-0123456789abcdef"), dir.child("echo", "killed")];
+    resolve(&mut server, "anon-0123456789abcdef");
+    let route = resolve(&mut server, "killed");
+    drop(dir.endpoint("other"));
+    assert_eq!(files(), 4, "the living are left alone");
+    drop(children);
+    assert_eq!(files(), 4);
+    drop(dir.endpoint("other"));
+    assert_eq!(files(), 2, "the dead are removed, what is no region stays");
+    assert_eq!(server.peer_health(route), PeerHealth::Dead, "whoever has it mapped still sees that it is dead");
+    assert!(matches!(server.resolve(&addr("killed")), Err(NetError::NotFound { .. })));
+}
+
+#[test]
+fn a_dead_name_can_be_had_while_others_sweep_it() {
+    let dir = Dir::new("sweepers");
+    for round in 0..10 {
+        let mut server = dir.endpoint("server");
+        let child = dir.child("echo", "killed");
+        resolve(&mut server, "killed");
+        drop(child);
+        let start = Barrier::new(4);
+        thread::scope(|scope| {
+            for sweeper in 0..3 {
+                let (dir, start) = (&dir, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    dir.endpoint(&format!("sweeper-{sweeper}"));
+                });
+            }
+            start.wait();
+            let taken = ShmTransport::new(&config(&dir.0, "killed"));
+            assert!(taken.is_ok(), "round {round}: {:?}", taken.err());
+        });
     }
-    drop(dir.endpoint("other"));
-    assert_eq!(files(), 2, "the living are left alone");
-    drop(child);
-    assert_eq!(files(), 2);
-    drop(dir.endpoint("other"));
-    assert_eq!(files(), 1);
 }
 
 #[test]

@@ -100,9 +100,9 @@ impl<T: Transport, W: Write> PcapWriter<T, W> {
     /// Writes to the file unless that failed before.
     fn write(&mut self, write: impl FnOnce(&mut W, &[u8]) -> io::Result<()>) {
         if self.error.is_none()
-            && let Err(source) = write(&mut self.output, &self.record)
+            && let Err(cause) = write(&mut self.output, &self.record)
         {
-            self.error = Some(NetError::Io { doing: "cannot write the packet capture".into(), source });
+            self.error = Some(NetError::Io { doing: "cannot write the packet capture".into(), cause });
         }
     }
 

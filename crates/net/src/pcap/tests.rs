@@ -156,6 +156,6 @@ fn packets_flow_on_when_the_file_cannot_be_written() {
     assert_eq!(b.rx_burst(), 3);
     assert!(a.error().is_some());
     let (_, file) = a.finish();
-    let NetError::Io { source, .. } = file.err().unwrap() else { panic!("another error") };
-    assert_eq!(source.kind(), io::ErrorKind::StorageFull);
+    let NetError::Io { cause, .. } = file.err().unwrap() else { panic!("another error") };
+    assert_eq!(cause.kind(), io::ErrorKind::StorageFull);
 }

@@ -47,19 +47,19 @@ impl ShmTransport {
     pub fn new(config: &ShmConfig) -> Result<Self, NetError> {
         let layout = Layout::new(config.sizes()?).map_err(|(name, why)| NetError::BadSetting { name, why })?;
         let nonce = getrandom::u64()
-            .map_err(|e| NetError::Io { doing: "get random bytes".into(), source: std::io::Error::other(e.to_string()) })?;
+            .map_err(|e| NetError::Io { doing: "get random bytes".into(), cause: std::io::Error::other(e.to_string()) })?;
         let name = match &config.name {
             Some(name) => name.clone(),
             None => ShmName::new(&format!("{ANONYMOUS_PREFIX}{nonce:016x}"))?,
         };
-        file::sweep_anonymous(&config.directory);
+        file::sweep(&config.directory);
         let unnamed = OwnFile::unnamed(&config.directory, layout.file_bytes as u64)?;
-        backing::reserve(&unnamed, 0, layout.fixed_bytes()).map_err(|source| {
+        backing::reserve(&unnamed, 0, layout.fixed_bytes()).map_err(|cause| {
             let doing = format!("reserve {} bytes in {}", layout.fixed_bytes(), config.directory.display());
-            NetError::Io { doing, source }
+            NetError::Io { doing, cause }
         })?;
         let map = Mapping::of_file(&unnamed, layout.file_bytes)
-            .map_err(|source| NetError::Io { doing: format!("map the region of {name:?}"), source })?;
+            .map_err(|cause| NetError::Io { doing: format!("map the region of {name:?}"), cause })?;
         let region = Region::new(Arc::new(map), layout);
         region.populate();
         let senders_fence = !config.kernel_fences;

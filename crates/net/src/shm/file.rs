@@ -1,28 +1,32 @@
 //! Region files: made, found, taken over from the dead, and removed.
 //!
 //! A file gets its name only once it is complete and its owner's lock is held, so a name without a lock always belongs to
-//! the dead. Such a name is taken over by whoever gets the lock of the dead file first.
+//! the dead. Such a name is taken over by who asks for it, and removed in passing by who makes any other region.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::addr::{Addr, ShmName};
 use crate::error::NetError;
-use crate::shm::lock::{self, OWNER_BYTE};
+use crate::shm::layout::{MAGIC, header};
+use crate::shm::lock::{self, OWNER_BYTE, REMOVER_BYTE};
 
-/// Random names begin so; nobody asks for them again, so those of the dead may be removed at any time.
+/// Random names begin so.
 pub(crate) const ANONYMOUS_PREFIX: &str = "anon-";
 
 /// Times a name is tried while others come and go under it.
 const LINK_ATTEMPTS_MAX: u32 = 16;
-/// Directory entries looked at for regions of dead anonymous endpoints, at each creation.
+/// Time given to another who is removing a dead name: it has two system calls to make.
+const LINK_PAUSE: Duration = Duration::from_millis(1);
+/// Directory entries looked at for regions of dead endpoints, at each creation.
 const SWEEP_ENTRIES_MAX: usize = 4096;
-/// Regions of dead anonymous endpoints removed at each creation.
+/// Regions of dead endpoints removed at each creation.
 const SWEEP_REMOVALS_MAX: usize = 64;
 
 /// The region file of a live endpoint of this process. Dropping it removes the name, then the lock.
@@ -45,12 +49,12 @@ impl OwnFile {
             .mode(0o600)
             .custom_flags(libc::O_TMPFILE)
             .open(directory)
-            .map_err(|source| NetError::Io { doing: doing("create"), source })?;
-        file.set_len(bytes).map_err(|source| NetError::Io { doing: doing("size"), source })?;
+            .map_err(|cause| NetError::Io { doing: doing("create"), cause })?;
+        file.set_len(bytes).map_err(|cause| NetError::Io { doing: doing("size"), cause })?;
         match lock::try_lock(&file, OWNER_BYTE) {
             Ok(true) => Ok(file),
-            Ok(false) => Err(NetError::Io { doing: doing("lock"), source: io::ErrorKind::WouldBlock.into() }),
-            Err(source) => Err(NetError::Io { doing: doing("lock"), source }),
+            Ok(false) => Err(NetError::Io { doing: doing("lock"), cause: io::ErrorKind::WouldBlock.into() }),
+            Err(cause) => Err(NetError::Io { doing: doing("lock"), cause }),
         }
     }
 
@@ -63,8 +67,8 @@ impl OwnFile {
         for _ in 0..LINK_ATTEMPTS_MAX {
             match link(&file, &path) {
                 Ok(()) => return Ok(OwnFile { file, path }),
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => remove_if_dead(&path, name)?,
-                Err(source) => return Err(NetError::Io { doing: format!("name region {}", path.display()), source }),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => take_over(&path, name)?,
+                Err(cause) => return Err(NetError::Io { doing: format!("name region {}", path.display()), cause }),
             }
         }
         Err(NetError::InUse { addr: Addr::Shm(name.clone()) })
@@ -105,9 +109,9 @@ pub(crate) fn open(path: &Path) -> Result<Option<File>, NetError> {
     let file = match opened {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(NetError::Io { doing: format!("open region {}", path.display()), source }),
+        Err(cause) => return Err(NetError::Io { doing: format!("open region {}", path.display()), cause }),
     };
-    let metadata = file.metadata().map_err(|source| NetError::Io { doing: format!("stat {}", path.display()), source })?;
+    let metadata = file.metadata().map_err(|cause| NetError::Io { doing: format!("stat {}", path.display()), cause })?;
     // SAFETY: the call only returns a number.
     let uid = unsafe { libc::geteuid() };
     let why = if !metadata.is_file() {
@@ -120,37 +124,70 @@ pub(crate) fn open(path: &Path) -> Result<Option<File>, NetError> {
     Err(NetError::BadRegion { path: path.display().to_string(), why: why.into() })
 }
 
-/// Removes the name of a dead endpoint; that it is gone already is fine.
-fn remove_if_dead(path: &Path, name: &ShmName) -> Result<(), NetError> {
+/// Frees a name that a dead endpoint may have left.
+fn take_over(path: &Path, name: &ShmName) -> Result<(), NetError> {
     let Some(file) = open(path)? else { return Ok(()) };
-    match lock::try_lock(&file, OWNER_BYTE) {
-        Ok(true) => {}
-        Ok(false) => return Err(NetError::InUse { addr: Addr::Shm(name.clone()) }),
-        Err(source) => return Err(NetError::Io { doing: format!("lock {}", path.display()), source }),
+    match remove_if_dead(path, &file) {
+        Ok(Removal::Done) => Ok(()),
+        Ok(Removal::Alive) => Err(NetError::InUse { addr: Addr::Shm(name.clone()) }),
+        Ok(Removal::UnderWay) => {
+            std::thread::sleep(LINK_PAUSE);
+            Ok(())
+        }
+        Err(cause) => Err(NetError::Io { doing: format!("remove {}", path.display()), cause }),
     }
-    // With the lock of the dead file held, nobody else removes its name; but it may have been removed before.
-    if names(path, &file) {
-        std::fs::remove_file(path).map_err(|source| NetError::Io { doing: format!("remove {}", path.display()), source })?;
-    }
-    Ok(())
 }
 
-/// Removes regions that dead anonymous endpoints left behind. Best effort, bounded.
-pub(crate) fn sweep_anonymous(directory: &Path) {
-    let prefix = format!("{}{ANONYMOUS_PREFIX}", file_prefix());
+/// What became of a region that was in the way.
+enum Removal {
+    /// Its owner was dead and the name is free, for the moment.
+    Done,
+    /// Its owner lives.
+    Alive,
+    /// Someone else is about to remove it.
+    UnderWay,
+}
+
+/// Removes the name `path` of `file` if its owner is dead; that it is gone already is fine.
+fn remove_if_dead(path: &Path, file: &File) -> io::Result<Removal> {
+    // Once dead it stays so: nobody takes the owner's lock of a file that has had a name.
+    if lock::is_locked(file, OWNER_BYTE) {
+        return Ok(Removal::Alive);
+    }
+    if !lock::try_lock(file, REMOVER_BYTE)? {
+        return Ok(Removal::UnderWay);
+    }
+    // Nobody else removes this name now; but it may have been removed before, and be another endpoint's.
+    if names(path, file) {
+        std::fs::remove_file(path)?;
+    }
+    Ok(Removal::Done)
+}
+
+/// Removes regions that dead endpoints of this user left behind. Best effort, bounded. What is no region is left alone.
+pub(crate) fn sweep(directory: &Path) {
+    let prefix = file_prefix();
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let mut removed = 0;
     for entry in entries.take(SWEEP_ENTRIES_MAX).flatten() {
-        let name = entry.file_name();
-        let Some(name) = name.to_str().filter(|n| n.starts_with(&prefix)) else { continue };
-        let Ok(name) = ShmName::new(&name[file_prefix().len()..]) else { continue };
-        if remove_if_dead(&path_of(directory, &name), &name).is_ok() {
+        if !entry.file_name().as_bytes().starts_with(prefix.as_bytes()) {
+            continue;
+        }
+        let path = entry.path();
+        let Ok(Some(file)) = open(&path) else { continue };
+        if is_region(&file) && matches!(remove_if_dead(&path, &file), Ok(Removal::Done)) {
             removed += 1;
         }
         if removed == SWEEP_REMOVALS_MAX {
             return;
         }
     }
+}
+
+/// Whether a file begins as a region of any version: the lock of the owner means the same in all.
+fn is_region(file: &File) -> bool {
+    let mut magic = [0; 8];
+    file.read_exact_at(&mut magic, header::MAGIC as u64).is_ok() && u64::from_ne_bytes(magic) == MAGIC
 }
 
 /// Whether `path` is a name of `file`.

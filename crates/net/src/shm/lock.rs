@@ -11,6 +11,10 @@ use std::os::fd::AsRawFd;
 /// The byte the owner of a region holds for life.
 pub(crate) const OWNER_BYTE: u32 = 0;
 
+/// The byte that whoever removes the name of a dead region holds meanwhile. Not the owner's: a region must not look alive to
+/// others because someone tidies up. Beyond every slot's.
+pub(crate) const REMOVER_BYTE: u32 = 1 << 17;
+
 /// The byte that the holder of a sender slot holds for life.
 pub(crate) fn slot_byte(slot: u16) -> u32 {
     1 + slot as u32

@@ -41,7 +41,7 @@ impl Peer {
         let not_found = || NetError::NotFound { addr: Addr::Shm(name.clone()) };
         let io = |doing: &'static str| {
             let path = path.display().to_string();
-            move |source| NetError::Io { doing: format!("{doing} region {path}"), source }
+            move |cause| NetError::Io { doing: format!("{doing} region {path}"), cause }
         };
         let file = file::open(&path)?.ok_or_else(not_found)?;
         if !lock::is_locked(&file, OWNER_BYTE) {

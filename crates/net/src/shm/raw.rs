@@ -213,7 +213,7 @@ struct Words(Mapping);
 impl Words {
     fn new(bytes: usize) -> Result<Self, NetError> {
         let map = Mapping::anonymous(bytes)
-            .map_err(|source| NetError::Io { doing: format!("map {bytes} bytes of shared memory"), source })?;
+            .map_err(|cause| NetError::Io { doing: format!("map {bytes} bytes of shared memory"), cause })?;
         map.populate(bytes);
         Ok(Words(map))
     }

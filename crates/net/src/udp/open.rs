@@ -28,10 +28,10 @@ pub(super) fn open(config: &UdpConfig) -> Result<Opened, NetError> {
     let addr = Addr::Udp(config.addr);
     let failed = |doing: &str| {
         let doing = format!("{doing} for {addr}");
-        move |source| NetError::Io { doing, source }
+        move |cause| NetError::Io { doing, cause }
     };
     let inner = configure(config).map_err(failed("opening a socket"))?;
-    inner.bind(&config.addr.into()).map_err(|source| bind_error(&addr, source))?;
+    inner.bind(&config.addr.into()).map_err(|cause| bind_error(&addr, cause))?;
     let local = inner.local_addr().map_err(failed("reading the local address"))?;
     let Some(local) = local.as_socket() else {
         return Err(failed("reading the local address")(io::ErrorKind::InvalidData.into()));
@@ -63,14 +63,14 @@ pub(super) fn configure(config: &UdpConfig) -> io::Result<socket2::Socket> {
 }
 
 /// Says why an address could not be bound.
-fn bind_error(addr: &Addr, source: io::Error) -> NetError {
-    let hint = match source.raw_os_error() {
+fn bind_error(addr: &Addr, cause: io::Error) -> NetError {
+    let hint = match cause.raw_os_error() {
         Some(libc::EADDRINUSE) => return NetError::InUse { addr: addr.clone() },
         Some(libc::EACCES) => " (ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one)",
         Some(libc::EADDRNOTAVAIL) => " (no interface of this host has that address: see `ip address`)",
         _ => "",
     };
-    NetError::Io { doing: format!("binding {addr}{hint}"), source }
+    NetError::Io { doing: format!("binding {addr}{hint}"), cause }
 }
 
 /// Asks for a buffer of `bytes`, past the system's limit where this process may.
