@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dunlin_net::{Addr, AnyTransport};
+use dunlin_net::{Addr, AnyTransport, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig, EndpointStats, SessionStats};
 
 use crate::BenchError;
@@ -46,11 +46,13 @@ pub struct EchoFigures {
     pub session: Option<SessionStats>,
 }
 
-/// Calls the echo server at `server`; `live` is told the rate from time to time.
+/// Calls the echo server at `server` over `transport`; `live` is told the rate from time to time. The sessions are closed, and the
+/// transport dropped, when it returns.
 ///
 /// # Errors
 /// [`BenchError::Connect`] if nobody answers there, [`BenchError::Call`] if a call fails.
-pub fn call(
+pub fn call<T: Transport>(
+    transport: T,
     server: &Addr,
     calls: &Calls,
     interrupt: &Interrupt,
@@ -58,7 +60,7 @@ pub fn call(
 ) -> Result<EchoFigures, BenchError> {
     let config = EndpointConfig::default();
     let sessions = calls.window.div_ceil(config.slots.into());
-    let endpoint = Endpoint::new(AnyTransport::for_peer(server)?, config)?;
+    let endpoint = Endpoint::new(transport, config)?;
     let sessions = open_sessions(&endpoint, server, sessions)?;
     let first = sessions.first().cloned();
     let load =

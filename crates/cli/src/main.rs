@@ -1,6 +1,7 @@
 //! The `dunlin` command. Each subcommand is one file under `commands`.
 #![forbid(unsafe_code)]
 
+mod capture;
 mod commands;
 mod reports;
 mod signals;

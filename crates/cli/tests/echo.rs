@@ -2,7 +2,15 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+
+use dunlin_net::{Addr, AnyTransport};
+use dunlin_rpc::{CallError, Endpoint, EndpointConfig};
+
+/// The request type of `dunlin echo`.
+const ECHO: u8 = 1;
 
 fn dunlin(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dunlin"));
@@ -27,9 +35,13 @@ impl Server {
         Server { process, output, address }
     }
 
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
+    }
+
     /// Stops it as ctrl-C does, and gives what it says.
     fn interrupt(mut self) -> String {
-        Command::new("kill").args(["-INT", &self.process.id().to_string()]).status().unwrap();
+        self.signal("-INT");
         assert!(self.process.wait().unwrap().success());
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).unwrap();
@@ -71,6 +83,70 @@ fn shm_calls_are_answered() {
     calls_are_answered(&format!("shm:test-echo-{}", std::process::id()));
 }
 
+/// Asserts that a server that gets `signal` says good-bye to its peers, ends as it should and leaves nothing behind.
+fn ends_in_order(address: &str, signal: &str) {
+    let mut server = Server::start(address);
+    let address: Addr = server.address.parse().unwrap();
+    let region = if let Addr::Shm(name) = &address { Some(region(name.as_str())) } else { None };
+    assert!(region.as_ref().is_none_or(|path| path.exists()));
+    let client = Endpoint::new(AnyTransport::for_peer(&address).unwrap(), EndpointConfig::default()).unwrap();
+    let error = client.block_on(async {
+        let session = client.connect(&address).await.unwrap();
+        let echo = session.call(ECHO, b"here I am".to_vec()).await.unwrap();
+        assert_eq!(&echo.response[..], b"here I am");
+        server.signal(signal);
+        loop {
+            if let Err(failure) = session.call(ECHO, Vec::new()).await {
+                break failure.error;
+            }
+        }
+    });
+    assert_eq!(error, CallError::Closed, "{address} {signal}: a peer that died in order says so");
+    assert!(server.process.wait().unwrap().success());
+    assert!(region.is_none_or(|path| !path.exists()), "{address} {signal}");
+}
+
+/// The file of an endpoint in shared memory.
+fn region(name: &str) -> PathBuf {
+    let uid = std::fs::metadata("/proc/self").unwrap().uid();
+    PathBuf::from(format!("/dev/shm/dunlin-{uid}-{name}"))
+}
+
+#[test]
+fn signalled_servers_end_in_order() {
+    for signal in ["-INT", "-TERM"] {
+        ends_in_order(&format!("shm:test-end-{}", std::process::id()), signal);
+        ends_in_order("udp://127.0.0.1:0", signal);
+    }
+}
+
+#[test]
+fn the_region_of_a_killed_server_is_removed_by_the_next_program() {
+    let name = format!("test-killed-{}", std::process::id());
+    let killed = Server::start(&format!("shm:{name}"));
+    assert!(region(&name).exists());
+    drop(killed);
+    let next = Server::start(&format!("shm:{name}-next"));
+    assert!(!region(&name).exists());
+    next.interrupt();
+}
+
+#[test]
+fn packets_are_recorded() {
+    let server = Server::start(&format!("shm:test-pcap-{}", std::process::id()));
+    let file = std::env::temp_dir().join(format!("dunlin-test-{}.pcap", std::process::id()));
+    let output = call(&server.address, &["--window", "1", "--seconds", "0.01", "--pcap", file.to_str().unwrap()]);
+    let capture = std::fs::read(&file);
+    let _ = std::fs::remove_file(&file);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let capture = capture.unwrap();
+    let magic = u32::from_le_bytes(capture[..4].try_into().unwrap());
+    assert!(matches!(magic, 0xa1b2_c3d4 | 0xa1b2_3c4d), "{magic:#x} does not begin a pcap file");
+    assert!(capture.len() > 1000, "{} bytes", capture.len());
+    fails(&call(&server.address, &["--pcap", "/nowhere/x.pcap"]), &["cannot write", "/nowhere/x.pcap"]);
+    fails(&call(&server.address, &["--seconds", "0.01", "--pcap", "/dev/full"]), &["cannot write", "/dev/full"]);
+}
+
 /// Asserts that a command fails with one line that contains each of `words`.
 fn fails(output: &Output, words: &[&str]) {
     let message = String::from_utf8_lossy(&output.stderr);
@@ -86,6 +162,14 @@ fn a_port_in_use_is_said() {
     let holder = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = format!("udp://{}", holder.local_addr().unwrap());
     fails(&dunlin(&["echo", "serve", &address]).output().unwrap(), &[&address, "in use"]);
+}
+
+#[test]
+fn the_cause_of_an_error_is_said_once() {
+    // An address for documentation: no interface has it.
+    let output = dunlin(&["echo", "serve", "udp://192.0.2.1:0"]).output().unwrap();
+    fails(&output, &["udp://192.0.2.1:0", "os error 99"]);
+    assert_eq!(String::from_utf8_lossy(&output.stderr).matches("os error").count(), 1, "{output:?}");
 }
 
 #[test]
