@@ -494,9 +494,7 @@ impl Core {
             Completion::Future(waker) => {
                 call.state = CallState::Done;
                 call.result = Some(result);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
+                self.woken.extend(waker);
             }
             Completion::Continuation { id, tag } => {
                 if let Some(request) = call.request.take() {
@@ -550,13 +548,15 @@ impl Core {
 
     /// Ends a call that its caller no longer wants, in whatever state it is. Its buffers are free at once; a response that comes
     /// later is stale.
-    pub fn cancel_call(&mut self, reference: CallRef) {
-        let Some(call) = self.calls.get_mut(reference.index as usize) else { return };
+    ///
+    /// Gives back what awaited it, to be dropped once nobody borrows the core: a waker may own what comes back here.
+    pub fn cancel_call(&mut self, reference: CallRef) -> Completion {
+        let Some(call) = self.calls.get_mut(reference.index as usize) else { return Completion::Nobody };
         if call.generation != reference.generation || call.state == CallState::Free {
-            return;
+            return Completion::Nobody;
         }
         let (state, session, sent) = (call.state, call.session, call.sent > 0);
-        call.completion = Completion::Nobody;
+        let completion = std::mem::replace(&mut call.completion, Completion::Nobody);
         match state {
             CallState::Queued => self.unlink_queued(reference.index),
             CallState::InSlot => self.leave_slot(reference.index),
@@ -569,6 +569,7 @@ impl Core {
             }
         }
         self.free_call(reference.index);
+        completion
     }
 
     /// A deadline has passed.

@@ -25,6 +25,7 @@ pub(crate) mod transmit;
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
+use std::task::Waker;
 
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
 
@@ -111,6 +112,8 @@ pub(crate) struct Core {
     /// Drives peers and releases while there are sessions.
     pub tick_timer: TimerId,
     pub tx: TxQueue,
+    /// Who is to be woken once nobody borrows this: a waker may run code that comes back here.
+    pub woken: Vec<Waker>,
     /// Finished calls whose continuation has not run yet.
     pub finished: VecDeque<Finished>,
 
@@ -167,6 +170,7 @@ impl Core {
             fired: Vec::with_capacity(TIMERS_FIRED),
             tick_timer,
             tx: TxQueue::default(),
+            woken: Vec::new(),
             finished: VecDeque::new(),
             cookie_key: CookieKey::new(&mut random),
             random,
@@ -177,6 +181,12 @@ impl Core {
             counters: Counters::default(),
             rtt: RttHistogram::new(),
         }
+    }
+
+    /// Whether something waits for the next iteration of the event loop.
+    pub fn has_work(&self) -> bool {
+        let waits = !self.tx.is_empty() || !self.openings.is_empty() || !self.fresh_deadlines.is_empty();
+        waits || !self.woken.is_empty() || !self.finished.is_empty()
     }
 
     /// Calls in progress or queued.

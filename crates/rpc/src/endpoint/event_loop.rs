@@ -7,7 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -63,6 +63,7 @@ impl<T: Transport> Endpoint<T> {
         if packets > 0 {
             receive(shared, &mut *transport, packets);
         }
+        wake_waiting(shared);
         let replies = if shared.at_workers.get() > 0 { take_worker_replies(shared) } else { 0 };
         let tasks = shared.executor.run_ready();
         run_continuations(shared);
@@ -87,6 +88,7 @@ impl<T: Transport> Endpoint<T> {
             && !self.shared.executor.has_ready()
             && core.openings.is_empty()
             && core.fresh_deadlines.is_empty()
+            && core.woken.is_empty()
             && core.finished.is_empty();
         self.unclocked.set(if is_quiet { unclocked } else { 0 });
         is_quiet
@@ -123,6 +125,7 @@ impl<T: Transport> Endpoint<T> {
                 core.transmit(transport);
             }
             drop(core);
+            wake_waiting(&self.shared);
             run_continuations(&self.shared);
         }
     }
@@ -140,7 +143,7 @@ impl<T: Transport> Endpoint<T> {
         let mut idle = self.idle.borrow_mut();
         let (now, due) = {
             let core = self.shared.core.borrow();
-            if !core.tx.is_empty() || !core.openings.is_empty() || !core.fresh_deadlines.is_empty() {
+            if core.has_work() {
                 return;
             }
             (core.now, core.wheel.next_due())
@@ -404,6 +407,20 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
         }
     }
     taken
+}
+
+/// Wakes who waits for what ended. Wakers may run any code, so nothing is borrowed meanwhile.
+#[inline]
+pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
+    if !shared.core.borrow().woken.is_empty() {
+        let mut woken = std::mem::take(&mut shared.core.borrow_mut().woken);
+        woken.drain(..).for_each(Waker::wake);
+        let mut core = shared.core.borrow_mut();
+        if core.woken.is_empty() {
+            // Its memory serves the next time.
+            core.woken = woken;
+        }
+    }
 }
 
 /// Runs the continuations of calls that ended.

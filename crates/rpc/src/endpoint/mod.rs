@@ -360,6 +360,7 @@ impl<T: Transport> Drop for Endpoint<T> {
             core.close_all();
             core.transmit(&mut *transport);
         }
+        event_loop::wake_waiting(&self.shared);
         // Handlers and continuations may hold sessions, which hold `shared`.
         self.shared.handlers.borrow_mut().clear();
         self.shared.continuations.borrow_mut().clear();
