@@ -1,14 +1,28 @@
 //! Asking the processor to fetch memory before it is needed.
 
-/// Prefetches the cache line at the start of `value` for reading. Has no other effect.
+/// Prefetches the cache line at the start of `value`. Has no other effect.
 #[inline(always)]
-pub(crate) fn read<T>(value: &T) {
+pub(crate) fn read<T: ?Sized>(value: &T) {
+    address(std::ptr::from_ref(value).cast());
+}
+
+/// Prefetches every cache line of `value`, which starts one.
+#[inline(always)]
+pub(crate) fn read_lines<T>(value: &T) {
+    let start = std::ptr::from_ref(value).cast::<u8>();
+    for offset in (0..size_of::<T>()).step_by(64) {
+        address(start.wrapping_add(offset));
+    }
+}
+
+#[inline(always)]
+fn address(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch of any address is only a hint, and this one is even valid.
+    // SAFETY: a prefetch is only a hint; it faults on no address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>((value as *const T).cast());
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = value;
+    let _ = address;
 }

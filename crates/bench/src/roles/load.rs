@@ -39,6 +39,8 @@ pub struct Load {
 struct Batch {
     missing: usize,
     buffers: Vec<Payload>,
+    /// Sessions chosen for the next round, and prefetched: as a client does that knows its next keys.
+    next: Vec<usize>,
 }
 
 struct State {
@@ -130,11 +132,16 @@ impl State {
     fn issue(&mut self, index: usize) {
         let Some(continuation) = self.continuation else { return };
         while let Some(request) = self.batches[index].buffers.pop() {
-            let session = self.random_below(self.sessions.len());
+            let session = self.batches[index].next.pop().unwrap_or_else(|| self.random_below(self.sessions.len()));
             match self.sessions[session].enqueue_request(ECHO, request, continuation, index as u64) {
                 Ok(()) => self.batches[index].missing += 1,
                 Err(failure) => return self.error = Some(failure.error),
             }
+        }
+        for _ in 0..self.batches[index].missing {
+            let session = self.random_below(self.sessions.len());
+            self.sessions[session].prefetch();
+            self.batches[index].next.push(session);
         }
     }
 

@@ -156,12 +156,11 @@ impl Core {
         let Some(found) = self.session(session) else {
             return Err((CallError::Closed, new.request));
         };
-        let si = session.index as usize;
         let error = if found.state != State::Connected {
             Some(CallError::Closed)
         } else if found.credits_max == 0 {
             Some(CallError::NoReverseCredits)
-        } else if new.request.len() > self.cold[si].message_bytes_max as usize {
+        } else if new.request.len() > found.message_bytes_max as usize {
             Some(CallError::RequestTooLarge)
         } else if found.free_slots == 0 && found.queued >= self.config.queued_calls_max {
             Some(CallError::QueueFull)
@@ -237,8 +236,8 @@ impl Core {
         let si = call.session;
         self.pump(index);
         self.watch_call(index);
-        if !self.cold[si as usize].unreleased {
-            self.cold[si as usize].unreleased = true;
+        if !self.sessions[si as usize].unreleased {
+            self.sessions[si as usize].unreleased = true;
             self.unreleased.push_back(si);
         }
     }
@@ -403,7 +402,7 @@ impl Core {
         }
         let well_formed = header.payload_len() == total.min(packet_data)
             && (header.multi.is_some() == (total > packet_data))
-            && total <= self.cold[si].message_bytes_max as usize;
+            && total <= session.message_bytes_max as usize;
         if !well_formed || call.sent == 0 {
             self.counters.dropped_malformed += 1;
             return;

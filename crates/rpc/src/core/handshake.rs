@@ -216,11 +216,11 @@ impl Core {
         let accept = Accept {
             nonce: connect.nonce,
             version: VERSION,
-            slots: cold.slots,
+            slots: session.slots,
             credits: cold.reserved as u16 - session.credits_max,
             reverse_credits: session.credits_max,
             mtu: self.mtu.min(connect.mtu as usize) as u16,
-            message_bytes_max: cold.message_bytes_max,
+            message_bytes_max: session.message_bytes_max,
             session: index,
             tag: session.local_tag,
             incarnation: self.incarnation,
@@ -255,8 +255,9 @@ impl Core {
         let key = (connect.nonce, connect.incarnation);
         self.cold[index as usize].accepted_as = Some(key);
         self.accepted.insert(key, index);
-        self.cold[index as usize].slots = connect.slots.min(self.config.slots);
-        self.cold[index as usize].message_bytes_max = connect.message_bytes_max.min(self.config.message_bytes_max as u32);
+        self.sessions[index as usize].slots = connect.slots.min(self.config.slots);
+        self.sessions[index as usize].message_bytes_max =
+            connect.message_bytes_max.min(self.config.message_bytes_max as u32);
         self.establish(index, route, (connect.session, connect.tag), outbound, mtu);
         self.join_peer(index, route, connect.incarnation);
         self.counters.sessions_accepted += 1;
@@ -265,7 +266,7 @@ impl Core {
 
     /// Fills in what was agreed on; the session is open.
     fn establish(&mut self, index: u32, route: Route, remote: (u32, u32), credits: u16, mtu: usize) {
-        let slots = self.cold[index as usize].slots;
+        let slots = self.sessions[index as usize].slots;
         let session = &mut self.sessions[index as usize];
         session.route = route;
         (session.remote_session, session.remote_tag) = remote;
@@ -342,8 +343,8 @@ impl Core {
         if let Some(timer) = cold.timer.take() {
             self.wheel.remove(timer);
         }
-        cold.slots = accept.slots;
-        cold.message_bytes_max = accept.message_bytes_max;
+        self.sessions[index as usize].slots = accept.slots;
+        self.sessions[index as usize].message_bytes_max = accept.message_bytes_max;
         self.establish(index, route, (accept.session, accept.tag), accept.credits, mtu);
         self.join_peer(index, route, accept.incarnation);
         self.counters.sessions_opened += 1;

@@ -3,9 +3,11 @@
 use dunlin_net::{Route, RxPacket};
 
 use super::Core;
-use super::serve::Dispatch;
+use super::serve::{Dispatch, Serve};
 use super::session::State;
-use crate::wire::{Header, Kind, MASK_24};
+use crate::payload::Payload;
+use crate::wire::control::SLOTS_MAX;
+use crate::wire::{HEADER_BYTES, Header, Kind, MASK_24};
 
 /// What the event loop does with a packet after the first look.
 pub(crate) enum Received {
@@ -27,11 +29,36 @@ impl Core {
             let index = (u64::from_le_bytes(*word) >> 40) as usize;
             if let Some(session) = self.sessions.get(index) {
                 crate::prefetch::read(session);
-                crate::prefetch::read(&session.client);
-                crate::prefetch::read(&session.server);
-                crate::prefetch::read(&session.traffic);
+                crate::prefetch::read(&*session.client);
+                crate::prefetch::read(&*session.server);
+                crate::prefetch::read(&*session.traffic);
             }
         }
+    }
+
+    /// Prefetches the slot of the request that a packet seems to carry; its session was prefetched before.
+    #[inline]
+    pub fn prefetch_serve(&self, head: &[u8]) {
+        if let Some(serve) = self.serve_of(head) {
+            crate::prefetch::read_lines(serve);
+        }
+    }
+
+    /// Prefetches the buffers that the slot keeps for its response; the slot was prefetched before.
+    #[inline]
+    pub fn prefetch_response(&self, head: &[u8]) {
+        if let Some(Payload::MsgBuf(buf)) = self.serve_of(head).and_then(|serve| serve.response.as_ref()) {
+            crate::prefetch::read(buf.header_and_data(HEADER_BYTES, 0));
+        }
+    }
+
+    #[inline]
+    fn serve_of(&self, head: &[u8]) -> Option<&Serve> {
+        let base = head.first_chunk::<HEADER_BYTES>()?;
+        let (first, slot) = (u64::from_le_bytes(*base.first_chunk::<8>()?), base[8] as usize % SLOTS_MAX);
+        let is_request = base[0] & 0xf == Kind::Request as u8;
+        let session = self.sessions.get((first >> 40) as usize).filter(|_| is_request)?;
+        self.serves.get(session.server[slot].serve as usize)
     }
 
     /// Takes a packet in. Whatever its bytes are, at worst a counter changes.

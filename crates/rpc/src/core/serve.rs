@@ -35,6 +35,7 @@ pub(crate) enum ServeState {
 
 /// A request being received, executed or answered. Entries are pooled; a free one keeps its small response buffer for the next
 /// request (the paper's preallocated responses, section 4.3).
+#[repr(align(64))]
 pub(crate) struct Serve {
     pub generation: u32,
     pub state: ServeState,
@@ -126,7 +127,7 @@ impl Core {
         let slot = header.request as usize & 7;
         let sequence = (header.request >> 3) as u32;
         let ServerSlot { sequence: last, serve } = session.server[slot];
-        if header.request >> 35 != 0 || slot >= self.cold[si as usize].slots as usize {
+        if header.request >> 35 != 0 || slot >= self.sessions[si as usize].slots as usize {
             self.counters.dropped_malformed += 1;
             return None;
         }
@@ -148,7 +149,7 @@ impl Core {
             None => {}
             Some(multi) => {
                 let total = multi.message_bytes as usize;
-                if total <= packet_data || total > self.cold[si as usize].message_bytes_max as usize {
+                if total <= packet_data || total > self.sessions[si as usize].message_bytes_max as usize {
                     self.counters.dropped_malformed += 1;
                     return None;
                 }
@@ -379,7 +380,7 @@ impl Core {
             return Err(RespondError::Orphaned);
         };
         let session = serve.session;
-        let max = self.cold[session as usize].message_bytes_max as usize;
+        let max = self.sessions[session as usize].message_bytes_max as usize;
         if len > max {
             self.respond_status(reference, Status::ResponseTooLarge);
             return Err(RespondError::TooLarge { len, max });

@@ -1,5 +1,7 @@
 //! Sessions: what two endpoints agreed on, with the slots and credits of both directions.
 
+use std::ops::{Deref, DerefMut};
+
 use dunlin_net::Route;
 
 use super::handshake::OpenState;
@@ -53,6 +55,8 @@ pub(crate) struct Session {
     pub state: State,
     /// Slots that no call uses, a bit each.
     pub free_slots: u8,
+    /// Requests in progress at once, as agreed.
+    pub slots: u8,
     /// Slots whose call waits for credits, a bit each.
     pub stalled: u8,
     pub route: Route,
@@ -72,10 +76,36 @@ pub(crate) struct Session {
     /// Calls that wait for a slot, linked through [`super::call::Call::next`].
     pub queue_head: u32,
     pub queue_tail: u32,
+    pub message_bytes_max: u32,
+    /// Whether it stands in [`Core::unreleased`].
+    pub unreleased: bool,
 
-    pub client: [ClientSlot; SLOTS_MAX],
-    pub server: [ServerSlot; SLOTS_MAX],
-    pub traffic: Traffic,
+    pub client: Line<[ClientSlot; SLOTS_MAX]>,
+    pub server: Line<[ServerSlot; SLOTS_MAX]>,
+    pub traffic: Line<Traffic>,
+}
+
+const _: () = assert!(size_of::<Session>() == 4 * 64, "a session is four cache lines");
+
+/// A value that starts a cache line of its own.
+#[repr(align(64))]
+#[derive(Debug)]
+pub(crate) struct Line<T>(T);
+
+impl<T> Deref for Line<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Line<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
 }
 
 /// What went over a session in either direction, repetitions and control packets included.
@@ -90,12 +120,8 @@ pub(crate) struct Traffic {
 /// The rest of a session.
 #[derive(Debug)]
 pub(crate) struct SessionCold {
-    pub message_bytes_max: u32,
     /// Receive-queue places that this session holds.
     pub reserved: u32,
-    pub slots: u8,
-    /// Whether it stands in [`Core::unreleased`].
-    pub unreleased: bool,
     pub retransmissions: u32,
     pub timer: Option<TimerId>,
     pub attempts: u32,
@@ -112,6 +138,7 @@ impl Session {
         Session {
             state: State::Free,
             free_slots: 0,
+            slots: 0,
             stalled: 0,
             route: Route(NONE),
             local_tag: 0,
@@ -127,9 +154,11 @@ impl Session {
             rttvar: 0,
             queue_head: NONE,
             queue_tail: NONE,
-            client: [ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX],
-            server: [ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX],
-            traffic: Traffic::default(),
+            message_bytes_max: 0,
+            unreleased: false,
+            client: Line([ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX]),
+            server: Line([ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX]),
+            traffic: Line(Traffic::default()),
         }
     }
 
@@ -157,10 +186,7 @@ impl Session {
 impl SessionCold {
     fn new() -> SessionCold {
         SessionCold {
-            message_bytes_max: 0,
             reserved: 0,
-            slots: 0,
-            unreleased: false,
             retransmissions: 0,
             timer: None,
             attempts: 0,
@@ -179,12 +205,13 @@ impl Core {
             self.cold.push(SessionCold::new());
             self.sessions.len() as u32 - 1
         });
-        let generation = self.sessions[index as usize].generation.wrapping_add(1);
-        self.sessions[index as usize] = Session::new(generation);
-        self.sessions[index as usize].local_tag = self.random.next_tag();
-        let cold = &mut self.cold[index as usize];
+        let session = &mut self.sessions[index as usize];
         // An earlier session at this index may have left it in the queue of releases.
-        *cold = SessionCold { reserved: reserved as u32, unreleased: cold.unreleased, ..SessionCold::new() };
+        let unreleased = session.unreleased;
+        *session = Session::new(session.generation.wrapping_add(1));
+        session.unreleased = unreleased;
+        session.local_tag = self.random.next_tag();
+        self.cold[index as usize] = SessionCold { reserved: reserved as u32, ..SessionCold::new() };
         self.session_count += 1;
         self.credits_reserved += reserved;
         self.arm_tick();

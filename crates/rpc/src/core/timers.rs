@@ -98,9 +98,9 @@ impl Core {
             let Some(index) = self.unreleased.pop_front() else { return };
             let session = &self.sessions[index as usize];
             if session.state != State::Connected {
-                self.cold[index as usize].unreleased = false;
+                self.sessions[index as usize].unreleased = false;
             } else if session.client.iter().all(|slot| slot.call == super::NONE) {
-                self.cold[index as usize].unreleased = false;
+                self.sessions[index as usize].unreleased = false;
                 self.send_release(index);
             } else {
                 self.unreleased.push_back(index);

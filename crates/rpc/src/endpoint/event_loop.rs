@@ -22,6 +22,7 @@ use crate::core::receive::Received;
 use crate::core::serve::{Dispatch, ServeRef};
 use crate::msgbuf::MsgBuf;
 use crate::wire::control::{Body, Presence, Release};
+use crate::wire::header::FLAG_DEADLINE;
 use crate::wire::{HEADER_BYTES, Header, Kind, Status};
 
 /// Iterations without packets after which the time is read all the same.
@@ -147,6 +148,8 @@ impl<T: Transport> Endpoint<T> {
         if idle.should_sleep(now) {
             let replies = &self.shared.worker_replies.1;
             self.shared.executor.sleep_unless(|| !replies.is_empty(), || idle.sleep(&mut *transport, now, due));
+            // What woke us is measured from here, not from when we went to sleep.
+            self.shared.core.borrow_mut().now = transport.now();
         }
     }
 
@@ -220,13 +223,26 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
         let optimizations = core.config.optimizations;
         core.counters.rx_packets += count as u64;
         if optimizations.prefetch.is_on() && count > 1 && core.sessions.len() > SESSIONS_IN_CACHE {
+            // Each step finds the address of the next in what the step before has fetched, for all packets at once.
             for i in 0..count {
                 core.prefetch(transport.rx_packet(i).head());
             }
+            for i in 0..count {
+                core.prefetch_serve(transport.rx_packet(i).head());
+            }
+            for i in 0..count {
+                core.prefetch_response(transport.rx_packet(i).head());
+            }
         }
+        let mut clocked = false;
         for i in 0..count {
-            if !optimizations.batched_timestamps.is_on() {
+            // The time of the last iteration is good enough for round trips. A deadline is turned into a time of ours, and nobody
+            // knows how long the application was away.
+            let needs_clock =
+                !clocked && transport.rx_packet(i).head().get(1).is_some_and(|flags| flags & FLAG_DEADLINE != 0);
+            if needs_clock || !optimizations.batched_timestamps.is_on() {
                 core.now = transport.now();
+                clocked = true;
             }
             match core.on_packet(&transport.rx_packet(i)) {
                 Received::Done => {}
