@@ -34,10 +34,10 @@ fn calls_go_on_past_the_last_sequence_number() {
             break session.unwrap();
         }
     };
-    for slot in &mut client.shared.core.borrow_mut().sessions[0].client {
+    for slot in client.shared.core.borrow_mut().sessions[0].client.iter_mut() {
         slot.sequence = u32::MAX - 3;
     }
-    for slot in &mut server.shared.core.borrow_mut().sessions[0].server {
+    for slot in server.shared.core.borrow_mut().sessions[0].server.iter_mut() {
         slot.sequence = u32::MAX - 3;
     }
     // One after the other, so all in slot 0; every second has several packets.
