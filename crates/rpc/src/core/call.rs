@@ -236,6 +236,12 @@ impl Core {
         let si = call.session;
         self.pump(index);
         self.watch_call(index);
+        self.release_later(si);
+    }
+
+    /// Makes sure that the server of a session is told what is over, once the session is quiet.
+    #[inline]
+    pub fn release_later(&mut self, si: u32) {
         if !self.sessions[si as usize].unreleased {
             self.sessions[si as usize].unreleased = true;
             self.unreleased.push_back(si);

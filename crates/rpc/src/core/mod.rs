@@ -204,3 +204,6 @@ impl Core {
 pub(crate) fn packet_data_bytes(mtu: usize) -> usize {
     (mtu - HEADER_BYTES_MAX) & !15
 }
+
+#[cfg(test)]
+mod wrap_tests;
