@@ -3,7 +3,9 @@
 //! | File | What it holds |
 //! |---|---|
 //! | [`session`] | what two endpoints agreed on, slots and credits |
-//! | [`call`] | the client's side of a request: sending, responses, timeouts |
+//! | [`call`] | the client's side of a request: sending, timeouts, its end |
+//! | [`answer`] | what the server answers it |
+//! | [`backlog`] | calls that wait for a slot |
 //! | [`serve`] | the server's side: receiving, at-most-once, responses |
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
@@ -12,6 +14,8 @@
 //!
 //! Nothing here reads a clock: [`Core::now`] is set by the event loop, once per burst.
 
+pub(crate) mod answer;
+pub(crate) mod backlog;
 pub(crate) mod call;
 pub(crate) mod close;
 pub(crate) mod handshake;
