@@ -138,8 +138,14 @@ impl Core {
         self.audited_at = self.now;
         for _ in 0..due.min(AUDITS_PER_TICK) {
             self.audit_next = (self.audit_next + 1) % table as u32;
-            if self.sessions[self.audit_next as usize].state == State::Connected {
+            let session = &self.sessions[self.audit_next as usize];
+            if session.state == State::Connected {
+                let was_used = session.client.iter().any(|slot| slot.sequence != 0);
                 self.send_ping_on(self.audit_next);
+                if was_used {
+                    // The last RELEASE may have been lost, and the server keep responses that we have.
+                    self.release_later(self.audit_next);
+                }
             }
         }
     }

@@ -39,7 +39,7 @@ use scenario::Scenario;
 use world::World;
 
 /// Seeds of a normal test run.
-const SEEDS: u64 = 10_000;
+const SEEDS: u64 = 6_000;
 
 fn run(seed: u64) {
     let before = dunlin_rpc::msgbuf::outstanding();

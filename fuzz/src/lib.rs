@@ -1,0 +1,11 @@
+//! What the fuzz targets do with their input.
+//!
+//! | Module | What it feeds |
+//! |---|---|
+//! | [`packet`] | the parsers of headers and of control packets |
+//! | [`endpoint`] | two live endpoints with sessions and calls in progress |
+//! | [`seeds`] | the first corpus: one packet of each kind |
+
+pub mod endpoint;
+pub mod packet;
+pub mod seeds;

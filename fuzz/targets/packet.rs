@@ -1,0 +1,4 @@
+//! Fuzzes the parsers of packets.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| dunlin_fuzz::packet::check(bytes));
