@@ -60,12 +60,15 @@ enum Turn {
     Drain(u16),
     /// The main one, and if it is empty then the connected one.
     Main,
-    /// The connected one, and so many times more.
+    /// The connected one, which has so much left to spend.
     Direct(u8),
 }
 
-/// Polls of the connected socket for one of the main socket, less one.
-const DIRECT_TURNS: u8 = 7;
+/// What the connected socket may spend before the main one has its turn: 8 polls that find packets, or 32 that find none. A poll of the
+/// main socket that finds nothing delays what comes next by its system call; other peers wait some microseconds at most.
+const DIRECT_CREDIT: u8 = 32;
+const PRICE_OF_ARRIVALS: u8 = 4;
+const PRICE_OF_NOTHING: u8 = 1;
 /// Most polls that the main socket is given to come out first.
 const DRAIN_TURNS: u16 = 4096;
 
@@ -136,25 +139,27 @@ impl Rx {
         let main_first = match self.turn {
             _ if link.direct.socket().is_none() => true,
             Turn::Drain(0) | Turn::Main => {
-                self.turn = Turn::Direct(DIRECT_TURNS);
+                self.turn = Turn::Direct(DIRECT_CREDIT);
                 true
             }
             Turn::Drain(more) => {
                 self.turn = Turn::Drain(more - 1);
                 true
             }
-            Turn::Direct(more) => {
-                self.turn = more.checked_sub(1).map_or(Turn::Main, Turn::Direct);
-                false
-            }
+            Turn::Direct(_) => false,
         };
         if main_first && self.poll(link, Which::Main) {
             return true;
         }
         if let Turn::Drain(_) = self.turn {
-            self.turn = Turn::Direct(DIRECT_TURNS);
+            self.turn = Turn::Direct(DIRECT_CREDIT);
         }
-        if self.poll(link, Which::Direct) {
+        let arrived = self.poll(link, Which::Direct);
+        if let (Turn::Direct(left), false) = (self.turn, main_first) {
+            let price = if arrived { PRICE_OF_ARRIVALS } else { PRICE_OF_NOTHING };
+            self.turn = left.checked_sub(price).map_or(Turn::Main, Turn::Direct);
+        }
+        if arrived {
             return true;
         }
         // The connected socket was just found empty: the moment to give it to another peer.
