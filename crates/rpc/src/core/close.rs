@@ -78,7 +78,7 @@ impl Core {
     pub fn close_all(&mut self) {
         self.shutting_down = true;
         for opening in self.openings.drain(..) {
-            opening.progress.borrow_mut().finish(Err(crate::error::ConnectError::ShutDown));
+            opening.progress.borrow_mut().finish(Err(crate::error::ConnectError::ShutDown), &mut self.woken);
         }
         for index in 0..self.sessions.len() as u32 {
             match self.sessions[index as usize].state {

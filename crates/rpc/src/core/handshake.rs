@@ -42,11 +42,10 @@ pub(crate) struct OpenProgress {
 }
 
 impl OpenProgress {
-    pub fn finish(&mut self, result: Result<SessionRef, ConnectError>) {
+    /// Notes the result; who waits for it is to be woken when nobody borrows the core.
+    pub fn finish(&mut self, result: Result<SessionRef, ConnectError>, woken: &mut Vec<Waker>) {
         self.result = Some(result);
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
+        woken.extend(self.waker.take());
     }
 }
 
@@ -93,7 +92,7 @@ impl Core {
     pub fn start_openings(&mut self, routes: &mut dyn Routes) {
         while let Some(Opening { addr, progress }) = self.openings.pop_front() {
             if let Err(error) = self.start_opening(routes, &addr, &progress) {
-                progress.borrow_mut().finish(Err(error));
+                progress.borrow_mut().finish(Err(error), &mut self.woken);
             }
         }
     }
@@ -176,7 +175,7 @@ impl Core {
     /// Ends a session that did not open.
     pub fn fail_opening(&mut self, index: u32, error: ConnectError) {
         if let Some(open) = self.cold[index as usize].opening.take() {
-            open.progress.borrow_mut().finish(Err(error));
+            open.progress.borrow_mut().finish(Err(error), &mut self.woken);
             self.free_session(index);
         }
     }
@@ -352,7 +351,7 @@ impl Core {
         if open.progress.borrow().abandoned {
             self.close_session(session);
         } else {
-            open.progress.borrow_mut().finish(Ok(session));
+            open.progress.borrow_mut().finish(Ok(session), &mut self.woken);
         }
     }
 

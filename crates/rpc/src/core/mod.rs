@@ -3,7 +3,9 @@
 //! | File | What it holds |
 //! |---|---|
 //! | [`session`] | what two endpoints agreed on, slots and credits |
-//! | [`call`] | the client's side of a request: sending, responses, timeouts |
+//! | [`call`] | the client's side of a request: sending, timeouts, its end |
+//! | [`answer`] | what the server answers it |
+//! | [`backlog`] | calls that wait for a slot |
 //! | [`serve`] | the server's side: receiving, at-most-once, responses |
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
@@ -12,6 +14,8 @@
 //!
 //! Nothing here reads a clock: [`Core::now`] is set by the event loop, once per burst.
 
+pub(crate) mod answer;
+pub(crate) mod backlog;
 pub(crate) mod call;
 pub(crate) mod close;
 pub(crate) mod handshake;
@@ -25,6 +29,7 @@ pub(crate) mod transmit;
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
+use std::task::Waker;
 
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
 
@@ -111,6 +116,8 @@ pub(crate) struct Core {
     /// Drives peers and releases while there are sessions.
     pub tick_timer: TimerId,
     pub tx: TxQueue,
+    /// Who is to be woken once nobody borrows this: a waker may run code that comes back here.
+    pub woken: Vec<Waker>,
     /// Finished calls whose continuation has not run yet.
     pub finished: VecDeque<Finished>,
 
@@ -167,6 +174,7 @@ impl Core {
             fired: Vec::with_capacity(TIMERS_FIRED),
             tick_timer,
             tx: TxQueue::default(),
+            woken: Vec::new(),
             finished: VecDeque::new(),
             cookie_key: CookieKey::new(&mut random),
             random,
@@ -177,6 +185,12 @@ impl Core {
             counters: Counters::default(),
             rtt: RttHistogram::new(),
         }
+    }
+
+    /// Whether something waits for the next iteration of the event loop.
+    pub fn has_work(&self) -> bool {
+        let waits = !self.tx.is_empty() || !self.openings.is_empty() || !self.fresh_deadlines.is_empty();
+        waits || !self.woken.is_empty() || !self.finished.is_empty()
     }
 
     /// Calls in progress or queued.

@@ -286,9 +286,7 @@ impl Core {
             }
             self.drop_serve_of(index, slot);
         }
-        for closer in self.cold[index as usize].closers.drain(..) {
-            closer.wake();
-        }
+        self.woken.append(&mut self.cold[index as usize].closers);
         self.free_session(index);
     }
 }

@@ -7,23 +7,20 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use dunlin_net::transport::RX_BURST;
 use dunlin_net::{PollPolicy, Transport};
 
-use super::handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
+use super::control::control;
+use super::dispatch::{Dispatches, push_back, run_handlers};
 use super::session::{Completion, Session};
-use super::worker::Job;
 use super::{Endpoint, Shared};
 use crate::core::receive::Received;
-use crate::core::serve::{Dispatch, ServeRef};
-use crate::msgbuf::MsgBuf;
-use crate::wire::control::{Body, Presence, Release};
+use crate::wire::Status;
 use crate::wire::header::FLAG_DEADLINE;
-use crate::wire::{HEADER_BYTES, Header, Kind, Status};
 
 /// Iterations without packets after which the time is read all the same.
 const UNCLOCKED_MAX: u32 = 16;
@@ -35,10 +32,6 @@ const BUSY_ITERATIONS_MAX: u32 = 64;
 const TIMER_PAUSE_NANOS: u64 = 20_000;
 /// With fewer sessions than this the cache holds them, and prefetching is only work.
 const SESSIONS_IN_CACHE: usize = 256;
-/// Bytes of a RESET packet.
-const RESET_BYTES: usize = HEADER_BYTES + Presence::BYTES;
-/// Longest body of a control packet.
-const CONTROL_BODY_MAX: usize = 64;
 
 impl<T: Transport> Endpoint<T> {
     /// Runs one iteration of the event loop, without sleeping. Gives the number of packets, tasks and replies it found: zero if there was
@@ -63,6 +56,7 @@ impl<T: Transport> Endpoint<T> {
         if packets > 0 {
             receive(shared, &mut *transport, packets);
         }
+        wake_waiting(shared);
         let replies = if shared.at_workers.get() > 0 { take_worker_replies(shared) } else { 0 };
         let tasks = shared.executor.run_ready();
         run_continuations(shared);
@@ -87,6 +81,7 @@ impl<T: Transport> Endpoint<T> {
             && !self.shared.executor.has_ready()
             && core.openings.is_empty()
             && core.fresh_deadlines.is_empty()
+            && core.woken.is_empty()
             && core.finished.is_empty();
         self.unclocked.set(if is_quiet { unclocked } else { 0 });
         is_quiet
@@ -123,6 +118,7 @@ impl<T: Transport> Endpoint<T> {
                 core.transmit(transport);
             }
             drop(core);
+            wake_waiting(&self.shared);
             run_continuations(&self.shared);
         }
     }
@@ -140,7 +136,7 @@ impl<T: Transport> Endpoint<T> {
         let mut idle = self.idle.borrow_mut();
         let (now, due) = {
             let core = self.shared.core.borrow();
-            if !core.tx.is_empty() || !core.openings.is_empty() || !core.fresh_deadlines.is_empty() {
+            if core.has_work() {
                 return;
             }
             (core.now, core.wheel.next_due())
@@ -212,8 +208,6 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-type Dispatches = ArrayVec<(u8, Dispatch), RX_BURST>;
-
 /// Takes in a burst of `count` packets and runs the handlers it calls for.
 fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
     let mut dispatches = Dispatches::new();
@@ -260,137 +254,6 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
     }
 }
 
-/// Runs the handlers of a burst's requests, in order; requests of one type that stand together are handed over together if their
-/// handler wants that.
-fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T, dispatches: &Dispatches) {
-    let mut rest = &dispatches[..];
-    while let Some((_, first)) = rest.first() {
-        let req_type = first.req_type;
-        let same = rest.iter().take_while(|(_, d)| d.req_type == req_type).count();
-        let (group, after) = rest.split_at(same);
-        rest = after;
-        let taken = shared.handlers.borrow_mut()[req_type as usize].take();
-        let Some(mut handler) = taken else {
-            for (_, dispatch) in group {
-                shared.core.borrow_mut().respond_status(dispatch.serve, Status::NoHandler);
-            }
-            continue;
-        };
-        run_group(shared, transport, &mut handler, group);
-        shared.handlers.borrow_mut()[req_type as usize] = Some(handler);
-    }
-}
-
-fn run_group<T: Transport>(shared: &Rc<Shared>, transport: &mut T, handler: &mut Handler, group: &[(u8, Dispatch)]) {
-    let mut owned = ArrayVec::<Option<MsgBuf>, RX_BURST>::new();
-    let transmit_each = !shared.core.borrow().config.optimizations.transmit_batching.is_on();
-    for (_, dispatch) in group {
-        owned.push(take_buffer(shared, dispatch));
-    }
-    let packets = &*transport;
-    let mut batch = ArrayVec::<(ServeRef, &[u8]), RX_BURST>::new();
-    for ((i, dispatch), buffer) in group.iter().zip(&owned) {
-        if let Some(payload) = payload_of(packets, *i, dispatch, buffer.as_ref())
-            && !is_over(shared, dispatch.serve)
-        {
-            batch.push((dispatch.serve, payload));
-        }
-    }
-    let Some((_, Dispatch { req_type, .. })) = group.first().copied() else { return };
-    match handler {
-        Handler::Dispatch(handle) => {
-            for (serve, payload) in batch.iter().copied() {
-                handle(Request { shared, serve, payload, req_type });
-            }
-        }
-        Handler::Burst(handle) => {
-            handle(&mut RequestBurst { shared, requests: &batch, req_type, answered: 0 });
-        }
-        Handler::Async(start) => {
-            for (serve, payload) in batch.iter().copied() {
-                if let Some(payload) = admit(shared, serve, payload) {
-                    let right = ReplyRight::new(shared, serve);
-                    let request = OwnedRequest::new(shared, serve, payload, req_type);
-                    shared.executor.spawn(start(request, right));
-                }
-            }
-        }
-        Handler::Worker { pool, handler } => {
-            for (serve, payload) in batch.iter().copied() {
-                if let Some(request) = admit(shared, serve, payload) {
-                    pool.send(Job::new(shared, serve, request, handler.clone()));
-                }
-            }
-        }
-    }
-    drop(batch);
-    if transmit_each {
-        shared.core.borrow_mut().transmit(transport);
-    }
-}
-
-/// The buffer of a request that is not used where it was received.
-fn take_buffer(shared: &Rc<Shared>, dispatch: &Dispatch) -> Option<MsgBuf> {
-    if dispatch.in_packet.is_some() {
-        return None;
-    }
-    let serve = &mut shared.core.borrow_mut().serves[dispatch.serve.index as usize];
-    // A later packet of the burst may have begun the slot's next request, whose buffer this is then.
-    if serve.generation == dispatch.serve.generation { serve.request.take() } else { None }
-}
-
-#[inline]
-fn payload_of<'a, T: Transport>(
-    transport: &'a T,
-    i: u8,
-    dispatch: &Dispatch,
-    buffer: Option<&'a MsgBuf>,
-) -> Option<&'a [u8]> {
-    match dispatch.in_packet {
-        Some((start, len)) => {
-            let bytes = transport.rx_packet(i as usize).bytes()?;
-            bytes.get(start as usize..start as usize + len as usize)
-        }
-        None => buffer.map(|buffer| &buffer[..]),
-    }
-}
-
-/// Whether the caller has given up already, by its deadline or by a later packet of the same burst; then nothing runs.
-#[inline]
-fn is_over(shared: &Rc<Shared>, serve: ServeRef) -> bool {
-    let mut core = shared.core.borrow_mut();
-    let entry = &core.serves[serve.index as usize];
-    if entry.generation != serve.generation {
-        return true;
-    }
-    if entry.deadline > core.now {
-        return false;
-    }
-    core.respond_status(serve, Status::Expired);
-    true
-}
-
-/// Copies a request for a handler that outlives the burst, unless there are too many of those.
-fn admit(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf> {
-    let full = {
-        let core = shared.core.borrow();
-        core.deferred + shared.at_workers.get() >= core.config.deferred_requests_max
-    };
-    match MsgBuf::copy_from(payload) {
-        Ok(request) if !full => Some(request),
-        _ => {
-            push_back(shared, serve);
-            None
-        }
-    }
-}
-
-fn push_back(shared: &Rc<Shared>, serve: ServeRef) {
-    let mut core = shared.core.borrow_mut();
-    core.counters.requests_pushed_back += 1;
-    core.respond_status(serve, Status::Busy);
-}
-
 fn take_worker_replies(shared: &Rc<Shared>) -> usize {
     let mut taken = 0;
     while let Ok(reply) = shared.worker_replies.1.try_recv() {
@@ -404,6 +267,20 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
         }
     }
     taken
+}
+
+/// Wakes who waits for what ended. Wakers may run any code, so nothing is borrowed meanwhile.
+#[inline]
+pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
+    if !shared.core.borrow().woken.is_empty() {
+        let mut woken = std::mem::take(&mut shared.core.borrow_mut().woken);
+        woken.drain(..).for_each(Waker::wake);
+        let mut core = shared.core.borrow_mut();
+        if core.woken.is_empty() {
+            // Its memory serves the next time.
+            core.woken = woken;
+        }
+    }
 }
 
 /// Runs the continuations of calls that ended.
@@ -421,60 +298,5 @@ fn run_continuations(shared: &Rc<Shared>) {
             });
             shared.continuations.borrow_mut()[index] = Some(continuation);
         }
-    }
-}
-
-/// Handles a packet that manages sessions.
-#[cold]
-fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, received: &Received) {
-    let mut bytes = [0; CONTROL_BODY_MAX];
-    let packet = transport.rx_packet(i);
-    let from = packet.route();
-    let mut core = shared.core.borrow_mut();
-    let header = match received {
-        Received::Control(header) => header,
-        Received::Unknown(header) => {
-            let answered = matches!(header.kind, Kind::Request | Kind::RequestForResponse | Kind::Ping | Kind::Close);
-            // The address may be forged: nothing longer goes there than came from it. A peer whose packets are short asks by PING.
-            let answered = answered && packet.len() >= RESET_BYTES;
-            if let (true, Some(source)) = (answered, transport.rx_source(i)) {
-                core.send_reset(source, header);
-            }
-            return;
-        }
-        Received::Done | Received::Dispatch(_) => return,
-    };
-    let len = packet.len().saturating_sub(header.wire_len());
-    if len > CONTROL_BODY_MAX {
-        core.counters.dropped_control += 1;
-        return;
-    }
-    packet.copy_to(header.wire_len(), &mut bytes[..len]);
-    let body = &bytes[..len];
-    match header.kind {
-        Kind::Connect => {
-            let source = transport.rx_source(i);
-            core.on_connect(transport, from, source, body);
-        }
-        Kind::Cookie => core.on_cookie(header, from, body),
-        Kind::Accept => core.on_accept(header, from, transport.rx_source(i), body),
-        Kind::Refuse => core.on_refuse(header, from, body),
-        Kind::Reset => match Presence::parse(body) {
-            Ok(reset) => core.on_reset(from, &reset),
-            Err(_) => core.counters.dropped_control += 1,
-        },
-        _ => session_control(&mut core, header, body),
-    }
-}
-
-/// Handles a control packet that named its session rightly.
-fn session_control(core: &mut crate::core::Core, header: &Header, body: &[u8]) {
-    let session = header.session;
-    match (header.kind, Presence::parse(body), Release::parse(body)) {
-        (Kind::Ping | Kind::Pong, Ok(presence), _) => core.on_presence(session, header.kind, &presence),
-        (Kind::Close, Ok(_), _) => core.on_close(session),
-        (Kind::CloseAck, Ok(_), _) => core.on_close_ack(session),
-        (Kind::Release, _, Ok(release)) => core.on_release(session, &release),
-        _ => core.counters.dropped_control += 1,
     }
 }

@@ -4,11 +4,15 @@
 //! | File | What it holds |
 //! |---|---|
 //! | [`event_loop`] | one iteration: receive, dispatch, tasks, transmit, timers, sleep |
+//! | [`dispatch`] | requests go to their handlers |
+//! | [`control`] | packets that manage sessions |
 //! | [`handler`] | what handlers get and give |
 //! | [`session`] | the handle of a session, and calls |
 //! | [`executor`] | tasks of this thread |
 //! | [`worker`] | threads for long handlers |
 
+pub(crate) mod control;
+pub(crate) mod dispatch;
 pub(crate) mod event_loop;
 pub(crate) mod executor;
 pub(crate) mod handler;
@@ -360,6 +364,7 @@ impl<T: Transport> Drop for Endpoint<T> {
             core.close_all();
             core.transmit(&mut *transport);
         }
+        event_loop::wake_waiting(&self.shared);
         // Handlers and continuations may hold sessions, which hold `shared`.
         self.shared.handlers.borrow_mut().clear();
         self.shared.continuations.borrow_mut().clear();

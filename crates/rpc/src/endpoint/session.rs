@@ -309,11 +309,14 @@ impl<B: RequestBuffer> Future for Call<B> {
         let mut core = shared.core.borrow_mut();
         let entry = &mut core.calls[call.index as usize];
         let Some(result) = entry.result.take() else {
-            match &mut entry.completion {
-                CoreCompletion::Future(Some(waker)) if waker.will_wake(context.waker()) => {}
-                completion => *completion = CoreCompletion::Future(Some(context.waker().clone())),
-            }
+            let before = match &mut entry.completion {
+                CoreCompletion::Future(Some(waker)) if waker.will_wake(context.waker()) => None,
+                completion => Some(std::mem::replace(completion, CoreCompletion::Future(Some(context.waker().clone())))),
+            };
             self.state = CallState::Started(call);
+            // A waker may own what comes back to the core when it is dropped.
+            drop(core);
+            drop(before);
             return Poll::Pending;
         };
         let request = entry.request.take().expect("a finished call has its request");
@@ -330,7 +333,8 @@ impl<B: RequestBuffer> Future for Call<B> {
 impl<B: RequestBuffer> Drop for Call<B> {
     fn drop(&mut self) {
         if let CallState::Started(call) = self.state {
-            self.shared.core.borrow_mut().cancel_call(call);
+            let completion = self.shared.core.borrow_mut().cancel_call(call);
+            drop(completion);
         }
     }
 }

@@ -280,3 +280,37 @@ fn a_call_outlives_its_endpoint_with_an_error() {
     lab.run_until(|| lab.server().stats().sessions == 0);
     assert!(held.borrow().iter().all(|request| !request.request().is_waited_for()));
 }
+
+thread_local! {
+    /// What the wakers below come back to.
+    static COMES_BACK_TO: RefCell<Option<Session>> = const { RefCell::new(None) };
+}
+
+/// A waker that uses the endpoint whenever it is woken, as those of some executors do when they drop a task.
+struct ComesBack(std::sync::atomic::AtomicU32);
+
+impl std::task::Wake for ComesBack {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        COMES_BACK_TO.with_borrow(|session| {
+            let session = session.as_ref().unwrap();
+            assert!(session.stats().is_some());
+            drop(session.call(ECHO, small()));
+        });
+    }
+}
+
+#[test]
+fn a_waker_may_use_the_endpoint_that_wakes_it() {
+    let lab = Lab::pair();
+    echo(lab.server());
+    let session = lab.connect();
+    COMES_BACK_TO.set(Some(session.clone()));
+    let woken = std::sync::Arc::new(ComesBack(0.into()));
+    let waker = Waker::from(woken.clone());
+    let mut call = Box::pin(session.call(ECHO, small()));
+    assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    lab.run_until(|| woken.0.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    assert!(is_ready(&mut call));
+    COMES_BACK_TO.set(None);
+}

@@ -1,0 +1,148 @@
+//! What the server answers: credit returns and responses, as the client takes them in.
+
+use dunlin_net::RxPacket;
+
+use super::{Core, NONE};
+use crate::error::CallError;
+use crate::msgbuf::MsgBuf;
+use crate::wire::{Header, Multi, Status};
+
+/// Calls whose round trip is sampled into the histogram: one in this many.
+const RTT_SAMPLING: u64 = 8;
+
+impl Core {
+    /// The call that a packet from the server answers, if it is still in progress.
+    #[inline]
+    fn answered_call(&mut self, session: u32, header: &Header) -> Option<u32> {
+        let slot = &self.sessions[session as usize].client[header.request as usize & 7];
+        if slot.call == NONE || slot.sequence as u64 != header.request >> 3 {
+            self.counters.dropped_stale += 1;
+            return None;
+        }
+        Some(slot.call)
+    }
+
+    /// A request packet that is not the last has arrived at the server. The server takes packets in order, so an answer to
+    /// packet *i* also stands for those before it.
+    pub fn on_credit_return(&mut self, session: u32, header: &Header) {
+        let Some(index) = self.answered_call(session, header) else { return };
+        let call = &mut self.calls[index as usize];
+        let packet = header.aux;
+        if packet + 1 >= call.request_packets || packet >= call.sent {
+            self.counters.dropped_out_of_order += 1;
+            return;
+        }
+        if packet < call.received {
+            self.counters.dropped_duplicate += 1;
+            return;
+        }
+        let returned = packet + 1 - call.received;
+        call.received += returned;
+        call.progress = self.now;
+        call.retries = 0;
+        self.sessions[session as usize].credits += returned as u16;
+        self.pump_in_turn(index);
+    }
+
+    /// A packet of a response.
+    #[inline]
+    pub fn on_response(&mut self, session: u32, header: &Header, packet: &RxPacket<'_>) {
+        let Some(index) = self.answered_call(session, header) else { return };
+        match header.multi {
+            None => self.on_first_response(index, header, packet, header.payload_len()),
+            Some(multi) if multi.packet == 0 => self.on_first_response(index, header, packet, multi.message_bytes as usize),
+            Some(multi) => self.on_later_response(index, header, packet, multi),
+        }
+    }
+
+    /// Response packet 0: the server has the whole request, whatever of its answers was lost, and whether or not the call was
+    /// rolled back meanwhile.
+    #[inline]
+    fn on_first_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize) {
+        let call = &mut self.calls[index as usize];
+        let si = call.session as usize;
+        let session = &mut self.sessions[si];
+        let packet_data = session.packet_data as usize;
+        if call.response_packets != 0 {
+            self.counters.dropped_duplicate += 1;
+            return;
+        }
+        let well_formed = header.payload_len() == total.min(packet_data)
+            && (header.multi.is_some() == (total > packet_data))
+            && total <= session.message_bytes_max as usize;
+        if !well_formed || call.sent == 0 {
+            self.counters.dropped_malformed += 1;
+            return;
+        }
+        session.credits += call.in_flight() as u16;
+        (call.sent, call.received) = (call.request_packets, call.request_packets);
+        // Which copy was answered is unknown after a retransmission (Karn). Of a one-packet request the time since the first copy is
+        // taken: if handlers became slower than the timeout, nothing else would ever tell.
+        if !call.sent_again || call.request_packets == 1 {
+            let since = if call.sent_again { call.started } else { call.progress };
+            let sample = self.now.saturating_sub(since);
+            session.sample_rtt(sample);
+            if self.counters.calls_completed.is_multiple_of(RTT_SAMPLING) {
+                self.rtt.record(sample);
+            }
+        }
+        call.progress = self.now;
+        call.retries = 0;
+        if header.status != Status::Ok {
+            let error = match header.status {
+                Status::Busy => CallError::Busy,
+                Status::NoHandler => CallError::NoHandler,
+                Status::Expired => CallError::DeadlineExceeded,
+                Status::ResponseTooLarge => CallError::ResponseTooLarge,
+                Status::Ok | Status::HandlerFailed => CallError::HandlerFailed,
+            };
+            return self.finish_call(index, Err(error));
+        }
+        let Ok(mut response) = MsgBuf::with_len(total) else {
+            return self.finish_call(index, Err(CallError::ResponseTooLarge));
+        };
+        packet.copy_to(header.wire_len(), &mut response[..total.min(packet_data)]);
+        if total <= packet_data {
+            return self.finish_call(index, Ok(response));
+        }
+        let call = &mut self.calls[index as usize];
+        call.response = Some(response);
+        call.response_packets = total.div_ceil(packet_data) as u32;
+        self.pump_in_turn(index);
+    }
+
+    fn on_later_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
+        let call = &mut self.calls[index as usize];
+        let session = &mut self.sessions[call.session as usize];
+        let packet_data = session.packet_data as usize;
+        let expected = (call.received + 1).saturating_sub(call.request_packets);
+        let Some(response) = call.response.as_mut().filter(|_| multi.packet == expected && call.received < call.sent) else {
+            match multi.packet < expected {
+                true => self.counters.dropped_duplicate += 1,
+                false => self.counters.dropped_out_of_order += 1,
+            }
+            return;
+        };
+        let offset = multi.packet as usize * packet_data;
+        let fits = multi.message_bytes as usize == response.len()
+            && offset < response.len()
+            && header.payload_len() == (response.len() - offset).min(packet_data);
+        if !fits || header.status != Status::Ok {
+            self.counters.dropped_malformed += 1;
+            return;
+        }
+        packet.copy_to(header.wire_len(), &mut response[offset..offset + header.payload_len()]);
+        session.credits += 1;
+        call.received += 1;
+        call.progress = self.now;
+        call.retries = 0;
+        if call.received < call.sendable() {
+            self.pump_in_turn(index);
+        } else if let Some(response) = call.response.take() {
+            let session = call.session;
+            self.finish_call(index, Ok(response));
+            // The server keeps a large response until it hears that it arrived.
+            self.send_release(session);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Packets that manage sessions, on their way from the transport to the protocol.
+
+use std::rc::Rc;
+
+use dunlin_net::Transport;
+
+use super::Shared;
+use crate::core::receive::Received;
+use crate::wire::control::{Body, Presence, Release};
+use crate::wire::{HEADER_BYTES, Header, Kind};
+
+/// Bytes of a RESET packet.
+const RESET_BYTES: usize = HEADER_BYTES + Presence::BYTES;
+/// Longest body of a control packet.
+const CONTROL_BODY_MAX: usize = 64;
+
+/// Handles a packet that manages sessions.
+#[cold]
+pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, received: &Received) {
+    let mut bytes = [0; CONTROL_BODY_MAX];
+    let packet = transport.rx_packet(i);
+    let from = packet.route();
+    let mut core = shared.core.borrow_mut();
+    let header = match received {
+        Received::Control(header) => header,
+        Received::Unknown(header) => {
+            let answered = matches!(header.kind, Kind::Request | Kind::RequestForResponse | Kind::Ping | Kind::Close);
+            // The address may be forged: nothing longer goes there than came from it. A peer whose packets are short asks by PING.
+            let answered = answered && packet.len() >= RESET_BYTES;
+            if let (true, Some(source)) = (answered, transport.rx_source(i)) {
+                core.send_reset(source, header);
+            }
+            return;
+        }
+        Received::Done | Received::Dispatch(_) => return,
+    };
+    let len = packet.len().saturating_sub(header.wire_len());
+    if len > CONTROL_BODY_MAX {
+        core.counters.dropped_control += 1;
+        return;
+    }
+    packet.copy_to(header.wire_len(), &mut bytes[..len]);
+    let body = &bytes[..len];
+    match header.kind {
+        Kind::Connect => {
+            let source = transport.rx_source(i);
+            core.on_connect(transport, from, source, body);
+        }
+        Kind::Cookie => core.on_cookie(header, from, body),
+        Kind::Accept => core.on_accept(header, from, transport.rx_source(i), body),
+        Kind::Refuse => core.on_refuse(header, from, body),
+        Kind::Reset => match Presence::parse(body) {
+            Ok(reset) => core.on_reset(from, &reset),
+            Err(_) => core.counters.dropped_control += 1,
+        },
+        _ => session_control(&mut core, header, body),
+    }
+}
+
+/// Handles a control packet that named its session rightly.
+fn session_control(core: &mut crate::core::Core, header: &Header, body: &[u8]) {
+    let session = header.session;
+    match (header.kind, Presence::parse(body), Release::parse(body)) {
+        (Kind::Ping | Kind::Pong, Ok(presence), _) => core.on_presence(session, header.kind, &presence),
+        (Kind::Close, Ok(_), _) => core.on_close(session),
+        (Kind::CloseAck, Ok(_), _) => core.on_close_ack(session),
+        (Kind::Release, _, Ok(release)) => core.on_release(session, &release),
+        _ => core.counters.dropped_control += 1,
+    }
+}

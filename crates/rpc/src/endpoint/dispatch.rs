@@ -1,0 +1,148 @@
+//! Requests go to their handlers: in place, in bursts, as tasks, or to worker threads.
+
+use std::rc::Rc;
+
+use arrayvec::ArrayVec;
+use dunlin_net::Transport;
+use dunlin_net::transport::RX_BURST;
+
+use super::Shared;
+use super::handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
+use super::worker::Job;
+use crate::core::serve::{Dispatch, ServeRef};
+use crate::msgbuf::MsgBuf;
+use crate::wire::Status;
+
+/// The requests of one burst, each with the number of its packet.
+pub(crate) type Dispatches = ArrayVec<(u8, Dispatch), RX_BURST>;
+
+/// Runs the handlers of a burst's requests, in order; requests of one type that stand together are handed over together if their
+/// handler wants that.
+pub(crate) fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T, dispatches: &Dispatches) {
+    let mut rest = &dispatches[..];
+    while let Some((_, first)) = rest.first() {
+        let req_type = first.req_type;
+        let same = rest.iter().take_while(|(_, d)| d.req_type == req_type).count();
+        let (group, after) = rest.split_at(same);
+        rest = after;
+        let taken = shared.handlers.borrow_mut()[req_type as usize].take();
+        let Some(mut handler) = taken else {
+            for (_, dispatch) in group {
+                shared.core.borrow_mut().respond_status(dispatch.serve, Status::NoHandler);
+            }
+            continue;
+        };
+        run_group(shared, transport, &mut handler, group);
+        shared.handlers.borrow_mut()[req_type as usize] = Some(handler);
+    }
+}
+
+fn run_group<T: Transport>(shared: &Rc<Shared>, transport: &mut T, handler: &mut Handler, group: &[(u8, Dispatch)]) {
+    let mut owned = ArrayVec::<Option<MsgBuf>, RX_BURST>::new();
+    let transmit_each = !shared.core.borrow().config.optimizations.transmit_batching.is_on();
+    for (_, dispatch) in group {
+        owned.push(take_buffer(shared, dispatch));
+    }
+    let packets = &*transport;
+    let mut batch = ArrayVec::<(ServeRef, &[u8]), RX_BURST>::new();
+    for ((i, dispatch), buffer) in group.iter().zip(&owned) {
+        if let Some(payload) = payload_of(packets, *i, dispatch, buffer.as_ref())
+            && !is_over(shared, dispatch.serve)
+        {
+            batch.push((dispatch.serve, payload));
+        }
+    }
+    let Some((_, Dispatch { req_type, .. })) = group.first().copied() else { return };
+    match handler {
+        Handler::Dispatch(handle) => {
+            for (serve, payload) in batch.iter().copied() {
+                handle(Request { shared, serve, payload, req_type });
+            }
+        }
+        Handler::Burst(handle) => {
+            handle(&mut RequestBurst { shared, requests: &batch, req_type, answered: 0 });
+        }
+        Handler::Async(start) => {
+            for (serve, payload) in batch.iter().copied() {
+                if let Some(payload) = admit(shared, serve, payload) {
+                    let right = ReplyRight::new(shared, serve);
+                    let request = OwnedRequest::new(shared, serve, payload, req_type);
+                    shared.executor.spawn(start(request, right));
+                }
+            }
+        }
+        Handler::Worker { pool, handler } => {
+            for (serve, payload) in batch.iter().copied() {
+                if let Some(request) = admit(shared, serve, payload) {
+                    pool.send(Job::new(shared, serve, request, handler.clone()));
+                }
+            }
+        }
+    }
+    drop(batch);
+    if transmit_each {
+        shared.core.borrow_mut().transmit(transport);
+    }
+}
+
+/// The buffer of a request that is not used where it was received.
+fn take_buffer(shared: &Rc<Shared>, dispatch: &Dispatch) -> Option<MsgBuf> {
+    if dispatch.in_packet.is_some() {
+        return None;
+    }
+    let serve = &mut shared.core.borrow_mut().serves[dispatch.serve.index as usize];
+    // A later packet of the burst may have begun the slot's next request, whose buffer this is then.
+    if serve.generation == dispatch.serve.generation { serve.request.take() } else { None }
+}
+
+#[inline]
+fn payload_of<'a, T: Transport>(
+    transport: &'a T,
+    i: u8,
+    dispatch: &Dispatch,
+    buffer: Option<&'a MsgBuf>,
+) -> Option<&'a [u8]> {
+    match dispatch.in_packet {
+        Some((start, len)) => {
+            let bytes = transport.rx_packet(i as usize).bytes()?;
+            bytes.get(start as usize..start as usize + len as usize)
+        }
+        None => buffer.map(|buffer| &buffer[..]),
+    }
+}
+
+/// Whether the caller has given up already, by its deadline or by a later packet of the same burst; then nothing runs.
+#[inline]
+fn is_over(shared: &Rc<Shared>, serve: ServeRef) -> bool {
+    let mut core = shared.core.borrow_mut();
+    let entry = &core.serves[serve.index as usize];
+    if entry.generation != serve.generation {
+        return true;
+    }
+    if entry.deadline > core.now {
+        return false;
+    }
+    core.respond_status(serve, Status::Expired);
+    true
+}
+
+/// Copies a request for a handler that outlives the burst, unless there are too many of those.
+fn admit(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf> {
+    let full = {
+        let core = shared.core.borrow();
+        core.deferred + shared.at_workers.get() >= core.config.deferred_requests_max
+    };
+    match MsgBuf::copy_from(payload) {
+        Ok(request) if !full => Some(request),
+        _ => {
+            push_back(shared, serve);
+            None
+        }
+    }
+}
+
+pub(crate) fn push_back(shared: &Rc<Shared>, serve: ServeRef) {
+    let mut core = shared.core.borrow_mut();
+    core.counters.requests_pushed_back += 1;
+    core.respond_status(serve, Status::Busy);
+}
