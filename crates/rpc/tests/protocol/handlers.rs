@@ -48,8 +48,10 @@ pub struct Local {
     pub index: usize,
     pub incarnation: u32,
     pub ledger: Rc<RefCell<Ledger>>,
-    /// Sessions opened here.
+    /// Sessions opened here that are open as far as was looked last.
     pub outbound: RefCell<Vec<Session>>,
+    /// All that were ever opened here, with the node at the other end.
+    pub opened: RefCell<Vec<(usize, Session)>>,
     /// Sessions that requests came on.
     pub inbound: RefCell<Vec<Session>>,
     pub deferred: RefCell<Vec<(DeferredRequest, Named)>>,
@@ -61,6 +63,12 @@ pub struct Local {
 }
 
 impl Local {
+    /// A session has opened.
+    pub fn open(&self, to: usize, session: Session) {
+        self.opened.borrow_mut().push((to, session.clone()));
+        self.outbound.borrow_mut().push(session);
+    }
+
     fn ran(&self, payload: &[u8]) -> Named {
         self.ledger.borrow_mut().ran(payload)
     }

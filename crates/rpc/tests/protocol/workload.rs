@@ -47,9 +47,9 @@ pub fn step(world: &mut World) {
 }
 
 fn connect(world: &mut World, node: usize) {
-    let to = address(world.random.index(world.nodes.len()));
+    let to = world.random.index(world.nodes.len());
     let endpoint = world.nodes[node].endpoint();
-    let connecting = endpoint.connect(&to);
+    let connecting = endpoint.connect(&address(to));
     let (local, incarnation) = (world.nodes[node].local.clone(), world.nodes[node].local.incarnation);
     local.connecting.set(local.connecting.get() + 1);
     // One in ten is given up at once, or after its first packets.
@@ -59,7 +59,7 @@ fn connect(world: &mut World, node: usize) {
             let opened = task.await;
             local.connecting.set(local.connecting.get() - 1);
             if let Some(Ok(session)) = opened {
-                local.outbound.borrow_mut().push(session);
+                local.open(to, session);
             }
         });
         let end = world.now() + world.random.between(0, 200_000);
@@ -74,7 +74,7 @@ fn connect(world: &mut World, node: usize) {
         let opened = connecting.await;
         local.connecting.set(local.connecting.get() - 1);
         match opened {
-            Ok(session) => local.outbound.borrow_mut().push(session),
+            Ok(session) => local.open(to, session),
             Err(error) => {
                 use dunlin_rpc::ConnectError::*;
                 let explained = matches!(error, NoCredits { .. } | Refused { .. });

@@ -81,6 +81,7 @@ impl World {
             incarnation,
             ledger: self.ledger.clone(),
             outbound: RefCell::default(),
+            opened: RefCell::default(),
             inbound: RefCell::default(),
             deferred: RefCell::default(),
             random: RefCell::new(Random::new(self.random.next())),
