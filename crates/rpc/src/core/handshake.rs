@@ -10,7 +10,7 @@ use std::task::Waker;
 use dunlin_net::{Addr, Route};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use super::random::SplitMix64;
+use super::random::SecretRandom;
 use super::session::{SessionRef, State};
 use super::timers::token_of_session;
 use super::{Core, Routes, packet_data_bytes};
@@ -68,11 +68,8 @@ impl std::fmt::Debug for OpenState {
 pub(crate) struct CookieKey([u8; 16]);
 
 impl CookieKey {
-    pub fn new(random: &mut SplitMix64) -> CookieKey {
-        let mut key = [0; 16];
-        key[..8].copy_from_slice(&random.next_u64().to_le_bytes());
-        key[8..].copy_from_slice(&random.next_u64().to_le_bytes());
-        CookieKey(key)
+    pub fn new(random: &mut SecretRandom) -> CookieKey {
+        CookieKey(random.next_u128().to_le_bytes())
     }
 
     /// The cookie of a client at `addr`: SipHash-2-4 with 128 bits, over everything that must not change.

@@ -40,7 +40,7 @@ use crate::wire::HEADER_BYTES_MAX;
 use call::{Call, CallRef, Finished};
 use handshake::{CookieKey, Opening};
 use peer::Peer;
-use random::SplitMix64;
+use random::SecretRandom;
 use serve::Serve;
 use session::{Session, SessionCold};
 use transmit::TxQueue;
@@ -121,7 +121,7 @@ pub(crate) struct Core {
     /// Finished calls whose continuation has not run yet.
     pub finished: VecDeque<Finished>,
 
-    pub random: SplitMix64,
+    pub random: SecretRandom,
     pub cookie_key: CookieKey,
     /// RESETs that may still be sent before the next tick.
     pub resets_left: u32,
@@ -141,8 +141,8 @@ impl Core {
     /// Least MTU: headers, handshake, and some data.
     pub const MTU_MIN: usize = 256;
 
-    pub fn new(config: EndpointConfig, mtu: usize, rx_queue_len: usize, now: u64, seed: u64) -> Core {
-        let mut random = SplitMix64::new(seed);
+    pub fn new(config: EndpointConfig, mtu: usize, rx_queue_len: usize, now: u64, secret: [u8; 16]) -> Core {
+        let mut random = SecretRandom::new(secret);
         let mut wheel = Wheel::new(now);
         let tick_timer = wheel.create(timers::TOKEN_TICK);
         Core {

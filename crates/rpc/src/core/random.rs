@@ -1,24 +1,58 @@
-//! Nonces, tags and keys. Seeded once, from the operating system or by a test.
+//! Nonces, tags, incarnations and keys.
+//!
+//! Some of these are told to strangers, and others must not be guessed by them. So each is the output of a keyed pseudo-random function,
+//! SipHash-2-4 of a counter: whoever knows some of them learns nothing about the rest.
 
-/// SplitMix64 (Steele et al., OOPSLA 2014): small, fast, and the same everywhere.
-#[derive(Debug, Clone)]
-pub(crate) struct SplitMix64(u64);
+use std::hash::Hasher;
 
-impl SplitMix64 {
-    pub fn new(seed: u64) -> Self {
-        SplitMix64(seed)
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+/// Draws numbers under a secret key.
+#[derive(Clone)]
+pub(crate) struct SecretRandom {
+    key: [u8; 16],
+    drawn: u64,
+}
+
+impl SecretRandom {
+    /// Numbers under `key`, which is as secret as they shall be.
+    pub fn new(key: [u8; 16]) -> Self {
+        SecretRandom { key, drawn: 0 }
     }
 
+    /// 128 bits.
+    pub fn next_u128(&mut self) -> u128 {
+        let mut hasher = SipHasher24::new_with_key(&self.key);
+        hasher.write_u64(self.drawn);
+        self.drawn += 1;
+        hasher.finish128().as_u128()
+    }
+
+    /// 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.next_u128() as u64
     }
 
     /// A tag: 24 bits, never zero.
     pub fn next_tag(&mut self) -> u32 {
         1 + (self.next_u64() % (crate::wire::MASK_24 as u64)) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_decides_and_nothing_repeats() {
+        let draw = |key| {
+            let mut random = SecretRandom::new([key; 16]);
+            (0..1000).map(|_| random.next_u64()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        let mut all = [draw(1), draw(2)].concat();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 2000);
     }
 }

@@ -112,13 +112,14 @@ impl<T: Transport> Endpoint<T> {
         if transport.rx_queue_len() < needed {
             return Err(EndpointError::QueueTooShort { queue: transport.rx_queue_len(), needed });
         }
-        let seed = match config.seed {
-            Some(seed) => seed,
-            None => getrandom::u64().map_err(|error| EndpointError::Random(error.to_string()))?,
-        };
+        let mut secret = [0; 16];
+        match config.seed {
+            Some(seed) => secret[..8].copy_from_slice(&seed.to_le_bytes()),
+            None => getrandom::fill(&mut secret).map_err(|error| EndpointError::Random(error.to_string()))?,
+        }
         let waker = transport.waker();
         let idle = Idle::new(config.poll);
-        let core = Core::new(config, transport.mtu(), transport.rx_queue_len(), transport.now(), seed);
+        let core = Core::new(config, transport.mtu(), transport.rx_queue_len(), transport.now(), secret);
         let shared = Shared {
             core: RefCell::new(core),
             executor: Executor::new(waker),
