@@ -42,8 +42,6 @@ pub(crate) struct Serve {
     pub slot: u8,
     pub req_type: u8,
     pub status: Status,
-    /// Whether a handler outside the dispatch thread's own loop holds it.
-    pub deferred: bool,
     pub session: u32,
     pub sequence: u32,
     pub request_packets: u32,
@@ -75,7 +73,6 @@ impl Core {
                 slot: 0,
                 req_type: 0,
                 status: Status::Ok,
-                deferred: false,
                 session: NONE,
                 sequence: 0,
                 request_packets: 0,
@@ -174,7 +171,6 @@ impl Core {
         entry.sequence = sequence;
         entry.req_type = header.req_type();
         entry.status = Status::Ok;
-        entry.deferred = false;
         entry.deadline = header.deadline_us.map_or(super::call::NO_DEADLINE, |us| now + us as u64 * 1000);
         entry.received = 1;
         if let Some(multi) = header.multi {

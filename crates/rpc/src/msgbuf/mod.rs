@@ -10,6 +10,7 @@
 
 mod class;
 mod pool;
+mod system;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -1,19 +1,16 @@
 //! The per-thread caches that message buffers come from.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::class::{CLASSES, allocation};
-use super::{AllocError, HEADROOM_BYTES};
+use super::{AllocError, HEADROOM_BYTES, system};
 
 /// Bytes that one thread keeps cached of one class before it gives buffers back to the system.
 const CACHED_BYTES_PER_CLASS: usize = 32 << 20;
 /// Buffers that one thread keeps cached of one class.
 const CACHED_PER_CLASS: usize = 4096;
-/// From this size on buffers are aligned and advised for huge pages.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Limit of all buffers of a process until [`set_limit_bytes`] changes it.
 const LIMIT_BYTES_DEFAULT: u64 = 4 << 30;
 
@@ -95,32 +92,16 @@ pub(super) unsafe fn give_back(data: NonNull<u8>, class: usize) {
     }
 }
 
-fn layout(class: usize) -> Layout {
-    let bytes = allocation(class);
-    let align = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 64 };
-    Layout::from_size_align(bytes, align).expect("classes are small enough for a layout")
-}
-
 #[cold]
 fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
-    let layout = layout(class);
-    let bytes = layout.size() as u64;
+    let bytes = allocation(class) as u64;
     let limit = limit_bytes();
     let before = ALLOCATED.fetch_add(bytes, Relaxed);
-    if before + bytes > limit {
-        ALLOCATED.fetch_sub(bytes, Relaxed);
-        return Err(AllocError::LimitReached { allocated: before, limit });
-    }
-    // SAFETY: the layout has a size above zero.
-    let Some(base) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+    let base = if before + bytes <= limit { system::take(allocation(class)) } else { None };
+    let Some(base) = base else {
         ALLOCATED.fetch_sub(bytes, Relaxed);
         return Err(AllocError::LimitReached { allocated: before, limit });
     };
-    #[cfg(all(target_os = "linux", not(miri)))]
-    if layout.size() >= HUGE_PAGE_BYTES {
-        // SAFETY: the range is this fresh allocation; advice changes no contents, and its failure does not matter.
-        unsafe { libc::madvise(base.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
-    }
     // SAFETY: every allocation is larger than the headroom.
     Ok(unsafe { base.add(HEADROOM_BYTES) })
 }
@@ -130,8 +111,7 @@ fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
 /// # Safety
 /// As [`give_back`].
 unsafe fn release(data: NonNull<u8>, class: usize) {
-    let layout = layout(class);
-    // SAFETY: `allocate` made it with this layout and added the headroom.
-    unsafe { dealloc(data.as_ptr().sub(HEADROOM_BYTES), layout) };
-    ALLOCATED.fetch_sub(layout.size() as u64, Relaxed);
+    // SAFETY: `allocate` took so many bytes and added the headroom.
+    unsafe { system::give_back(data.sub(HEADROOM_BYTES), allocation(class)) };
+    ALLOCATED.fetch_sub(allocation(class) as u64, Relaxed);
 }
