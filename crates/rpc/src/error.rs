@@ -160,6 +160,13 @@ pub struct RegisterError {
     pub req_type: u8,
 }
 
+/// A request was not taken on; its caller got [`CallError::Busy`], and nothing ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "too many requests are held already, or there is no buffer for this one; its caller was told that the server is busy"
+)]
+pub struct PushedBack;
+
 /// Why a response could not be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

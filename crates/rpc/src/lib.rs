@@ -30,7 +30,7 @@ pub use endpoint::Endpoint;
 pub use endpoint::handler::{DeferredRequest, OwnedRequest, Request, RequestBurst};
 pub use endpoint::session::{Call, CallOptions, Closing, Completion, Connecting, ContinuationId, Reply, Session};
 pub use endpoint::worker::WorkerPool;
-pub use error::{CallError, CallFailure, ConnectError, EndpointError, RegisterError, RespondError};
+pub use error::{CallError, CallFailure, ConnectError, EndpointError, PushedBack, RegisterError, RespondError};
 pub use msgbuf::MsgBuf;
 pub use payload::{IntoResponse, Payload, RequestBuffer};
 pub use stats::{Counters, EndpointStats, SessionStats};

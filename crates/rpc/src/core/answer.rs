@@ -36,6 +36,13 @@ impl Core {
             self.counters.dropped_duplicate += 1;
             return;
         }
+        if call.received == 0 && !call.sent_again {
+            let sample = self.now.saturating_sub(call.started);
+            self.sessions[session as usize].sample_rtt(sample);
+            if self.counters.calls_completed.is_multiple_of(RTT_SAMPLING) {
+                self.rtt.record(sample);
+            }
+        }
         let returned = packet + 1 - call.received;
         call.received += returned;
         call.progress = self.now;
@@ -76,9 +83,9 @@ impl Core {
         }
         session.credits += call.in_flight() as u16;
         (call.sent, call.received) = (call.request_packets, call.request_packets);
-        // Which copy was answered is unknown after a retransmission (Karn). Of a one-packet request the time since the first copy is
-        // taken: if handlers became slower than the timeout, nothing else would ever tell.
-        if !call.sent_again || call.request_packets == 1 {
+        // Longer requests were sampled at their first credit return. Which copy was answered is unknown after a retransmission (Karn); then
+        // the time since the first copy is taken: if handlers became slower than the timeout, nothing else would ever tell.
+        if call.request_packets == 1 {
             let since = if call.sent_again { call.started } else { call.progress };
             let sample = self.now.saturating_sub(since);
             session.sample_rtt(sample);

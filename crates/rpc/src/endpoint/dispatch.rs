@@ -8,6 +8,7 @@ use dunlin_net::transport::RX_BURST;
 
 use super::Shared;
 use super::handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
+use super::taken::Taken;
 use super::worker::Job;
 use crate::core::serve::{Dispatch, ServeRef};
 use crate::msgbuf::MsgBuf;
@@ -25,15 +26,13 @@ pub(crate) fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T,
         let same = rest.iter().take_while(|(_, d)| d.req_type == req_type).count();
         let (group, after) = rest.split_at(same);
         rest = after;
-        let taken = shared.handlers.borrow_mut()[req_type as usize].take();
-        let Some(mut handler) = taken else {
+        let Some(mut handler) = Taken::from(&shared.handlers, req_type as usize) else {
             for (_, dispatch) in group {
                 shared.core.borrow_mut().respond_status(dispatch.serve, Status::NoHandler);
             }
             continue;
         };
         run_group(shared, transport, &mut handler, group);
-        shared.handlers.borrow_mut()[req_type as usize] = Some(handler);
     }
 }
 
@@ -127,7 +126,7 @@ fn is_over(shared: &Rc<Shared>, serve: ServeRef) -> bool {
 }
 
 /// Copies a request for a handler that outlives the burst, unless there are too many of those.
-fn admit(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf> {
+pub(crate) fn admit(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf> {
     let full = {
         let core = shared.core.borrow();
         core.deferred + shared.at_workers.get() >= core.config.deferred_requests_max

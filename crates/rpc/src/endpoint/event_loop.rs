@@ -17,6 +17,7 @@ use dunlin_net::{PollPolicy, Transport};
 use super::control::control;
 use super::dispatch::{Dispatches, push_back, run_handlers};
 use super::session::{Completion, Session};
+use super::taken::Taken;
 use super::{Endpoint, Shared};
 use crate::core::receive::Received;
 use crate::wire::Status;
@@ -110,6 +111,7 @@ impl<T: Transport> Endpoint<T> {
         if drained && core.now >= core.timers_at {
             core.timers_at = core.now + TIMER_PAUSE_NANOS;
             core.busy_iterations = 0;
+            self.shared.transport_counters.set(transport.counters());
             if core.run_timers(transport) > 0 {
                 // Whoever waits for what they did looks before the loop sleeps.
                 self.unclocked.set(1);
@@ -288,15 +290,13 @@ fn run_continuations(shared: &Rc<Shared>) {
     loop {
         let Some(finished) = shared.core.borrow_mut().finished.pop_front() else { return };
         let index = finished.continuation as usize;
-        let taken = shared.continuations.borrow_mut().get_mut(index).and_then(Option::take);
-        if let Some(mut continuation) = taken {
+        if let Some(mut continuation) = Taken::from(&shared.continuations, index) {
             continuation(Completion {
                 session: Session::new(shared, finished.session),
                 tag: finished.tag,
                 result: finished.result,
                 request: finished.request,
             });
-            shared.continuations.borrow_mut()[index] = Some(continuation);
         }
     }
 }

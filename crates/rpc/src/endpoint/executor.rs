@@ -103,7 +103,7 @@ pub(crate) struct Executor {
     queue: Arc<ReadyQueue>,
     root: Arc<TaskWaker>,
     root_waker: Waker,
-    /// Memory of the ready queue while its tasks run.
+    /// Tasks taken from the ready queue and not run yet: more than none between iterations only if one of them panicked.
     batch: RefCell<VecDeque<u32>>,
     live: Cell<usize>,
 }
@@ -152,7 +152,7 @@ impl Executor {
     /// Whether a task may be ready.
     #[inline]
     pub fn has_ready(&self) -> bool {
-        self.queue.any.load(Acquire)
+        self.queue.any.load(Acquire) || !self.batch.borrow().is_empty()
     }
 
     /// Polls every task that is ready now, once. Gives how many there were.
@@ -161,13 +161,14 @@ impl Executor {
             return 0;
         }
         self.queue.any.store(false, SeqCst);
-        let mut batch = self.batch.take();
-        std::mem::swap(&mut *self.queue.lock(), &mut batch);
-        let ready = batch.len();
-        for index in batch.drain(..) {
-            self.run(index);
+        self.batch.borrow_mut().append(&mut self.queue.lock());
+        let ready = self.batch.borrow().len();
+        for _ in 0..ready {
+            let next = self.batch.borrow_mut().pop_front();
+            if let Some(index) = next {
+                self.run(index);
+            }
         }
-        self.batch.replace(batch);
         ready
     }
 

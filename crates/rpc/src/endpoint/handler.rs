@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
+use super::dispatch::admit;
 use super::executor::Task;
 use super::session::Session;
 use super::worker::WorkerQueue;
 use crate::core::call::NO_DEADLINE;
 use crate::core::serve::ServeRef;
-use crate::error::RespondError;
+use crate::error::{PushedBack, RespondError};
 use crate::msgbuf::MsgBuf;
 use crate::payload::Payload;
 use crate::wire::Status;
@@ -93,9 +94,10 @@ impl<'a> Request<'a> {
     /// Takes the request away, to be answered later: the paper's nested RPCs. Its bytes are copied.
     ///
     /// # Errors
-    /// [`crate::msgbuf::AllocError`] if no buffer can be had; the caller then gets an error.
-    pub fn defer(self) -> Result<DeferredRequest, crate::msgbuf::AllocError> {
-        let payload = MsgBuf::copy_from(self.payload)?;
+    /// [`PushedBack`] if the handlers hold too many requests already ([`crate::EndpointConfig::deferred_requests_max`]), or no buffer can
+    /// be had; the caller then gets [`crate::CallError::Busy`].
+    pub fn defer(self) -> Result<DeferredRequest, PushedBack> {
+        let payload = admit(self.shared, self.serve, self.payload).ok_or(PushedBack)?;
         let deferred = DeferredRequest::new(self.shared, self.serve, payload, self.req_type);
         std::mem::forget(self);
         Ok(deferred)
@@ -201,10 +203,10 @@ impl<'a> RequestBurst<'a> {
     ///
     /// # Panics
     /// As [`RequestBurst::payload`].
-    pub fn defer(&mut self, i: usize) -> Result<DeferredRequest, crate::msgbuf::AllocError> {
+    pub fn defer(&mut self, i: usize) -> Result<DeferredRequest, PushedBack> {
         let (serve, payload) = self.requests[i];
-        let payload = MsgBuf::copy_from(payload)?;
         self.answered |= 1 << i;
+        let payload = admit(self.shared, serve, payload).ok_or(PushedBack)?;
         Ok(DeferredRequest::new(self.shared, serve, payload, self.req_type))
     }
 }

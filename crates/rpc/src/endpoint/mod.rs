@@ -17,6 +17,7 @@ pub(crate) mod event_loop;
 pub(crate) mod executor;
 pub(crate) mod handler;
 pub(crate) mod session;
+pub(crate) mod taken;
 pub(crate) mod worker;
 
 use std::cell::{Cell, RefCell};
@@ -26,7 +27,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 use dunlin_net::poll::Idle;
-use dunlin_net::{Addr, Transport};
+use dunlin_net::{Addr, Transport, TransportCounters};
 
 use crate::config::EndpointConfig;
 use crate::core::Core;
@@ -38,6 +39,7 @@ use crate::wire::Status;
 use executor::Executor;
 use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
 use session::{Completion, Connecting, ContinuationId};
+use taken::{Place, Table};
 use worker::{WorkerPool, WorkerReply};
 
 /// A registered continuation.
@@ -47,10 +49,11 @@ pub(crate) type Continuation = Box<dyn FnMut(Completion)>;
 pub(crate) struct Shared {
     pub core: RefCell<Core>,
     pub executor: Executor,
-    /// A handler is taken out while it runs.
-    pub handlers: RefCell<Vec<Option<Handler>>>,
-    /// A continuation is taken out while it runs.
-    pub continuations: RefCell<Vec<Option<Continuation>>>,
+    pub handlers: Table<Handler>,
+    pub continuations: Table<Continuation>,
+    pub local_addr: Addr,
+    /// As of the last look at timers, for whoever asks while the event loop has the transport.
+    pub transport_counters: Cell<TransportCounters>,
     pub worker_replies: (Sender<WorkerReply>, Receiver<WorkerReply>),
     /// Requests that workers have.
     pub at_workers: Cell<u32>,
@@ -123,8 +126,10 @@ impl<T: Transport> Endpoint<T> {
         let shared = Shared {
             core: RefCell::new(core),
             executor: Executor::new(waker),
-            handlers: RefCell::new((0..=u8::MAX).map(|_| None).collect()),
+            handlers: RefCell::new((0..=u8::MAX).map(|_| Place::Empty).collect()),
             continuations: RefCell::new(Vec::new()),
+            local_addr: transport.local_addr(),
+            transport_counters: Cell::default(),
             worker_replies: crossbeam_channel::unbounded(),
             at_workers: Cell::new(0),
         };
@@ -138,16 +143,16 @@ impl<T: Transport> Endpoint<T> {
 
     /// The address at which others reach this endpoint.
     pub fn local_addr(&self) -> Addr {
-        self.transport.borrow().local_addr()
+        self.shared.local_addr.clone()
     }
 
     fn register_handler(&self, req_type: u8, handler: Handler) -> Result<(), RegisterError> {
         let mut handlers = self.shared.handlers.borrow_mut();
         let place = &mut handlers[req_type as usize];
-        if place.is_some() {
+        if !matches!(place, Place::Empty) {
             return Err(RegisterError { req_type });
         }
-        *place = Some(handler);
+        *place = Place::Here(handler);
         Ok(())
     }
 
@@ -318,7 +323,7 @@ impl<T: Transport> Endpoint<T> {
     /// any number of calls, told apart by their tag; so a call allocates nothing.
     pub fn register_continuation(&self, continuation: impl FnMut(Completion) + 'static) -> ContinuationId {
         let mut continuations = self.shared.continuations.borrow_mut();
-        continuations.push(Some(Box::new(continuation)));
+        continuations.push(Place::Here(Box::new(continuation)));
         ContinuationId(continuations.len() as u32 - 1)
     }
 
@@ -332,9 +337,12 @@ impl<T: Transport> Endpoint<T> {
         self.shared.executor.spawn(Box::pin(task));
     }
 
-    /// Nanoseconds on the transport's clock.
+    /// Nanoseconds on the transport's clock; in handlers, tasks and continuations, as the event loop last read it.
     pub fn now(&self) -> u64 {
-        self.transport.borrow().now()
+        match self.transport.try_borrow() {
+            Ok(transport) => transport.now(),
+            Err(_) => self.shared.core.borrow().now,
+        }
     }
 
     /// A buffer for a message: [`MsgBuf::with_len`].
@@ -345,12 +353,15 @@ impl<T: Transport> Endpoint<T> {
         MsgBuf::with_len(len)
     }
 
-    /// Everything counted so far.
+    /// Everything counted so far. In handlers, tasks and continuations, the transport's counts are some microseconds old.
     pub fn stats(&self) -> EndpointStats {
         let core = self.shared.core.borrow();
         EndpointStats {
             counters: core.counters,
-            transport: self.transport.borrow().counters(),
+            transport: match self.transport.try_borrow() {
+                Ok(transport) => transport.counters(),
+                Err(_) => self.shared.transport_counters.get(),
+            },
             rtt: core.rtt.clone(),
             sessions: core.session_count,
             calls_pending: core.calls_pending(),
