@@ -39,6 +39,8 @@ counters! {
         requests_handled,
         /// Responses that nobody waited for any more.
         responses_orphaned,
+        /// Requests of several packets that began to arrive and stopped.
+        requests_abandoned,
         /// Requests pushed back because workers were busy.
         requests_pushed_back,
         /// Packets sent, control packets included.

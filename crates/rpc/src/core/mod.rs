@@ -108,6 +108,8 @@ pub(crate) struct Core {
     pub fresh_deadlines: Vec<CallRef>,
     pub serves: Vec<Serve>,
     pub free_serves: Vec<u32>,
+    /// Where [`Core::serves`] is looked at next for requests that stopped arriving.
+    pub next_receiving: u32,
     /// Requests in the hands of asynchronous and worker handlers.
     pub deferred: u32,
 
@@ -169,6 +171,7 @@ impl Core {
             fresh_deadlines: Vec::new(),
             serves: Vec::new(),
             free_serves: Vec::new(),
+            next_receiving: 0,
             deferred: 0,
             wheel,
             fired: Vec::with_capacity(TIMERS_FIRED),

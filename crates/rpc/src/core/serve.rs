@@ -48,6 +48,8 @@ pub(crate) struct Serve {
     pub received: u32,
     /// Transmit batch in which a packet of the response was queued last.
     pub tx_batch: u32,
+    /// When a packet of the request came last.
+    pub heard: u64,
     /// Nanoseconds; [`super::call::NO_DEADLINE`] for none.
     pub deadline: u64,
     pub request: Option<MsgBuf>,
@@ -78,6 +80,7 @@ impl Core {
                 request_packets: 0,
                 received: 0,
                 tx_batch: 0,
+                heard: 0,
                 deadline: super::call::NO_DEADLINE,
                 request: None,
                 response: None,
@@ -173,6 +176,7 @@ impl Core {
         entry.status = Status::Ok;
         entry.deadline = header.deadline_us.map_or(super::call::NO_DEADLINE, |us| now + us as u64 * 1000);
         entry.received = 1;
+        entry.heard = now;
         if let Some(multi) = header.multi {
             return self.on_first_of_many(si, slot, index, header, packet, multi);
         }
@@ -251,6 +255,7 @@ impl Core {
         }
         let packet_data = self.sessions[si as usize].packet_data as usize;
         let serve = &mut self.serves[index as usize];
+        serve.heard = self.now;
         let number = header.multi.map_or(0, |multi| multi.packet);
         if number > serve.received
             || number >= serve.request_packets

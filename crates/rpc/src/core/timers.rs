@@ -1,6 +1,7 @@
 //! What happens when a timer fires: timeouts of calls, handshakes, and the tick that looks after peers.
 
 use super::call::CallState;
+use super::serve::ServeState;
 use super::session::State;
 use super::{Core, Routes};
 
@@ -15,6 +16,10 @@ const TICK_BUSY_NANOS: u64 = 5_000_000;
 const TICK_IDLE_NANOS: u64 = 50_000_000;
 /// A tick looks at so many sessions that may have something to release.
 const RELEASES_PER_TICK: usize = 512;
+/// A tick looks at so many requests that may have stopped arriving.
+const RECEIVING_PER_TICK: usize = 512;
+/// They may stop for so many times the longer of peer timeout and greatest retransmission timeout.
+const RECEIVING_PATIENCE: u64 = 4;
 /// Unknown sessions are answered so often between two ticks.
 pub(crate) const RESETS_PER_TICK: u32 = 64;
 
@@ -87,8 +92,24 @@ impl Core {
         }
         self.tick_releases();
         self.tick_audit();
+        self.tick_receiving();
         if self.session_count > 0 {
             self.arm_tick();
+        }
+    }
+
+    /// Frees requests that began to arrive and stopped: their memory is not the client's to keep. A client that still wants to send one
+    /// repeats its packets far more often than this.
+    fn tick_receiving(&mut self) {
+        let patience = RECEIVING_PATIENCE * self.config.peer_timeout.max(self.config.rto_max).as_nanos() as u64;
+        for _ in 0..self.serves.len().min(RECEIVING_PER_TICK) {
+            self.next_receiving =
+                if self.next_receiving as usize + 1 < self.serves.len() { self.next_receiving + 1 } else { 0 };
+            let serve = &self.serves[self.next_receiving as usize];
+            if serve.state == ServeState::Receiving && self.now.saturating_sub(serve.heard) > patience {
+                self.counters.requests_abandoned += 1;
+                self.drop_serve_of(serve.session, serve.slot as usize);
+            }
         }
     }
 

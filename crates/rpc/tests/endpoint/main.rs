@@ -3,6 +3,7 @@
 //! | File | What it is about |
 //! |---|---|
 //! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
+//! | [`guards`] | panics, hoarding, and asking the endpoint from inside its loop |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
 //! | [`messages`] | messages up to many megabytes, over every transport |
 //! | [`workers`] | handlers on worker threads |
@@ -12,6 +13,7 @@
 mod pair;
 
 mod calls;
+mod guards;
 mod messages;
 mod sessions;
 mod waiting;

@@ -1,5 +1,7 @@
 //! Packets of peers that have a session, and lie: their own session may suffer, nothing else.
 
+use std::time::Duration;
+
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Presence, Release};
 use dunlin_rpc::wire::{Header, Kind, MASK_24, Multi};
 use dunlin_rpc::{CallError, MsgBuf};
@@ -213,4 +215,25 @@ fn a_peer_cannot_speak_for_another() {
     assert!(session.is_open());
     let reply = lab.drive(1, session.call(ECHO, MsgBuf::copy_from(b"still here").unwrap())).unwrap();
     assert_eq!(&reply.response[..], b"still here");
+}
+
+#[test]
+fn a_request_that_stops_arriving_gives_its_memory_back() {
+    let lab = Lab::new(&[config()]);
+    let mut raw = Raw::new(&lab, 9);
+    let open = raw.open(&lab, connect());
+    let data = vec![0; (open.accept.mtu as usize - 32) & !15];
+    let mut header = open.header(Kind::Request, Header::data_aux(1, data.len()), 8);
+    header.multi = Some(Multi { message_bytes: 1 << 20, packet: 0 });
+    raw.send(&packet(&header, &data));
+    raw.answers(&lab);
+    assert_eq!(lab.endpoints[0].stats().requests_held, 1);
+    // It stays, and says so, and sends no more of the request.
+    for token in 0..40 {
+        let ping = open.header(Kind::Ping, 0, 0);
+        raw.send(&control(&ping, &Presence { incarnation: connect().incarnation, token }));
+        lab.run_for(Duration::from_millis(200));
+    }
+    let stats = lab.endpoints[0].stats();
+    assert_eq!((stats.sessions, stats.requests_held, stats.counters.requests_abandoned), (1, 0, 1));
 }

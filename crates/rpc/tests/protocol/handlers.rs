@@ -149,8 +149,11 @@ pub fn register(endpoint: &Ep, local: &Rc<Local>) {
 
     let at = local.clone();
     let deferred = move |request: dunlin_rpc::Request<'_>| {
-        let named = at.ran(request.payload());
-        at.deferred.borrow_mut().push((request.defer().unwrap(), named));
+        // With too many held already it is pushed back, and nothing ran.
+        if let Ok(deferred) = request.defer() {
+            let named = at.ran(deferred.request().payload());
+            at.deferred.borrow_mut().push((deferred, named));
+        }
     };
     endpoint.register(DEFERRED, deferred).unwrap();
 
@@ -158,12 +161,19 @@ pub fn register(endpoint: &Ep, local: &Rc<Local>) {
     let mixed = move |burst: &mut dunlin_rpc::RequestBurst<'_>| {
         // From the end, and not all: the order of answers is the handler's choice.
         for i in (0..burst.len()).rev() {
-            let named = at.ran(burst.payload(i));
             let choice = at.random.borrow_mut().between(0, 2);
             match choice {
-                0 => at.deferred.borrow_mut().push((burst.defer(i).unwrap(), named)),
-                1 => burst.respond_with(i, named.response_len, |out| messages::fill_response(named.number, out)),
-                _ => {}
+                0 => {
+                    if let Ok(deferred) = burst.defer(i) {
+                        let named = at.ran(deferred.request().payload());
+                        at.deferred.borrow_mut().push((deferred, named));
+                    }
+                }
+                1 => {
+                    let named = at.ran(burst.payload(i));
+                    burst.respond_with(i, named.response_len, |out| messages::fill_response(named.number, out));
+                }
+                _ => drop(at.ran(burst.payload(i))),
             }
         }
     };

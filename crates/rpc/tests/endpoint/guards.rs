@@ -1,0 +1,81 @@
+//! What the application does to itself: panics, hoards requests, and asks the endpoint from inside its own loop.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use dunlin_rpc::{CallError, EndpointConfig};
+
+use crate::pair::{Lab, config};
+
+const TYPE: u8 = 1;
+
+#[test]
+fn a_handler_that_panicked_serves_the_next_request() {
+    let lab = Lab::pair();
+    let calls = Rc::new(Cell::new(0));
+    let seen = calls.clone();
+    let handler = move |request: dunlin_rpc::Request<'_>| {
+        seen.set(seen.get() + 1);
+        assert!(seen.get() > 1, "the first request is too much for it");
+        request.respond(b"ok");
+    };
+    lab.server().register(TYPE, handler).unwrap();
+    let session = lab.connect();
+    let first = session.call(TYPE, vec![1]);
+    while calls.get() == 0 {
+        let _ = catch_unwind(AssertUnwindSafe(|| lab.turn()));
+    }
+    assert_eq!(lab.drive(1, first).unwrap_err().error, CallError::HandlerFailed);
+    assert_eq!(&lab.drive(1, session.call(TYPE, vec![1])).unwrap().response[..], b"ok");
+}
+
+#[test]
+fn a_handler_cannot_replace_itself_while_it_runs() {
+    let lab = Lab::pair();
+    let [server, _client] = <[_; 2]>::try_from(lab.endpoints).map_err(drop).unwrap();
+    let server = Rc::new(server);
+    let again = Rc::downgrade(&server);
+    server
+        .register(TYPE, move |request| {
+            assert!(again.upgrade().unwrap().register(TYPE, |_| {}).is_err());
+            request.respond(b"");
+        })
+        .unwrap();
+    assert!(server.register(TYPE, |_| {}).is_err());
+}
+
+#[test]
+fn tasks_may_ask_the_endpoint() {
+    let lab = Lab::pair();
+    let endpoint = Rc::new(lab.endpoints.into_iter().next().unwrap());
+    let (at, asked) = (endpoint.clone(), Rc::new(Cell::new(false)));
+    let done = asked.clone();
+    endpoint.spawn(async move {
+        assert!(at.now() > 0);
+        assert_eq!(at.stats().sessions, 0);
+        assert_eq!(at.local_addr(), dunlin_net::Addr::Node(1));
+        done.set(true);
+    });
+    endpoint.run_once();
+    assert!(asked.get());
+}
+
+#[test]
+fn deferred_requests_have_a_limit() {
+    let lab =
+        Lab::new(&[EndpointConfig { deferred_requests_max: 4, ..config() }, EndpointConfig { seed: Some(8), ..config() }]);
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let at = kept.clone();
+    lab.server().register(TYPE, move |request| at.borrow_mut().extend(request.defer())).unwrap();
+    let session = lab.connect();
+    // Callers that leave do not make room: the server still holds what they asked.
+    for _ in 0..20 {
+        let call = session.call(TYPE, vec![1]);
+        (0..20).for_each(|_| lab.turn());
+        drop(call);
+    }
+    assert_eq!(kept.borrow().len(), 4);
+    assert_eq!(lab.drive(1, session.call(TYPE, vec![1])).unwrap_err().error, CallError::Busy);
+    kept.borrow_mut().clear();
+}
