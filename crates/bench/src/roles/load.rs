@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::{ECHO, WARM_UP_SHARE};
 use crate::BenchError;
 
+/// With more sessions than this they are prefetched, since caches near the core do not hold them.
+const SESSIONS_IN_CACHE: usize = 256;
 /// Event-loop iterations between two looks at the clock.
 const ITERATIONS_PER_LOOK: u32 = 64;
 /// Time between two figures for the progress bar.
@@ -137,6 +139,9 @@ impl State {
                 Ok(()) => self.batches[index].missing += 1,
                 Err(failure) => return self.error = Some(failure.error),
             }
+        }
+        if self.sessions.len() <= SESSIONS_IN_CACHE {
+            return;
         }
         for _ in 0..self.batches[index].missing {
             let session = self.random_below(self.sessions.len());

@@ -18,7 +18,7 @@ use super::control::control;
 use super::dispatch::{Dispatches, push_back, run_handlers};
 use super::session::{Completion, Session};
 use super::taken::Taken;
-use super::{Endpoint, Shared};
+use super::{Continuation, Endpoint, Shared};
 use crate::core::receive::Received;
 use crate::wire::Status;
 use crate::wire::header::FLAG_DEADLINE;
@@ -287,10 +287,15 @@ pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
 
 /// Runs the continuations of calls that ended.
 fn run_continuations(shared: &Rc<Shared>) {
+    // Taken once for all calls in a row that it is for.
+    let mut taken: Option<Taken<'_, Continuation>> = None;
     loop {
         let Some(finished) = shared.core.borrow_mut().finished.pop_front() else { return };
         let index = finished.continuation as usize;
-        if let Some(mut continuation) = Taken::from(&shared.continuations, index) {
+        if taken.as_ref().is_none_or(|taken| taken.index() != index) {
+            taken = Taken::from(&shared.continuations, index);
+        }
+        if let Some(continuation) = &mut taken {
             continuation(Completion {
                 session: Session::new(shared, finished.session),
                 tag: finished.tag,

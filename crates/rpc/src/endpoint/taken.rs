@@ -40,21 +40,32 @@ impl<'a, T> Taken<'a, T> {
     }
 }
 
+impl<T> Taken<'_, T> {
+    /// Its place.
+    #[inline]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+}
+
 impl<T> Deref for Taken<'_, T> {
     type Target = T;
 
+    #[inline]
     fn deref(&self) -> &T {
         self.value.as_ref().expect("the value is there until the drop")
     }
 }
 
 impl<T> DerefMut for Taken<'_, T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         self.value.as_mut().expect("the value is there until the drop")
     }
 }
 
 impl<T> Drop for Taken<'_, T> {
+    #[inline]
     fn drop(&mut self) {
         if let (Some(value), Some(place)) = (self.value.take(), self.table.borrow_mut().get_mut(self.index)) {
             *place = Place::Here(value);
