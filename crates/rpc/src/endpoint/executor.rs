@@ -96,6 +96,17 @@ struct Slot {
     waker: Arc<TaskWaker>,
 }
 
+/// Has tasks that were not run, because one before them panicked, run in the next iteration.
+struct Rest<'a>(&'a Executor);
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        if !self.0.batch.borrow().is_empty() {
+            self.0.queue.any.store(true, Release);
+        }
+    }
+}
+
 /// The tasks of an endpoint.
 pub(crate) struct Executor {
     slots: RefCell<Vec<Option<Slot>>>,
@@ -152,7 +163,7 @@ impl Executor {
     /// Whether a task may be ready.
     #[inline]
     pub fn has_ready(&self) -> bool {
-        self.queue.any.load(Acquire) || !self.batch.borrow().is_empty()
+        self.queue.any.load(Acquire)
     }
 
     /// Polls every task that is ready now, once. Gives how many there were.
@@ -161,6 +172,7 @@ impl Executor {
             return 0;
         }
         self.queue.any.store(false, SeqCst);
+        let _rest = Rest(self);
         self.batch.borrow_mut().append(&mut self.queue.lock());
         let ready = self.batch.borrow().len();
         for _ in 0..ready {

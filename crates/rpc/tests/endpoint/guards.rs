@@ -79,3 +79,19 @@ fn deferred_requests_have_a_limit() {
     assert_eq!(lab.drive(1, session.call(TYPE, vec![1])).unwrap_err().error, CallError::Busy);
     kept.borrow_mut().clear();
 }
+
+#[test]
+fn a_task_that_panics_does_not_take_others_with_it() {
+    let lab = Lab::pair();
+    let ran = Rc::new(Cell::new(0));
+    for i in 0..3 {
+        let ran = ran.clone();
+        lab.server().spawn(async move {
+            assert!(i != 0, "the first task is broken");
+            ran.set(ran.get() + 1);
+        });
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| lab.server().run_once())).is_err());
+    lab.server().run_once();
+    assert_eq!(ran.get(), 2);
+}
