@@ -38,7 +38,7 @@ fn measure(
 ) -> Result<(), BenchError> {
     let setup = Setup::new(carrier);
     let measured = lab.case(case, |lab| {
-        let server = SlowServer { setup: setup.clone(), mode, core: lab.cores().server };
+        let server = SlowServer { setup: setup.clone(), mode, core: lab.cores()?.server };
         let mut server = lab.anywhere(server, lab.run_length() + CLIENT_SLACK)?;
         let client = WorkersClient { setup: setup.clone(), server: server.ready()?, slow, run: lab.run_length() };
         let percentiles: Percentiles = lab.client(client, lab.run_length())?.result()?;
