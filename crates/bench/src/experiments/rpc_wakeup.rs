@@ -19,6 +19,9 @@ const IDLE_MIN: Duration = Duration::from_secs(1);
 const IDLE_PERCENT_MAX: f64 = 1.0;
 /// Median time in which a sleeping endpoint must wake, in nanoseconds.
 const WAKE_NANOS_MAX: f64 = 30_000.0;
+/// What it may take more than a bare wake-up, in nanoseconds, where that alone takes longer: a core that was halted has first to be given
+/// back by the host of a virtual machine, or to leave a deep sleep.
+const WAKE_NANOS_MORE: f64 = 5_000.0;
 /// Time a server waits for its client to come and go.
 const CLIENT_SLACK: Duration = Duration::from_secs(20);
 
@@ -33,7 +36,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         let case = format!("{} from call to handler of a sleeping endpoint", carrier.name());
         let measured = lab.case_beside_floor(&case, |floor: &Percentiles| floor.p50, |lab| wake_up(lab, carrier))?;
         let p50 = runs::row(&case, Metric::LatencyP50, &measured, |p| p.p50)?;
-        lab.push(p50.target(Target::Absolute(WAKE_NANOS_MAX)));
+        lab.push(p50.target(Target::Any(vec![Target::Absolute(WAKE_NANOS_MAX), Target::FloorPlus(WAKE_NANOS_MORE)])));
         lab.push(runs::row(&case, Metric::LatencyP99, &measured, |p| p.p99)?);
     }
     Ok(())

@@ -99,6 +99,14 @@ impl Better {
         }
     }
 
+    /// The bar that is easier to reach.
+    pub fn easier(self, a: f64, b: f64) -> f64 {
+        match self {
+            Better::Higher => a.min(b),
+            Better::Lower => a.max(b),
+        }
+    }
+
     /// The sign between a value and a bar it has to reach.
     pub fn sign(self) -> &'static str {
         match self {
@@ -135,5 +143,6 @@ mod tests {
         assert!(Better::Lower.reaches(2.0, 2.0) && !Better::Lower.reaches(2.1, 2.0));
         assert_eq!(Better::Higher.stricter(1.0, 2.0), 2.0);
         assert_eq!(Better::Lower.stricter(1.0, 2.0), 1.0);
+        assert_eq!((Better::Higher.easier(1.0, 2.0), Better::Lower.easier(1.0, 2.0)), (1.0, 2.0));
     }
 }

@@ -14,14 +14,14 @@ mod workers;
 pub use bandwidth::BandwidthClient;
 pub use floor::{BandwidthFloor, LatencyFloor, RateFloor, WakeFloor};
 pub use latency::LatencyClient;
-pub use load::Load;
+pub use load::{Hints, Load};
 pub use rate::RateClient;
 pub(crate) use rate::open_sessions;
 pub use server::EchoServer;
 pub use sessions::{SessionFigures, SessionsClient};
 pub use setup::{Carrier, Factor, Setup};
 pub use wakeup::{Alarm, IdleWatcher, Sleeper};
-pub use workers::{Mode, SlowServer, WorkersClient};
+pub use workers::{FULL_POOL, Mode, SlowServer, Work, WorkersClient, WorkersFigures};
 
 /// Answers with the bytes of the request.
 pub const ECHO: u8 = 1;
