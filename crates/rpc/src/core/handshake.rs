@@ -319,10 +319,9 @@ impl Core {
         session.state = State::Connected;
     }
 
-    /// Whether a packet is for a session that is being opened here: it has overtaken the ACCEPT.
-    pub fn is_opening(&self, header: &Header) -> bool {
-        let session = self.sessions.get(header.session as usize);
-        session.is_some_and(|session| session.state == State::Connecting && session.local_tag == header.tag)
+    /// Whether a packet that was not taken is for a session all the same: it has overtaken the ACCEPT, or came in one burst with it.
+    pub fn knows_tag(&self, header: &Header) -> bool {
+        self.sessions.get(header.session as usize).is_some_and(|s| s.state != State::Free && s.local_tag == header.tag)
     }
 
     /// The session that an answer to a CONNECT is for.

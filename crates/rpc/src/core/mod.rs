@@ -42,7 +42,7 @@ use crate::timer::{TimerId, Wheel};
 use crate::wire::HEADER_BYTES_MAX;
 use call::{Call, CallRef, Finished};
 use handshake::{CookieKey, Opening};
-use peer::Peer;
+use peer::Peers;
 use random::SecretRandom;
 use serve::Serve;
 use session::{Session, SessionCold};
@@ -101,7 +101,7 @@ pub(crate) struct Core {
     pub accepted: HashMap<(u64, u64), u32>,
     /// Sessions with something to release at their server.
     pub unreleased: VecDeque<u32>,
-    pub peers: Vec<Option<Peer>>,
+    pub peers: Peers,
     /// Session that was asked about last, and when.
     pub audit_next: u32,
     pub audited_at: u64,
@@ -170,7 +170,7 @@ impl Core {
             openings_waiting: VecDeque::new(),
             accepted: HashMap::new(),
             unreleased: VecDeque::new(),
-            peers: Vec::new(),
+            peers: Peers::default(),
             audit_next: 0,
             audited_at: now,
             idle_routes: Vec::new(),

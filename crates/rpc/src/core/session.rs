@@ -124,6 +124,9 @@ pub(crate) struct Traffic {
 /// The rest of a session.
 #[derive(Debug)]
 pub(crate) struct SessionCold {
+    /// Neighbours among the sessions with the same peer.
+    pub peer_before: u32,
+    pub peer_next: u32,
     /// What it holds of the receive queue, and its loans of credits.
     pub places: Places,
     pub loan: Loan,
@@ -192,6 +195,8 @@ impl Session {
 impl SessionCold {
     fn new() -> SessionCold {
         SessionCold {
+            peer_before: NONE,
+            peer_next: NONE,
             places: Places::default(),
             loan: Loan::default(),
             retransmissions: 0,
@@ -232,7 +237,7 @@ impl Core {
         debug_assert!(session.server.iter().all(|slot| slot.serve == NONE));
         session.state = State::Free;
         session.local_tag = 0;
-        let (route, peer) = (session.route, session.peer);
+        let route = session.route;
         self.give_up_places(index);
         let cold = &mut self.cold[index as usize];
         if let Some(timer) = cold.timer.take() {
@@ -244,9 +249,7 @@ impl Core {
         if route.0 != NONE {
             self.idle_routes.push(route);
         }
-        if peer != NONE {
-            self.leave_peer(peer);
-        }
+        self.leave_peer(index);
         self.session_count -= 1;
         self.free_sessions.push(index);
     }

@@ -27,7 +27,7 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
             use Kind::{Close, Credits, Ping, Request, RequestForResponse};
             let answered = matches!(header.kind, Request | RequestForResponse | Ping | Close | Credits);
             // The address may be forged: nothing longer goes there than came from it. A peer whose packets are short asks by PING.
-            let answered = answered && packet.len() >= RESET_BYTES && !core.is_opening(header);
+            let answered = answered && packet.len() >= RESET_BYTES && !core.knows_tag(header);
             if let (true, Some(source)) = (answered, transport.rx_source(i)) {
                 core.send_reset(source, header);
             }
