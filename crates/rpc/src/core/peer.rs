@@ -15,7 +15,7 @@ use super::session::{Session, State};
 use super::{Core, NONE, Routes};
 use crate::error::CallError;
 use crate::wire::control::Presence;
-use crate::wire::{Header, Kind, MASK_24};
+use crate::wire::{Header, Kind};
 
 /// A peer is asked this many times at least before its silence counts.
 const PINGS_BEFORE_FAILURE: u32 = 3;
@@ -49,8 +49,8 @@ pub(crate) struct Peers {
     entries: Vec<Option<Peer>>,
     free: Vec<u32>,
     by_route: HashMap<Route, u32>,
-    /// Sessions by where their other end is and how it calls them.
-    by_remote: HashMap<(Route, u32), u32>,
+    /// Sessions by where their other end is and their number and tag there. Numbers alone are used again.
+    by_remote: HashMap<(Route, u64), u32>,
 }
 
 impl Peers {
@@ -117,7 +117,7 @@ impl Core {
         let cold = &mut self.cold[session as usize];
         (cold.peer_before, cold.peer_next) = (NONE, next);
         self.sessions[session as usize].peer = index;
-        self.peers.by_remote.insert((route, self.sessions[session as usize].remote_session), session);
+        self.peers.by_remote.insert((route, self.sessions[session as usize].remote_name()), session);
         self.arm_tick();
     }
 
@@ -136,7 +136,7 @@ impl Core {
         }
         peer.sessions -= 1;
         let is_last = peer.sessions == 0;
-        let name = (peer.route, entry.remote_session);
+        let name = (peer.route, entry.remote_name());
         if self.peers.by_remote.get(&name) == Some(&session) {
             self.peers.by_remote.remove(&name);
         }
@@ -264,12 +264,9 @@ impl Core {
 
     /// A peer says that it does not know a session of ours. It must name the session as only the two of us can.
     pub fn on_reset(&mut self, from: Option<Route>, reset: &Presence) {
-        let (number, tag) = (reset.token as u32 & MASK_24, (reset.token >> 24) as u32);
-        let named = from.and_then(|from| self.peers.by_remote.get(&(from, number)).copied()).filter(|index| {
-            let session = &self.sessions[*index as usize];
-            session.remote_tag == tag && matches!(session.state, State::Connected | State::Closing)
-        });
-        let Some(index) = named.filter(|_| reset.token >> 48 == 0) else {
+        let named = from.and_then(|from| self.peers.by_remote.get(&(from, reset.token)).copied());
+        let is_open = |index: &u32| matches!(self.sessions[*index as usize].state, State::Connected | State::Closing);
+        let Some(index) = named.filter(is_open) else {
             self.counters.dropped_control += 1;
             return;
         };

@@ -171,6 +171,11 @@ impl Session {
         }
     }
 
+    /// What only the two ends know of it, as the other end calls it: the token of a RESET.
+    pub fn remote_name(&self) -> u64 {
+        self.remote_session as u64 | (self.remote_tag as u64) << 24
+    }
+
     /// Counts a packet that is queued for sending.
     #[inline]
     pub fn count_tx(&mut self, bytes: usize) {
