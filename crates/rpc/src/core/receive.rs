@@ -47,7 +47,8 @@ impl Core {
     /// Prefetches the buffers that the slot keeps for its response; the slot was prefetched before.
     #[inline]
     pub fn prefetch_response(&self, head: &[u8]) {
-        if let Some(Payload::MsgBuf(buf)) = self.serve_of(head).and_then(|serve| serve.response.as_ref()) {
+        let response = self.serve_of(head).and_then(|serve| serve.response.as_ref());
+        if let Some(buf) = response.and_then(Payload::as_msgbuf) {
             crate::prefetch::read(buf.header_and_data(HEADER_BYTES, 0));
         }
     }
@@ -64,6 +65,15 @@ impl Core {
     /// Takes a packet in. Whatever its bytes are, at worst a counter changes.
     #[inline]
     pub fn on_packet(&mut self, packet: &RxPacket<'_>) -> Received {
+        match Header::parse_plain(packet.head(), packet.len()) {
+            Some(header) => self.on_session_packet(&header, packet),
+            None => self.on_any_packet(packet),
+        }
+    }
+
+    /// A packet that is not plain data.
+    #[inline(never)]
+    fn on_any_packet(&mut self, packet: &RxPacket<'_>) -> Received {
         let header = match Header::parse(packet.head(), packet.len()) {
             Ok(header) => header,
             Err(_) => {
@@ -79,25 +89,30 @@ impl Core {
         if is_sessionless {
             return Received::Control(header);
         }
+        self.on_session_packet(&header, packet)
+    }
+
+    #[inline(always)]
+    fn on_session_packet(&mut self, header: &Header, packet: &RxPacket<'_>) -> Received {
         let index = header.session;
-        let Some(session) = self.sessions.get_mut(index as usize).filter(|s| s.is_for(&header, packet.route())) else {
+        let Some(session) = self.sessions.get_mut(index as usize).filter(|s| s.is_for(header, packet.route())) else {
             self.counters.dropped_unknown_session += 1;
-            return Received::Unknown(header);
+            return Received::Unknown(*header);
         };
         session.traffic.rx_packets += 1;
         session.traffic.rx_bytes += packet.len() as u64;
         let peer = session.peer;
         self.heard_from(peer);
         match header.kind {
-            Kind::Response => self.on_response(index, &header, packet),
+            Kind::Response => self.on_response(index, header, packet),
             Kind::Request => {
-                if let Some(dispatch) = self.on_request(index, &header, packet) {
+                if let Some(dispatch) = self.on_request(index, header, packet) {
                     return Received::Dispatch(dispatch);
                 }
             }
-            Kind::CreditReturn => self.on_credit_return(index, &header),
-            Kind::RequestForResponse => self.on_request_for_response(index, &header),
-            _ => return Received::Control(header),
+            Kind::CreditReturn => self.on_credit_return(index, header),
+            Kind::RequestForResponse => self.on_request_for_response(index, header),
+            _ => return Received::Control(*header),
         }
         Received::Done
     }

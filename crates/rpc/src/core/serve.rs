@@ -7,11 +7,11 @@
 use dunlin_net::RxPacket;
 
 use super::session::{ServerSlot, State};
-use super::transmit::Source;
+use super::transmit::{Owner, Source};
 use super::{Core, NONE};
 use crate::error::RespondError;
 use crate::msgbuf::MsgBuf;
-use crate::payload::Payload;
+use crate::payload::{Payload, RequestBuffer};
 use crate::wire::control::{Release, SLOTS_MAX};
 use crate::wire::{Header, Kind, Multi, Status};
 
@@ -100,13 +100,12 @@ impl Core {
         serve.generation = serve.generation.wrapping_add(1);
         serve.request = None;
         let small = self.mtu;
-        match serve.response.take() {
-            Some(Payload::MsgBuf(buf))
-                if buf.capacity() <= small && self.config.optimizations.preallocated_responses.is_on() =>
-            {
-                serve.spare = Some(buf);
-            }
-            _ => {}
+        let response = serve.response.take().and_then(MsgBuf::from_payload);
+        if let Some(buf) = response
+            && buf.capacity() <= small
+            && self.config.optimizations.preallocated_responses.is_on()
+        {
+            serve.spare = Some(buf);
         }
         serve.state = ServeState::Free;
     }
@@ -299,7 +298,7 @@ impl Core {
         let number = serve.sequence as u64 * 8 + serve.slot as u64;
         let header = Header::new(Kind::CreditReturn, packet, session.remote_session, number, session.remote_tag);
         session.count_tx(header.wire_len());
-        self.tx.push(session.route, &header, Source::Nothing);
+        self.tx.push(session.route, &header, Source::NOTHING);
     }
 
     /// The client asks for a later packet of a response.
@@ -334,12 +333,13 @@ impl Core {
         if total > packet_data {
             header.multi = Some(Multi { message_bytes: total as u32, packet });
         }
+        let is_adjacent = packet == 0 && self.config.optimizations.adjacent_header.is_on();
         let source = match &mut serve.response {
-            Some(Payload::MsgBuf(buf)) if packet == 0 && self.config.optimizations.adjacent_header.is_on() => {
-                Source::serve_adjacent(index, buf, &header, len)
-            }
-            Some(_) => Source::Serve { index, offset: offset as u32, len: len as u32 },
-            None => Source::Nothing,
+            Some(response) => match response.as_msgbuf_mut() {
+                Some(buf) if is_adjacent => Source::start(Owner::Serve, index, buf, &header, len),
+                _ => Source::piece(Owner::Serve, index, offset, len),
+            },
+            None => Source::NOTHING,
         };
         serve.tx_batch = self.tx.batch;
         session.count_tx(header.wire_len() + len);

@@ -202,6 +202,18 @@ impl Executor {
         }
     }
 
+    /// Whether a waker is that of the future that stands outside: [`Executor::wake_root`] is cheaper.
+    #[inline]
+    pub fn is_root(&self, waker: &Waker) -> bool {
+        waker.will_wake(&self.root_waker)
+    }
+
+    /// Wakes the future that stands outside, from this thread.
+    #[inline]
+    pub fn wake_root(&self) {
+        self.root.queued.store(true, Relaxed);
+    }
+
     /// Polls a future that stands outside, if it was woken or never polled.
     pub fn poll_root<F: Future + ?Sized>(&self, future: Pin<&mut F>, first: bool) -> Poll<F::Output> {
         if !first && !self.root.queued.load(Acquire) {
