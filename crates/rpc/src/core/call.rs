@@ -356,6 +356,10 @@ impl Core {
     /// so that none waits for ever.
     #[inline]
     pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
+        let entry = &self.sessions[session as usize];
+        if entry.stalled != 0 && entry.may_borrow {
+            self.borrow(session);
+        }
         while self.sessions[session as usize].stalled != 0 && self.sessions[session as usize].credits > 0 {
             let entry = &mut self.sessions[session as usize];
             let first = (from + 1) % SLOTS_MAX as u8;
