@@ -21,12 +21,12 @@ impl Core {
         }
         self.sessions[index as usize].state = State::Closing;
         while let Some(call) = self.pop_queued(index) {
-            self.finish_call(call, Err(CallError::Closed));
+            self.fail_call(call, CallError::Closed);
         }
         for slot in 0..self.sessions[index as usize].client.len() {
             let call = self.sessions[index as usize].client[slot].call;
             if call != super::NONE {
-                self.finish_call(call, Err(CallError::Closed));
+                self.fail_call(call, CallError::Closed);
             }
         }
         self.cold[index as usize].attempts = 0;
@@ -77,7 +77,7 @@ impl Core {
     /// Tells every peer once that its sessions end here; for an endpoint that goes away.
     pub fn close_all(&mut self) {
         self.shutting_down = true;
-        for opening in self.openings.drain(..) {
+        for opening in self.openings.drain(..).chain(self.openings_waiting.drain(..)) {
             opening.progress.borrow_mut().finish(Err(crate::error::ConnectError::ShutDown), &mut self.woken);
         }
         for index in 0..self.sessions.len() as u32 {

@@ -9,6 +9,7 @@
 //! | [`serve`] | the server's side: receiving, at-most-once, responses |
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
+//! | [`places`], [`loan`] | who may have how many packets in a receive queue, and credits lent where they are used |
 //! | [`handshake`], [`close`], [`peer`] | sessions begin, end, and are kept alive |
 //! | [`timers`] | what happens when a timer fires |
 //!
@@ -18,8 +19,11 @@ pub(crate) mod answer;
 pub(crate) mod backlog;
 pub(crate) mod call;
 pub(crate) mod close;
+pub(crate) mod handle;
 pub(crate) mod handshake;
+pub(crate) mod loan;
 pub(crate) mod peer;
+pub(crate) mod places;
 pub(crate) mod random;
 pub(crate) mod receive;
 pub(crate) mod serve;
@@ -37,9 +41,9 @@ use crate::config::EndpointConfig;
 use crate::stats::{Counters, RttHistogram};
 use crate::timer::{TimerId, Wheel};
 use crate::wire::HEADER_BYTES_MAX;
-use call::{Call, CallRef, Finished};
+use call::{Call, CallRef};
 use handshake::{CookieKey, Opening};
-use peer::Peer;
+use peer::Peers;
 use random::SecretRandom;
 use serve::Serve;
 use session::{Session, SessionCold};
@@ -76,8 +80,6 @@ pub(crate) struct Core {
     pub config: EndpointConfig,
     /// Largest packet of the transport.
     pub mtu: usize,
-    /// Length of the transport's receive queue.
-    pub rx_queue_len: usize,
     /// Nanoseconds, as last read: after the last burst or transmission, or a few empty iterations ago.
     pub now: u64,
     /// Told to every peer: a restarted endpoint has another.
@@ -87,15 +89,20 @@ pub(crate) struct Core {
     pub cold: Vec<SessionCold>,
     pub free_sessions: Vec<u32>,
     pub session_count: u32,
-    /// Receive-queue places reserved by the credits of all sessions.
-    pub credits_reserved: usize,
+    pub queue: places::Queue,
+    /// Sessions with a step of a loan to be taken or repeated at the next tick.
+    pub loans_pending: Vec<u32>,
+    /// Where the next search for places to take back begins.
+    pub reclaim_next: u32,
     /// Sessions asked for and not yet looked at by the event loop.
     pub openings: VecDeque<Opening>,
+    /// Those that wait until other sessions have given up some credits.
+    pub openings_waiting: VecDeque<Opening>,
     /// Sessions accepted from others, by nonce and incarnation of their client, so that a repeated CONNECT finds its own.
     pub accepted: HashMap<(u64, u64), u32>,
     /// Sessions with something to release at their server.
     pub unreleased: VecDeque<u32>,
-    pub peers: Vec<Option<Peer>>,
+    pub peers: Peers,
     /// Session that was asked about last, and when.
     pub audit_next: u32,
     pub audited_at: u64,
@@ -120,8 +127,10 @@ pub(crate) struct Core {
     pub tx: TxQueue,
     /// Who is to be woken once nobody borrows this: a waker may run code that comes back here.
     pub woken: Vec<Waker>,
-    /// Finished calls whose continuation has not run yet.
-    pub finished: VecDeque<Finished>,
+    /// Whether the future that `block_on` or `poll_once` polls is to be woken.
+    pub root_woken: bool,
+    /// Calls that ended and whose continuation has not run yet.
+    pub ended: VecDeque<u32>,
 
     pub random: SecretRandom,
     pub cookie_key: CookieKey,
@@ -151,18 +160,20 @@ impl Core {
             rto_min: config.rto_min.as_nanos() as u64,
             config,
             mtu: mtu.min(u16::MAX as usize),
-            rx_queue_len,
             now,
             incarnation: random.next_u64(),
             sessions: Vec::new(),
             cold: Vec::new(),
             free_sessions: Vec::new(),
             session_count: 0,
-            credits_reserved: 0,
+            queue: places::Queue::new(rx_queue_len),
+            loans_pending: Vec::new(),
+            reclaim_next: 0,
             openings: VecDeque::new(),
+            openings_waiting: VecDeque::new(),
             accepted: HashMap::new(),
             unreleased: VecDeque::new(),
-            peers: Vec::new(),
+            peers: Peers::default(),
             audit_next: 0,
             audited_at: now,
             idle_routes: Vec::new(),
@@ -178,7 +189,8 @@ impl Core {
             tick_timer,
             tx: TxQueue::default(),
             woken: Vec::new(),
-            finished: VecDeque::new(),
+            root_woken: false,
+            ended: VecDeque::new(),
             cookie_key: CookieKey::new(&mut random),
             random,
             resets_left: timers::RESETS_PER_TICK,
@@ -192,8 +204,19 @@ impl Core {
 
     /// Whether something waits for the next iteration of the event loop.
     pub fn has_work(&self) -> bool {
-        let waits = !self.tx.is_empty() || !self.openings.is_empty() || !self.fresh_deadlines.is_empty();
-        waits || !self.woken.is_empty() || !self.finished.is_empty()
+        self.tx.has_packets() || self.has_begun() || self.has_ended()
+    }
+
+    /// Whether the application began something that needs the time or the transport.
+    #[inline]
+    pub fn has_begun(&self) -> bool {
+        !self.openings.is_empty() || !self.fresh_deadlines.is_empty()
+    }
+
+    /// Whether something ended of which the application is to hear.
+    #[inline]
+    pub fn has_ended(&self) -> bool {
+        self.root_woken || !self.woken.is_empty() || !self.ended.is_empty()
     }
 
     /// Calls in progress or queued.

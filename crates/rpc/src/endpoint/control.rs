@@ -5,8 +5,8 @@ use std::rc::Rc;
 use dunlin_net::Transport;
 
 use super::Shared;
-use crate::core::receive::Received;
-use crate::wire::control::{Body, Presence, Release};
+use crate::core::receive::Other;
+use crate::wire::control::{Body, Credits, Presence, Release};
 use crate::wire::{HEADER_BYTES, Header, Kind};
 
 /// Bytes of a RESET packet.
@@ -16,23 +16,23 @@ const CONTROL_BODY_MAX: usize = 64;
 
 /// Handles a packet that manages sessions.
 #[cold]
-pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, received: &Received) {
+pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, received: &Other) {
     let mut bytes = [0; CONTROL_BODY_MAX];
     let packet = transport.rx_packet(i);
     let from = packet.route();
     let mut core = shared.core.borrow_mut();
     let header = match received {
-        Received::Control(header) => header,
-        Received::Unknown(header) => {
-            let answered = matches!(header.kind, Kind::Request | Kind::RequestForResponse | Kind::Ping | Kind::Close);
+        Other::Control(header) => header,
+        Other::Unknown(header) => {
+            use Kind::{Close, Credits, Ping, Request, RequestForResponse};
+            let answered = matches!(header.kind, Request | RequestForResponse | Ping | Close | Credits);
             // The address may be forged: nothing longer goes there than came from it. A peer whose packets are short asks by PING.
-            let answered = answered && packet.len() >= RESET_BYTES;
+            let answered = answered && packet.len() >= RESET_BYTES && !core.knows_tag(header);
             if let (true, Some(source)) = (answered, transport.rx_source(i)) {
                 core.send_reset(source, header);
             }
             return;
         }
-        Received::Done | Received::Dispatch(_) => return,
     };
     let len = packet.len().saturating_sub(header.wire_len());
     if len > CONTROL_BODY_MAX {
@@ -60,6 +60,12 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
 /// Handles a control packet that named its session rightly.
 fn session_control(core: &mut crate::core::Core, header: &Header, body: &[u8]) {
     let session = header.session;
+    if header.kind == Kind::Credits {
+        return match Credits::parse(body) {
+            Ok(credits) => core.on_credits(session, &credits),
+            Err(_) => core.counters.dropped_control += 1,
+        };
+    }
     match (header.kind, Presence::parse(body), Release::parse(body)) {
         (Kind::Ping | Kind::Pong, Ok(presence), _) => core.on_presence(session, header.kind, &presence),
         (Kind::Close, Ok(_), _) => core.on_close(session),

@@ -5,6 +5,7 @@
 //! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
 //! | [`guards`] | panics, hoarding, and asking the endpoint from inside its loop |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
+//! | [`many`] | twenty thousand sessions with one peer |
 //! | [`messages`] | messages up to many megabytes, over every transport |
 //! | [`workers`] | handlers on worker threads |
 //! | [`waiting`] | what an idle endpoint costs, and how it wakes |
@@ -14,6 +15,7 @@ mod pair;
 
 mod calls;
 mod guards;
+mod many;
 mod messages;
 mod sessions;
 mod waiting;
