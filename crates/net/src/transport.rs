@@ -63,17 +63,30 @@ pub struct RxPacket<'a> {
     route: Option<Route>,
     head: &'a [u8],
     tail: Option<crate::shm::SharedBytes<'a>>,
+    ecn_marked: bool,
 }
 
 impl<'a> RxPacket<'a> {
     /// A packet that lies wholly in private memory.
     pub fn private(route: Option<Route>, bytes: &'a [u8]) -> Self {
-        RxPacket { route, head: bytes, tail: None }
+        RxPacket { route, head: bytes, tail: None, ecn_marked: false }
     }
 
     /// A packet whose first bytes were copied to private memory and whose rest is still shared.
     pub(crate) fn shared(route: Option<Route>, head: &'a [u8], tail: crate::shm::SharedBytes<'a>) -> Self {
-        RxPacket { route, head, tail: Some(tail) }
+        RxPacket { route, head, tail: Some(tail), ecn_marked: false }
+    }
+
+    /// The same packet, as one that a switch marked because its queue was long (ECN, RFC 3168: "congestion experienced").
+    #[inline]
+    pub fn with_ecn_mark(self) -> Self {
+        RxPacket { ecn_marked: true, ..self }
+    }
+
+    /// Whether a switch on the way marked the packet. Never set by transports that cannot see such marks.
+    #[inline]
+    pub fn ecn_marked(&self) -> bool {
+        self.ecn_marked
     }
 
     /// The route back to the sender, if it was resolved before; `None` for a stranger.
@@ -246,4 +259,18 @@ pub trait Transport {
 
     /// Counts so far.
     fn counters(&self) -> TransportCounters;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_marked_only_where_a_transport_says_so() {
+        let packet = RxPacket::private(Some(Route(3)), b"bytes");
+        assert!(!packet.ecn_marked());
+        let marked = packet.with_ecn_mark();
+        assert!(marked.ecn_marked());
+        assert_eq!((marked.route(), marked.bytes()), (packet.route(), packet.bytes()));
+    }
 }
