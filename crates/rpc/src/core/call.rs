@@ -7,7 +7,7 @@
 
 use std::task::Waker;
 
-use super::session::{SessionRef, State};
+use super::session::{Session, SessionRef, State};
 use super::transmit::Source;
 use super::{Core, NONE};
 use crate::error::CallError;
@@ -15,7 +15,7 @@ use crate::msgbuf::MsgBuf;
 use crate::payload::Payload;
 use crate::timer::TimerId;
 use crate::wire::control::SLOTS_MAX;
-use crate::wire::{Header, Kind, Multi};
+use crate::wire::{HEADER_BYTES, Header, Kind, Multi};
 
 /// Timeouts in a row after which a call also asks whether the session still exists.
 const RETRIES_BEFORE_PING: u8 = 2;
@@ -128,6 +128,12 @@ impl Call {
     #[inline]
     pub fn sendable(&self) -> u32 {
         self.request_packets + self.response_packets.saturating_sub(1)
+    }
+
+    /// Whether anything of it was ever sent, be it before a timeout.
+    #[inline]
+    pub fn was_sent(&self) -> bool {
+        self.sent > 0 || self.sent_again
     }
 
     /// Credits that it holds.
@@ -275,7 +281,9 @@ impl Core {
         let session = &mut self.sessions[call.session as usize];
         let sendable = call.sendable();
         while call.sent < sendable {
-            if session.credits == 0 {
+            if session.credits == 0
+                || session.limited && !self.congestion.admits(session, call, packet_bytes(call, session), self.now)
+            {
                 session.stalled |= 1 << call.slot;
                 return;
             }
@@ -333,7 +341,7 @@ impl Core {
     /// so that none waits for ever.
     #[inline]
     pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
-        while self.sessions[session as usize].stalled != 0 && self.sessions[session as usize].credits > 0 {
+        while self.sessions[session as usize].stalled != 0 && self.may_send(session) {
             let entry = &mut self.sessions[session as usize];
             let first = (from + 1) % SLOTS_MAX as u8;
             let slot = (entry.stalled.rotate_right(first as u32).trailing_zeros() as u8 + first) % SLOTS_MAX as u8;
@@ -422,7 +430,7 @@ impl Core {
         if call.generation != reference.generation || call.state == CallState::Free {
             return Completion::Nobody;
         }
-        let (state, session, sent) = (call.state, call.session, call.sent > 0);
+        let (state, session, sent) = (call.state, call.session, call.was_sent());
         let completion = std::mem::replace(&mut call.completion, Completion::Nobody);
         match state {
             CallState::Queued => self.unlink_queued(reference.index),
@@ -442,7 +450,7 @@ impl Core {
     /// A deadline has passed.
     pub fn expire_call(&mut self, index: u32) {
         let call = &self.calls[index as usize];
-        let (state, session, sent) = (call.state, call.session, call.sent > 0);
+        let (state, session, sent) = (call.state, call.session, call.was_sent());
         if state == CallState::Queued {
             self.unlink_queued(index);
         }
@@ -470,6 +478,17 @@ impl Core {
             // If the server lost the session, it may say so: a packet as short as a REQUEST_FOR_RESPONSE it may not answer.
             self.send_ping_on(session);
         }
+        if retries == 1 {
+            self.on_first_timeout(session);
+        }
         self.pump(index);
     }
+}
+
+/// Bytes that the next packet of a call puts on the network, in whichever direction they are more.
+fn packet_bytes(call: &Call, session: &Session) -> u32 {
+    let packet_data = session.packet_data as usize;
+    let len = call.request.as_ref().map_or(0, |request| request.len());
+    let data = if call.sent < call.request_packets { len - call.sent as usize * packet_data } else { packet_data };
+    (HEADER_BYTES + data.min(packet_data)) as u32
 }

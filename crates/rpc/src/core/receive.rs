@@ -64,7 +64,7 @@ impl Core {
     /// Takes a packet in. Whatever its bytes are, at worst a counter changes.
     #[inline]
     pub fn on_packet(&mut self, packet: &RxPacket<'_>) -> Received {
-        let header = match Header::parse(packet.head(), packet.len()) {
+        let mut header = match Header::parse(packet.head(), packet.len()) {
             Ok(header) => header,
             Err(_) => {
                 self.counters.dropped_malformed += 1;
@@ -86,6 +86,8 @@ impl Core {
         };
         session.traffic.rx_packets += 1;
         session.traffic.rx_bytes += packet.len() as u64;
+        // Whichever way the mark was earned, it is one for the client; a server echoes it.
+        header.ecn_echo |= packet.ecn_marked();
         let peer = session.peer;
         self.heard_from(peer);
         match header.kind {

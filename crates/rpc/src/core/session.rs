@@ -79,6 +79,8 @@ pub(crate) struct Session {
     pub message_bytes_max: u32,
     /// Whether it stands in [`Core::unreleased`].
     pub unreleased: bool,
+    /// Whether congestion control is to be asked before a packet of a call is sent.
+    pub limited: bool,
 
     pub client: Line<[ClientSlot; SLOTS_MAX]>,
     pub server: Line<[ServerSlot; SLOTS_MAX]>,
@@ -125,6 +127,10 @@ pub(crate) struct SessionCold {
     pub retransmissions: u32,
     pub timer: Option<TimerId>,
     pub attempts: u32,
+    /// When CONNECT was sent last.
+    pub connect_sent: u64,
+    /// Shortest round trip known, in nanoseconds: that of the handshake. `None` if it was ambiguous, or the other side's.
+    pub rtt_min: Option<u64>,
     /// Nonce and incarnation of the client, of a session that was accepted.
     pub accepted_as: Option<(u64, u64)>,
     /// Of a session that was opened here, until its owner has seen that it is open.
@@ -156,6 +162,7 @@ impl Session {
             queue_tail: NONE,
             message_bytes_max: 0,
             unreleased: false,
+            limited: false,
             client: Line([ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX]),
             server: Line([ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX]),
             traffic: Line(Traffic::default()),
@@ -190,6 +197,8 @@ impl SessionCold {
             retransmissions: 0,
             timer: None,
             attempts: 0,
+            connect_sent: 0,
+            rtt_min: None,
             accepted_as: None,
             opening: None,
             closers: Vec::new(),
@@ -210,6 +219,7 @@ impl Core {
         let unreleased = session.unreleased;
         *session = Session::new(session.generation.wrapping_add(1));
         session.unreleased = unreleased;
+        session.limited = self.congestion.limits_all();
         session.local_tag = self.random.next_tag();
         self.cold[index as usize] = SessionCold { reserved: reserved as u32, ..SessionCold::new() };
         self.session_count += 1;
@@ -241,6 +251,7 @@ impl Core {
         if peer != NONE {
             self.leave_peer(peer);
         }
+        self.congestion.forget(index);
         self.session_count -= 1;
         self.free_sessions.push(index);
     }
