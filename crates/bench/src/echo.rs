@@ -63,8 +63,7 @@ pub fn call<T: Transport>(
     let endpoint = Endpoint::new(transport, config)?;
     let sessions = open_sessions(&endpoint, server, sessions)?;
     let first = sessions.first().cloned();
-    let load =
-        Load { batch: 1, in_flight: calls.window, sizes: vec![calls.size], warm_up: Duration::ZERO, run: calls.length };
+    let load = Load { warm_up: Duration::ZERO, ..Load::uniform(1, calls.window, calls.size, calls.length) };
     let rate = load.run(&endpoint, sessions, |rate| {
         live(rate);
         !interrupt.is_set()

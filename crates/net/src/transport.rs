@@ -30,7 +30,10 @@ pub const HEAD_BYTES: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Route(pub u32);
 
-/// One packet to send: the bytes of `header`, then those of `payload`; together at most [`Transport::mtu`].
+/// One packet to send: the bytes of `header`, then those of `payload`; together at least 1 and at most [`Transport::mtu`].
+///
+/// A packet without any byte may arrive, or be dropped and counted in [`TransportCounters::tx_dropped_error`]: not every framing can
+/// tell one from nothing. It disturbs no other.
 #[derive(Debug, Clone, Copy)]
 pub struct TxPacket<'a> {
     /// Where to.
@@ -202,7 +205,10 @@ pub trait Transport {
     /// Largest packet, header and payload together, in bytes. The same for every route.
     fn mtu(&self) -> usize;
 
-    /// Packets the receive queue holds before more are dropped: the paper's |RQ|.
+    /// Packets the receive queue holds before more are dropped: the paper's |RQ|. It holds so many of any length up to
+    /// [`Transport::mtu`], unless the transport was configured otherwise: over UDP
+    /// [`UdpConfig::queued_packet_bytes`](crate::udp::UdpConfig::queued_packet_bytes) says of which length, and over shared memory
+    /// no more long packets than [`ShmConfig::bulk_buffers`](crate::shm::ShmConfig::bulk_buffers).
     fn rx_queue_len(&self) -> usize;
 
     /// The address others reach this transport at.
@@ -214,20 +220,23 @@ pub trait Transport {
     /// [`NetError::WrongKind`], [`NetError::NotFound`] where the transport can know it, [`NetError::Full`] at the limit of routes.
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError>;
 
-    /// Gives up one use of a route; at the last one its number may be given to another peer.
+    /// Gives up one use of a route; at the last one its number may be given to another peer. A route that is not in use is left
+    /// alone.
     fn release(&mut self, route: Route);
 
-    /// What is known of the peer at `route`. May cost a system call: ask every few milliseconds, not per packet.
+    /// What is known of the peer at `route`; never [`PeerHealth::Alive`] for a route that is not in use. May cost a system call: ask every few milliseconds, not per packet.
     fn peer_health(&mut self, route: Route) -> PeerHealth;
 
     /// Sends packets. Those to one destination should stand together. Never blocks: what cannot be sent now is dropped and
-    /// counted.
+    /// counted in [`TransportCounters::tx_dropped_full`]. A packet that is longer than [`Transport::mtu`], or whose route is not in
+    /// use, is dropped and counted in [`TransportCounters::tx_dropped_error`]; the others of the burst are sent.
     fn tx_burst(&mut self, packets: &[TxPacket<'_>]);
 
     /// Makes sure every packet given to [`Transport::tx_burst`] has left this transport.
     fn tx_flush(&mut self);
 
-    /// Sends one packet to an address without a route: the slow way, for answering strangers without keeping anything of them.
+    /// Sends one packet to an address without a route: the slow way, for answering strangers without keeping anything of them. One
+    /// that is too long is dropped and counted, as by [`Transport::tx_burst`].
     ///
     /// # Errors
     /// As [`Transport::resolve`].

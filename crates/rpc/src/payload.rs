@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use crate::msgbuf::MsgBuf;
 
-/// The bytes of one message to send, owned while they may still be sent again.
+/// The bytes of one message to send, owned while they may still be sent again: made from a [`MsgBuf`], a `Vec<u8>` of the application's,
+/// or [`Bytes`], of which clones may be sent to many sessions at once. [`RequestBuffer::from_payload`] gives them back.
 ///
 /// ```
 /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -38,12 +39,19 @@ use crate::msgbuf::MsgBuf;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub enum Payload {
-    /// A message buffer.
+pub struct Payload(Kind);
+
+/// Two words, whatever it is: a payload moves often, and then in registers.
+#[derive(Debug)]
+enum Kind {
     MsgBuf(MsgBuf),
-    /// A vector of the application's.
+    Foreign(Box<Foreign>),
+}
+
+/// Memory of the application's.
+#[derive(Debug)]
+enum Foreign {
     Vec(Vec<u8>),
-    /// Shared bytes: clones of one buffer may be sent to many sessions at once.
     Bytes(Bytes),
 }
 
@@ -51,11 +59,22 @@ impl Payload {
     /// The bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        match self {
-            Payload::MsgBuf(buf) => buf,
-            Payload::Vec(vec) => vec,
-            Payload::Bytes(bytes) => bytes,
+        match &self.0 {
+            Kind::MsgBuf(buf) => buf,
+            Kind::Foreign(foreign) => foreign.as_slice(),
         }
+    }
+
+    /// The message buffer, if it is one.
+    #[inline]
+    pub(crate) fn as_msgbuf(&self) -> Option<&MsgBuf> {
+        if let Kind::MsgBuf(buf) = &self.0 { Some(buf) } else { None }
+    }
+
+    /// As [`Payload::as_msgbuf`].
+    #[inline]
+    pub(crate) fn as_msgbuf_mut(&mut self) -> Option<&mut MsgBuf> {
+        if let Kind::MsgBuf(buf) = &mut self.0 { Some(buf) } else { None }
     }
 
     /// How many bytes.
@@ -70,22 +89,31 @@ impl Payload {
     }
 }
 
+impl Foreign {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Foreign::Vec(vec) => vec,
+            Foreign::Bytes(bytes) => bytes,
+        }
+    }
+}
+
 impl From<MsgBuf> for Payload {
     #[inline]
     fn from(buf: MsgBuf) -> Self {
-        Payload::MsgBuf(buf)
+        Payload(Kind::MsgBuf(buf))
     }
 }
 
 impl From<Vec<u8>> for Payload {
     fn from(vec: Vec<u8>) -> Self {
-        Payload::Vec(vec)
+        Payload(Kind::Foreign(Box::new(Foreign::Vec(vec))))
     }
 }
 
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Self {
-        Payload::Bytes(bytes)
+        Payload(Kind::Foreign(Box::new(Foreign::Bytes(bytes))))
     }
 }
 
@@ -140,19 +168,37 @@ pub trait RequestBuffer: Into<Payload> {
 impl RequestBuffer for MsgBuf {
     #[inline]
     fn from_payload(payload: Payload) -> Option<Self> {
-        if let Payload::MsgBuf(buf) = payload { Some(buf) } else { None }
+        if let Kind::MsgBuf(buf) = payload.0 { Some(buf) } else { None }
     }
 }
 
 impl RequestBuffer for Vec<u8> {
     fn from_payload(payload: Payload) -> Option<Self> {
-        if let Payload::Vec(vec) = payload { Some(vec) } else { None }
+        match payload.0 {
+            Kind::Foreign(foreign) => {
+                if let Foreign::Vec(vec) = *foreign {
+                    Some(vec)
+                } else {
+                    None
+                }
+            }
+            Kind::MsgBuf(_) => None,
+        }
     }
 }
 
 impl RequestBuffer for Bytes {
     fn from_payload(payload: Payload) -> Option<Self> {
-        if let Payload::Bytes(bytes) = payload { Some(bytes) } else { None }
+        match payload.0 {
+            Kind::Foreign(foreign) => {
+                if let Foreign::Bytes(bytes) = *foreign {
+                    Some(bytes)
+                } else {
+                    None
+                }
+            }
+            Kind::MsgBuf(_) => None,
+        }
     }
 }
 

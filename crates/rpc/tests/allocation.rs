@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 
-use dunlin_rpc::{Completion, MsgBuf, Payload, Session};
+use dunlin_rpc::{Completion, MsgBuf, RequestBuffer, Session};
 use pair::Lab;
 
 thread_local! {
@@ -94,7 +94,7 @@ fn callbacks_allocate(req_type: u8) -> u64 {
     let counter = done.clone();
     let continuation = lab.client().register_continuation(move |completion: Completion| {
         assert_eq!(&completion.result.unwrap()[..], &[3; 32]);
-        let Payload::MsgBuf(request) = completion.request else { panic!("another kind of buffer came back") };
+        let request = MsgBuf::from_payload(completion.request).expect("the kind of buffer that was given");
         at.borrow_mut().push(request);
         counter.set(counter.get() + 1);
     });

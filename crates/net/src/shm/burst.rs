@@ -98,8 +98,9 @@ const NOTHING: Arrived =
 pub(crate) struct Burst {
     packets: Box<[Arrived; BURST_MAX]>,
     len: usize,
-    /// How many of them lie in bulk buffers.
-    bulk: usize,
+    /// How many of them lie in bulk buffers. (Of another size than `len`, or the compiler updates both at once, and waits for the stores
+    /// that set them one by one.)
+    bulk: u32,
 }
 
 impl Burst {
@@ -140,7 +141,7 @@ impl Burst {
         packet.route = route;
         packet.len = len;
         packet.slot = slot;
-        self.bulk += usize::from(!is_inline);
+        self.bulk += u32::from(!is_inline);
         self.len += 1;
         Some(len as usize)
     }

@@ -109,14 +109,14 @@ impl Core {
                 Status::ResponseTooLarge => CallError::ResponseTooLarge,
                 Status::Ok | Status::HandlerFailed => CallError::HandlerFailed,
             };
-            return self.finish_call(index, Err(error));
+            return self.fail_call(index, error);
         }
         let Ok(mut response) = MsgBuf::with_len(total) else {
-            return self.finish_call(index, Err(CallError::ResponseTooLarge));
+            return self.fail_call(index, CallError::ResponseTooLarge);
         };
         packet.copy_to(header.wire_len(), &mut response[..total.min(packet_data)]);
         if total <= packet_data {
-            return self.finish_call(index, Ok(response));
+            return self.complete_call(index, response);
         }
         let call = &mut self.calls[index as usize];
         call.response = Some(response);
@@ -153,7 +153,7 @@ impl Core {
             self.pump_in_turn(index);
         } else if let Some(response) = call.response.take() {
             let session = call.session;
-            self.finish_call(index, Ok(response));
+            self.complete_call(index, response);
             // The server keeps a large response until it hears that it arrived.
             self.send_release(session);
         }

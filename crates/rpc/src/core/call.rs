@@ -7,41 +7,45 @@
 
 use std::task::Waker;
 
-use super::session::{Session, SessionRef, State};
-use super::transmit::Source;
+use super::handle::Handle;
+use super::session::{SessionRef, State};
+use super::transmit::{Owner, Source};
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
 use crate::payload::Payload;
 use crate::timer::TimerId;
 use crate::wire::control::SLOTS_MAX;
-use crate::wire::{HEADER_BYTES, Header, Kind, Multi};
+use crate::wire::{Header, Kind, Multi};
 
 /// Timeouts in a row after which a call also asks whether the session still exists.
 const RETRIES_BEFORE_PING: u8 = 2;
 /// No deadline.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
-/// Names a call; the generation tells it from a later call with the same index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CallRef {
-    pub index: u32,
-    pub generation: u32,
-}
+/// Names a call.
+pub(crate) type CallRef = Handle<Call>;
 
-/// What happens when a call ends.
-#[derive(Debug)]
-pub(crate) enum Completion {
-    /// Nobody cares.
-    Nobody,
-    /// A future polls for the result.
-    Future(Option<Waker>),
-    /// A registered continuation runs.
-    Continuation { id: u32, tag: u64 },
+/// Who waits for the end of a call.
+/// One number, since it is handed on with every call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waiter(u32);
+
+impl Waiter {
+    /// A future, which polls; [`Call::waker`] wakes its task.
+    pub const FUTURE: Waiter = Waiter(u32::MAX);
+    /// A future that the endpoint's own `block_on` or `poll_once` polls: a flag wakes it.
+    pub const ROOT: Waiter = Waiter(u32::MAX - 1);
+
+    /// A registered continuation.
+    #[inline]
+    pub fn continuation(number: u32) -> Waiter {
+        Waiter(number)
+    }
 }
 
 /// A call that ended, for its continuation.
-pub(crate) struct Finished {
+pub(crate) struct Ended {
     pub continuation: u32,
     pub tag: u64,
     pub session: SessionRef,
@@ -56,7 +60,7 @@ pub(crate) enum CallState {
     Queued,
     /// Has a slot.
     InSlot,
-    /// Ended; its future has not looked yet.
+    /// Ended; its future has not looked yet, or its continuation has not run.
     Done,
 }
 
@@ -70,6 +74,7 @@ pub(crate) struct Call {
     /// Whether anything was sent again, so that round trips are ambiguous (Karn's rule).
     pub sent_again: bool,
     pub session: u32,
+    pub session_generation: u32,
     pub sequence: u32,
     pub request_packets: u32,
     /// Zero until response packet 0 says it.
@@ -91,8 +96,12 @@ pub(crate) struct Call {
     pub timer: Option<TimerId>,
     pub request: Option<Payload>,
     pub response: Option<MsgBuf>,
-    pub completion: Completion,
-    pub result: Option<Result<MsgBuf, CallError>>,
+    pub waiter: Waiter,
+    pub waker: Option<Waker>,
+    /// What the caller gave to tell its calls apart.
+    pub tag: u64,
+    /// Of a call that is done, if it failed; else its response is whole.
+    pub error: Option<CallError>,
 }
 
 impl Call {
@@ -105,6 +114,7 @@ impl Call {
             retries: 0,
             sent_again: false,
             session: NONE,
+            session_generation: 0,
             sequence: 0,
             request_packets: 0,
             response_packets: 0,
@@ -119,8 +129,22 @@ impl Call {
             timer: None,
             request: None,
             response: None,
-            completion: Completion::Nobody,
-            result: None,
+            waiter: Waiter::FUTURE,
+            waker: None,
+            tag: 0,
+            error: None,
+        }
+    }
+
+    /// How a call that is done ended; `None` before.
+    #[inline]
+    pub fn take_result(&mut self) -> Option<Result<MsgBuf, CallError>> {
+        if self.state != CallState::Done {
+            return None;
+        }
+        match self.error {
+            Some(error) => Some(Err(error)),
+            None => self.response.take().map(Ok),
         }
     }
 
@@ -136,6 +160,12 @@ impl Call {
         self.sent > 0 || self.sent_again
     }
 
+    /// Whether the last packet of the request was sent and not answered: its answer is the response, when the handler has made it.
+    #[inline]
+    pub fn awaits_handler(&self) -> bool {
+        self.sent == self.request_packets && self.response_packets == 0
+    }
+
     /// Credits that it holds.
     #[inline]
     pub fn in_flight(&self) -> u32 {
@@ -149,7 +179,8 @@ pub(crate) struct NewCall {
     pub request: Payload,
     /// Nanoseconds until the caller gives up; [`NO_DEADLINE`] for never.
     pub timeout: u64,
-    pub completion: Completion,
+    pub waiter: Waiter,
+    pub tag: u64,
 }
 
 impl Core {
@@ -179,14 +210,15 @@ impl Core {
             self.calls.len() as u32 - 1
         });
         let call = &mut self.calls[index as usize];
-        let reference = CallRef { index, generation: call.generation };
+        let reference = CallRef::new(index, call.generation);
         call.req_type = new.req_type;
-        call.session = session.index;
+        (call.session, call.session_generation) = (session.index, session.generation);
         call.request_packets = new.request.len().div_ceil(packet_data).max(1) as u32;
         call.request = Some(new.request);
         call.deadline = NO_DEADLINE;
         call.timeout = new.timeout;
-        call.completion = new.completion;
+        (call.waiter, call.tag) = (new.waiter, new.tag);
+        call.error = None;
         call.state = CallState::Queued;
         self.counters.calls_started += 1;
         if self.calls_pending() == 1 {
@@ -206,12 +238,12 @@ impl Core {
     /// Turns the timeouts of calls issued since the last iteration into deadlines, now that the time is known.
     pub fn set_deadlines(&mut self) {
         while let Some(reference) = self.fresh_deadlines.pop() {
-            let call = &mut self.calls[reference.index as usize];
-            if call.generation == reference.generation && matches!(call.state, CallState::Queued | CallState::InSlot) {
+            let call = &mut self.calls[reference.place()];
+            if call.generation == reference.generation() && matches!(call.state, CallState::Queued | CallState::InSlot) {
                 call.deadline = self.now.saturating_add(call.timeout);
                 call.timeout = NO_DEADLINE;
                 let deadline = call.deadline;
-                self.arm_call(reference.index, deadline);
+                self.arm_call(reference.index(), deadline);
             }
         }
     }
@@ -276,18 +308,21 @@ impl Core {
 
     /// Queues every packet of a call that may be sent now.
     pub fn pump(&mut self, index: u32) {
+        let mut granted = u32::MAX;
+        if self.sessions[self.calls[index as usize].session as usize].limited {
+            granted = self.grant(index);
+        }
         let batch = self.tx.batch;
         let call = &mut self.calls[index as usize];
         let session = &mut self.sessions[call.session as usize];
         let sendable = call.sendable();
         while call.sent < sendable {
-            if session.credits == 0
-                || session.limited && !self.congestion.admits(session, call, packet_bytes(call, session), self.now)
-            {
+            if session.credits == 0 || granted == 0 {
                 session.stalled |= 1 << call.slot;
                 return;
             }
             session.credits -= 1;
+            granted -= 1;
             let number = call.sequence as u64 * 8 + call.slot as u64;
             let mut header = Header::new(Kind::Request, 0, session.remote_session, number, session.remote_tag);
             if call.sent < call.request_packets {
@@ -304,13 +339,10 @@ impl Core {
                     let left = call.timeout.min(call.deadline.saturating_sub(self.now)) / 1000;
                     header.deadline_us = Some(left.min(u32::MAX as u64) as u32);
                 }
-                let source = if offset == 0 && self.config.optimizations.adjacent_header.is_on() {
-                    match &mut call.request {
-                        Some(Payload::MsgBuf(buf)) => Source::call_adjacent(index, buf, &header, len),
-                        _ => Source::Call { index, offset: offset as u32, len: len as u32 },
-                    }
-                } else {
-                    Source::Call { index, offset: offset as u32, len: len as u32 }
+                let is_adjacent = offset == 0 && self.config.optimizations.adjacent_header.is_on();
+                let source = match call.request.as_mut().and_then(Payload::as_msgbuf_mut) {
+                    Some(buf) if is_adjacent => Source::start(Owner::Call, index, buf, &header, len),
+                    _ => Source::piece(Owner::Call, index, offset, len),
                 };
                 session.count_tx(header.wire_len() + len);
                 self.tx.push(session.route, &header, source);
@@ -318,7 +350,7 @@ impl Core {
                 header.kind = Kind::RequestForResponse;
                 header.aux = call.sent - call.request_packets + 1;
                 session.count_tx(header.wire_len());
-                self.tx.push(session.route, &header, Source::Nothing);
+                self.tx.push(session.route, &header, Source::NOTHING);
             }
             call.sent += 1;
             call.tx_batch = batch;
@@ -354,28 +386,47 @@ impl Core {
         }
     }
 
-    /// Ends a call: its slot, credits and buffers are free again, and its completion is told.
+    /// Ends a call whose response is whole.
     #[inline]
-    pub fn finish_call(&mut self, index: u32, result: Result<MsgBuf, CallError>) {
-        match result {
-            Ok(_) => self.counters.calls_completed += 1,
-            Err(_) => self.counters.calls_failed += 1,
-        }
-        let session_ref = self.session_ref(self.calls[index as usize].session);
+    pub fn complete_call(&mut self, index: u32, response: MsgBuf) {
+        self.counters.calls_completed += 1;
         self.leave_slot(index);
+        self.calls[index as usize].response = Some(response);
+        self.end_call(index);
+    }
+
+    /// Ends a call without a response.
+    pub fn fail_call(&mut self, index: u32, error: CallError) {
+        self.counters.calls_failed += 1;
+        self.leave_slot(index);
+        self.calls[index as usize].error = Some(error);
+        self.end_call(index);
+    }
+
+    /// Tells whoever waits for a call, whose slot, credits and buffers are free again.
+    #[inline]
+    fn end_call(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
-        match std::mem::replace(&mut call.completion, Completion::Nobody) {
-            Completion::Nobody => self.free_call(index),
-            Completion::Future(waker) => {
-                call.state = CallState::Done;
-                call.result = Some(result);
-                self.woken.extend(waker);
-            }
-            Completion::Continuation { id, tag } => {
-                if let Some(request) = call.request.take() {
-                    self.finished.push_back(Finished { continuation: id, tag, session: session_ref, result, request });
-                }
-                self.free_call(index);
+        call.state = CallState::Done;
+        match call.waiter {
+            Waiter::FUTURE => self.woken.extend(call.waker.take()),
+            Waiter::ROOT => self.root_woken = true,
+            Waiter(_) => self.ended.push_back(index),
+        }
+    }
+
+    /// The next call that ended and has a continuation.
+    #[inline]
+    pub fn next_ended(&mut self) -> Option<Ended> {
+        loop {
+            let index = self.ended.pop_front()?;
+            let call = &mut self.calls[index as usize];
+            let session = SessionRef { index: call.session, generation: call.session_generation };
+            let (Waiter(continuation), tag) = (call.waiter, call.tag);
+            let (result, request) = (call.take_result(), call.request.take());
+            self.free_call(index);
+            if let (Some(result), Some(request)) = (result, request) {
+                return Some(Ended { continuation, tag, session, result, request });
             }
         }
     }
@@ -417,7 +468,7 @@ impl Core {
         call.state = CallState::Free;
         call.generation = call.generation.wrapping_add(1);
         call.request = None;
-        call.result = None;
+        call.response = None;
         self.free_calls.push(index);
     }
 
@@ -425,16 +476,16 @@ impl Core {
     /// later is stale.
     ///
     /// Gives back what awaited it, to be dropped once nobody borrows the core: a waker may own what comes back here.
-    pub fn cancel_call(&mut self, reference: CallRef) -> Completion {
-        let Some(call) = self.calls.get_mut(reference.index as usize) else { return Completion::Nobody };
-        if call.generation != reference.generation || call.state == CallState::Free {
-            return Completion::Nobody;
+    pub fn cancel_call(&mut self, reference: CallRef) -> Option<Waker> {
+        let call = self.calls.get_mut(reference.place())?;
+        if call.generation != reference.generation() || call.state == CallState::Free {
+            return None;
         }
         let (state, session, sent) = (call.state, call.session, call.was_sent());
-        let completion = std::mem::replace(&mut call.completion, Completion::Nobody);
+        let waker = call.waker.take();
         match state {
-            CallState::Queued => self.unlink_queued(reference.index),
-            CallState::InSlot => self.leave_slot(reference.index),
+            CallState::Queued => self.unlink_queued(reference.index()),
+            CallState::InSlot => self.leave_slot(reference.index()),
             CallState::Done | CallState::Free => {}
         }
         if state != CallState::Done {
@@ -443,8 +494,8 @@ impl Core {
                 self.send_release(session);
             }
         }
-        self.free_call(reference.index);
-        completion
+        self.free_call(reference.index());
+        waker
     }
 
     /// A deadline has passed.
@@ -454,7 +505,7 @@ impl Core {
         if state == CallState::Queued {
             self.unlink_queued(index);
         }
-        self.finish_call(index, Err(CallError::DeadlineExceeded));
+        self.fail_call(index, CallError::DeadlineExceeded);
         if state == CallState::InSlot && sent {
             self.send_release(session);
         }
@@ -462,6 +513,7 @@ impl Core {
 
     /// Go-back-N: what is not answered counts as not sent.
     pub fn roll_back(&mut self, index: u32) {
+        self.on_timeout(index);
         let call = &mut self.calls[index as usize];
         let in_flight = call.in_flight();
         self.sessions[call.session as usize].credits += in_flight as u16;
@@ -478,17 +530,6 @@ impl Core {
             // If the server lost the session, it may say so: a packet as short as a REQUEST_FOR_RESPONSE it may not answer.
             self.send_ping_on(session);
         }
-        if retries == 1 {
-            self.on_first_timeout(session);
-        }
         self.pump(index);
     }
-}
-
-/// Bytes that the next packet of a call puts on the network, in whichever direction they are more.
-fn packet_bytes(call: &Call, session: &Session) -> u32 {
-    let packet_data = session.packet_data as usize;
-    let len = call.request.as_ref().map_or(0, |request| request.len());
-    let data = if call.sent < call.request_packets { len - call.sent as usize * packet_data } else { packet_data };
-    (HEADER_BYTES + data.min(packet_data)) as u32
 }

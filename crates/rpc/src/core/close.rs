@@ -21,12 +21,12 @@ impl Core {
         }
         self.sessions[index as usize].state = State::Closing;
         while let Some(call) = self.pop_queued(index) {
-            self.finish_call(call, Err(CallError::Closed));
+            self.fail_call(call, CallError::Closed);
         }
         for slot in 0..self.sessions[index as usize].client.len() {
             let call = self.sessions[index as usize].client[slot].call;
             if call != super::NONE {
-                self.finish_call(call, Err(CallError::Closed));
+                self.fail_call(call, CallError::Closed);
             }
         }
         self.cold[index as usize].attempts = 0;

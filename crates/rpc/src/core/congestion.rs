@@ -1,19 +1,18 @@
 //! Congestion control of sessions (paper, section 5.2): what packets experienced goes in, and before a packet of a call is sent, its session
 //! is asked whether it may be.
 //!
-//! Nearly all sessions are uncongested nearly always, so what they pay is a bit of a cache line that is at hand: [`Session::limited`] says
+//! Nearly all sessions are uncongested nearly always, so what they pay is a bit of a cache line that is at hand: `Session::limited` says
 //! whether anything here must be asked at all. State is made for a session at the first packet that was slow or marked.
 //!
-//! A session that may not send yet keeps its calls in [`Session::stalled`], as if it had no credits. Either an answer lets it go on, or a
+//! A session that may not send yet keeps its calls in `Session::stalled`, as if it had no credits. Either an answer lets it go on, or a
 //! timer of the pacing wheel, which is apart from the wheel of timeouts: timeouts wait for a drained receive queue, pacing does not.
 
-use super::Core;
-use super::call::Call;
-use super::session::Session;
+use super::{Core, NONE};
 use crate::config::EndpointConfig;
 use crate::congestion::pacing::Gate;
 use crate::congestion::{Algorithm, Allowance, CongestionControl, Controller, Sample};
 use crate::timer::{TimerId, Wheel};
+use crate::wire::HEADER_BYTES;
 
 /// `due` while nothing is paced.
 const NEVER: u64 = u64::MAX;
@@ -112,13 +111,9 @@ impl Congestion {
         self.flow(session).map_or(0, |flow| flow.paced)
     }
 
-    /// Whether a limited session may send a packet now. If it may not because it is too early, its timer will say when.
-    fn is_open(&mut self, session: &Session, index: u32, now: u64) -> bool {
-        let Some(flow) = self.flow_or_new(index, session.credits_max, None, now) else { return true };
-        let in_flight = session.credits_max - session.credits;
-        if u32::from(in_flight) >= flow.controller.window() {
-            return false;
-        }
+    /// Whether it is late enough for a session to send. If not, its timer will say when.
+    fn is_time(&mut self, session: u32, now: u64) -> bool {
+        let Some(flow) = self.flows.get_mut(session as usize).and_then(Option::as_deref_mut) else { return true };
         if flow.gate.is_open(now) {
             return true;
         }
@@ -138,19 +133,6 @@ impl Congestion {
         }
         self.wheel.arm(timer, at);
         self.due = self.due.min(self.wheel.due(timer).unwrap_or(NEVER));
-    }
-
-    /// Whether a packet of `bytes` of a call may be sent now; then it counts as sent.
-    #[cold]
-    pub fn admits(&mut self, session: &Session, call: &Call, bytes: u32, now: u64) -> bool {
-        if !self.is_open(session, call.session, now) {
-            return false;
-        }
-        if let Some(flow) = self.flows.get_mut(call.session as usize).and_then(Option::as_deref_mut) {
-            flow.gate.pass(now, flow.controller.spacing(bytes));
-            flow.turn = call.slot;
-        }
-        true
     }
 }
 
@@ -182,11 +164,15 @@ impl Core {
         self.control(session, |controller| controller.on_loss(now));
     }
 
-    /// Nothing of a call was answered for a retransmission timeout, the first in a row.
+    /// A call has timed out and is about to be rolled back. If it waits for the answer to the last packet of its request, that may be its
+    /// handler's doing, and if it has timed out before, that was told already.
     #[cold]
-    pub fn on_first_timeout(&mut self, session: u32) {
-        let now = self.now;
-        self.control(session, |controller| controller.on_timeout(now));
+    pub fn on_timeout(&mut self, index: u32) {
+        let call = &self.calls[index as usize];
+        if call.retries == 0 && !call.awaits_handler() {
+            let now = self.now;
+            self.control(call.session, |controller| controller.on_timeout(now));
+        }
     }
 
     /// Tells a session's controller something, and notes whether it limits the session from now on.
@@ -203,9 +189,49 @@ impl Core {
 
     /// Whether a session may send a packet now.
     #[inline]
-    pub fn may_send(&mut self, index: u32) -> bool {
-        let session = &self.sessions[index as usize];
-        session.credits > 0 && (!session.limited || self.congestion.is_open(session, index, self.now))
+    pub fn may_send(&mut self, session: u32) -> bool {
+        let entry = &self.sessions[session as usize];
+        entry.credits > 0 && (!entry.limited || (self.room(session) > 0 && self.congestion.is_time(session, self.now)))
+    }
+
+    /// Packets for which there is room in the window of a session.
+    fn room(&mut self, session: u32) -> u32 {
+        let entry = &self.sessions[session as usize];
+        let rtt_min = self.cold[session as usize].rtt_min;
+        let Some(flow) = self.congestion.flow_or_new(session, entry.credits_max, rtt_min, self.now) else { return u32::MAX };
+        let window = flow.controller.window();
+        // A request whose handler runs is not on the way. Which of them run is unknown here, so none is counted: pacing limits them.
+        let calls = entry.client.iter().filter(|slot| slot.call != NONE).map(|slot| &self.calls[slot.call as usize]);
+        let at_handlers = calls.filter(|call| call.in_flight() > 0 && call.awaits_handler()).count() as u32;
+        let in_flight = u32::from(entry.credits_max.saturating_sub(entry.credits));
+        window.saturating_sub(in_flight.saturating_sub(at_handlers))
+    }
+
+    /// How many packets a call of a limited session may send now; they count as sent.
+    #[cold]
+    pub fn grant(&mut self, index: u32) -> u32 {
+        let call = &self.calls[index as usize];
+        let (session, slot, left) = (call.session, call.slot, call.sendable() - call.sent);
+        let most = self.room(session).min(left).min(u32::from(self.sessions[session as usize].credits));
+        let mut granted = 0;
+        while granted < most && self.congestion.is_time(session, self.now) {
+            let bytes = self.packet_bytes(index, granted);
+            if let Some(flow) = self.congestion.flows.get_mut(session as usize).and_then(Option::as_deref_mut) {
+                flow.gate.pass(self.now, flow.controller.spacing(bytes));
+                flow.turn = slot;
+            }
+            granted += 1;
+        }
+        granted
+    }
+
+    /// Bytes that a packet of a call puts on the network, in the direction in which they are more: that is sent after `skipped` others.
+    fn packet_bytes(&self, index: u32, skipped: u32) -> u32 {
+        let call = &self.calls[index as usize];
+        let (packet, packet_data) = (call.sent + skipped, u32::from(self.sessions[call.session as usize].packet_data));
+        let len = call.request.as_ref().map_or(0, |request| request.len()) as u32;
+        let data = if packet < call.request_packets { len - packet * packet_data } else { packet_data };
+        HEADER_BYTES as u32 + data.min(packet_data)
     }
 
     /// Lets sessions send whose time has come.

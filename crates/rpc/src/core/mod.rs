@@ -20,6 +20,7 @@ pub(crate) mod backlog;
 pub(crate) mod call;
 pub(crate) mod close;
 pub(crate) mod congestion;
+pub(crate) mod handle;
 pub(crate) mod handshake;
 pub(crate) mod peer;
 pub(crate) mod random;
@@ -39,7 +40,7 @@ use crate::config::EndpointConfig;
 use crate::stats::{Counters, RttHistogram};
 use crate::timer::{TimerId, Wheel};
 use crate::wire::HEADER_BYTES_MAX;
-use call::{Call, CallRef, Finished};
+use call::{Call, CallRef};
 use congestion::Congestion;
 use handshake::{CookieKey, Opening};
 use peer::Peer;
@@ -124,8 +125,10 @@ pub(crate) struct Core {
     pub tx: TxQueue,
     /// Who is to be woken once nobody borrows this: a waker may run code that comes back here.
     pub woken: Vec<Waker>,
-    /// Finished calls whose continuation has not run yet.
-    pub finished: VecDeque<Finished>,
+    /// Whether the future that `block_on` or `poll_once` polls is to be woken.
+    pub root_woken: bool,
+    /// Calls that ended and whose continuation has not run yet.
+    pub ended: VecDeque<u32>,
 
     pub random: SecretRandom,
     pub cookie_key: CookieKey,
@@ -183,7 +186,8 @@ impl Core {
             tick_timer,
             tx: TxQueue::default(),
             woken: Vec::new(),
-            finished: VecDeque::new(),
+            root_woken: false,
+            ended: VecDeque::new(),
             cookie_key: CookieKey::new(&mut random),
             random,
             resets_left: timers::RESETS_PER_TICK,
@@ -197,8 +201,19 @@ impl Core {
 
     /// Whether something waits for the next iteration of the event loop.
     pub fn has_work(&self) -> bool {
-        let waits = !self.tx.is_empty() || !self.openings.is_empty() || !self.fresh_deadlines.is_empty();
-        waits || !self.woken.is_empty() || !self.finished.is_empty()
+        self.tx.has_packets() || self.has_begun() || self.has_ended()
+    }
+
+    /// Whether the application began something that needs the time or the transport.
+    #[inline]
+    pub fn has_begun(&self) -> bool {
+        !self.openings.is_empty() || !self.fresh_deadlines.is_empty()
+    }
+
+    /// Whether something ended of which the application is to hear.
+    #[inline]
+    pub fn has_ended(&self) -> bool {
+        self.root_woken || !self.woken.is_empty() || !self.ended.is_empty()
     }
 
     /// Calls in progress or queued.

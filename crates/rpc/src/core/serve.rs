@@ -6,21 +6,18 @@
 
 use dunlin_net::RxPacket;
 
+use super::handle::Handle;
 use super::session::{ServerSlot, State};
-use super::transmit::Source;
+use super::transmit::{Owner, Source};
 use super::{Core, NONE};
 use crate::error::RespondError;
 use crate::msgbuf::MsgBuf;
-use crate::payload::Payload;
+use crate::payload::{Payload, RequestBuffer};
 use crate::wire::control::{Release, SLOTS_MAX};
 use crate::wire::{Header, Kind, Multi, Status};
 
 /// Names a request in the hands of a handler. When the client gives the request up, the generation moves on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ServeRef {
-    pub index: u32,
-    pub generation: u32,
-}
+pub(crate) type ServeRef = Handle<Serve>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServeState {
@@ -61,13 +58,32 @@ pub(crate) struct Serve {
     pub spare: Option<MsgBuf>,
 }
 
-/// A request that is complete: for the event loop to give to its handler.
+/// A request that is complete: for the event loop to give to its handler. Two words.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dispatch {
     pub serve: ServeRef,
-    pub req_type: u8,
-    /// Where in the received packet the payload starts, and its length; the payload is in the serve's buffer if this is `None`.
-    pub in_packet: Option<(u16, u16)>,
+    /// Request type, then, if the payload lies in the received packet, 1, where it starts there, and its length: 16 bits each.
+    word: u64,
+}
+
+impl Dispatch {
+    #[inline]
+    fn new(serve: ServeRef, req_type: u8, in_packet: Option<(u16, u16)>) -> Dispatch {
+        let place = in_packet.map_or(0, |(start, len)| 1 << 16 | (start as u64) << 32 | (len as u64) << 48);
+        Dispatch { serve, word: req_type as u64 | place }
+    }
+
+    #[inline]
+    pub fn req_type(self) -> u8 {
+        self.word as u8
+    }
+
+    /// Where in the received packet the payload starts, and its length; `None` if it is in the serve's buffer.
+    #[inline]
+    pub fn in_packet(self) -> Option<(usize, usize)> {
+        let (start, len) = ((self.word >> 32) as u16 as usize, (self.word >> 48) as usize);
+        (self.word & 1 << 16 != 0).then_some((start, len))
+    }
 }
 
 impl Core {
@@ -106,13 +122,12 @@ impl Core {
         serve.generation = serve.generation.wrapping_add(1);
         serve.request = None;
         let small = self.mtu;
-        match serve.response.take() {
-            Some(Payload::MsgBuf(buf))
-                if buf.capacity() <= small && self.config.optimizations.preallocated_responses.is_on() =>
-            {
-                serve.spare = Some(buf);
-            }
-            _ => {}
+        let response = serve.response.take().and_then(MsgBuf::from_payload);
+        if let Some(buf) = response
+            && buf.capacity() <= small
+            && self.config.optimizations.preallocated_responses.is_on()
+        {
+            serve.spare = Some(buf);
         }
         serve.state = ServeState::Free;
     }
@@ -201,8 +216,7 @@ impl Core {
     fn dispatch(&mut self, index: u32, in_packet: Option<(u16, u16)>) -> Option<Dispatch> {
         let serve = &mut self.serves[index as usize];
         serve.state = ServeState::Executing;
-        let reference = ServeRef { index, generation: serve.generation };
-        Some(Dispatch { serve: reference, req_type: serve.req_type, in_packet })
+        Some(Dispatch::new(ServeRef::new(index, serve.generation), serve.req_type, in_packet))
     }
 
     /// Copies the first packet's data into a buffer for the whole request. Without memory the packet counts as lost, and the
@@ -309,7 +323,7 @@ impl Core {
         let mut header = Header::new(Kind::CreditReturn, packet, session.remote_session, number, session.remote_tag);
         header.ecn_echo = serve.ecn_echo;
         session.count_tx(header.wire_len());
-        self.tx.push(session.route, &header, Source::Nothing);
+        self.tx.push(session.route, &header, Source::NOTHING);
     }
 
     /// The client asks for a later packet of a response.
@@ -347,12 +361,13 @@ impl Core {
         if total > packet_data {
             header.multi = Some(Multi { message_bytes: total as u32, packet });
         }
+        let is_adjacent = packet == 0 && self.config.optimizations.adjacent_header.is_on();
         let source = match &mut serve.response {
-            Some(Payload::MsgBuf(buf)) if packet == 0 && self.config.optimizations.adjacent_header.is_on() => {
-                Source::serve_adjacent(index, buf, &header, len)
-            }
-            Some(_) => Source::Serve { index, offset: offset as u32, len: len as u32 },
-            None => Source::Nothing,
+            Some(response) => match response.as_msgbuf_mut() {
+                Some(buf) if is_adjacent => Source::start(Owner::Serve, index, buf, &header, len),
+                _ => Source::piece(Owner::Serve, index, offset, len),
+            },
+            None => Source::NOTHING,
         };
         serve.tx_batch = self.tx.batch;
         session.count_tx(header.wire_len() + len);
@@ -362,8 +377,8 @@ impl Core {
     /// The entry behind a handler's reference, if the client still waits.
     #[inline]
     fn waiting(&mut self, reference: ServeRef) -> Result<&mut Serve, RespondError> {
-        match self.serves.get_mut(reference.index as usize) {
-            Some(serve) if serve.generation == reference.generation && serve.state == ServeState::Executing => Ok(serve),
+        match self.serves.get_mut(reference.place()) {
+            Some(serve) if serve.generation == reference.generation() && serve.state == ServeState::Executing => Ok(serve),
             _ => Err(RespondError::Orphaned),
         }
     }
@@ -406,14 +421,14 @@ impl Core {
             self.respond_status(reference, Status::ResponseTooLarge);
             return Err(RespondError::TooLarge { len, max });
         }
-        self.finish_serve(reference.index, Some(response), Status::Ok);
+        self.finish_serve(reference.index(), Some(response), Status::Ok);
         Ok(())
     }
 
     /// Ends a request with a status and no data.
     pub fn respond_status(&mut self, reference: ServeRef, status: Status) {
         if self.waiting(reference).is_ok() {
-            self.finish_serve(reference.index, None, status);
+            self.finish_serve(reference.index(), None, status);
         }
     }
 

@@ -288,12 +288,12 @@ impl Core {
         }
         self.sessions[index as usize].state = State::Ending;
         while let Some(call) = self.pop_queued(index) {
-            self.finish_call(call, Err(error));
+            self.fail_call(call, error);
         }
         for slot in 0..SLOTS_MAX {
             let call = self.sessions[index as usize].client[slot].call;
             if call != NONE {
-                self.finish_call(call, Err(error));
+                self.fail_call(call, error);
             }
             self.drop_serve_of(index, slot);
         }

@@ -8,47 +8,59 @@ use arrayvec::ArrayVec;
 use dunlin_net::{Addr, Route, Transport, TxPacket};
 
 use super::Core;
-use crate::msgbuf::MsgBuf;
-use crate::payload::Payload;
+use crate::msgbuf::{HEADROOM_BYTES, MsgBuf};
 use crate::wire::control::Body;
 use crate::wire::{HEADER_BYTES, HEADER_BYTES_MAX, Header, Kind, MASK_24};
 
 /// Packets handed to the transport in one call (the paper's TX queue has 64 entries).
 const TX_BURST: usize = 64;
 
-/// Where the payload of a queued packet is.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Source {
-    /// There is none, or its message was given back: the packet is not sent if it has lost its payload.
-    Nothing,
-    /// The packet is not to be sent any more.
+/// Whose payload a queued packet carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Owner {
+    /// Nobody's: there is none.
+    Nobody,
+    /// The packet is not to be sent any more: its message was given back.
     Forgotten,
-    /// In the request of a call.
-    Call { index: u32, offset: u32, len: u32 },
-    /// In the request of a call, with the header already in front of it.
-    CallAdjacent { index: u32, header_len: u8, len: u32 },
-    /// In the response of a server slot.
-    Serve { index: u32, offset: u32, len: u32 },
-    /// In the response of a server slot, with the header already in front of it.
-    ServeAdjacent { index: u32, header_len: u8, len: u32 },
+    /// The request of a call.
+    Call,
+    /// The response of a server slot.
+    Serve,
     /// A control packet's body, kept by the queue.
-    Control { offset: u32, len: u32 },
+    Control,
+}
+
+/// Where the payload of a queued packet is. Of plain numbers, which stay in registers until they stand in the queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source {
+    pub owner: Owner,
+    /// Bytes of the header that stands in front of the payload already; 0 if the queue has it.
+    adjacent: u8,
+    /// Number of the call or server slot.
+    index: u32,
+    /// Where in the message.
+    offset: u32,
+    len: u32,
 }
 
 impl Source {
-    /// Writes the header in front of the request's data.
+    pub const NOTHING: Source = Source { owner: Owner::Nobody, adjacent: 0, index: 0, offset: 0, len: 0 };
+
+    /// A piece of a message.
     #[inline]
-    pub fn call_adjacent(index: u32, buf: &mut MsgBuf, header: &Header, len: usize) -> Source {
-        Source::CallAdjacent { index, header_len: write_adjacent(buf, header, len), len: len as u32 }
+    pub fn piece(owner: Owner, index: u32, offset: usize, len: usize) -> Source {
+        Source { owner, adjacent: 0, index, offset: offset as u32, len: len as u32 }
     }
 
-    /// Writes the header in front of the response's data.
+    /// The start of a message, with the header written in front of it if there is room.
     #[inline]
-    pub fn serve_adjacent(index: u32, buf: &mut MsgBuf, header: &Header, len: usize) -> Source {
-        Source::ServeAdjacent { index, header_len: write_adjacent(buf, header, len), len: len as u32 }
+    pub fn start(owner: Owner, index: u32, buf: &mut MsgBuf, header: &Header, len: usize) -> Source {
+        Source { owner, adjacent: write_adjacent(buf, header, len), index, offset: 0, len: len as u32 }
     }
 }
 
+/// Writes a header in front of the data, and gives its length; 0 if it does not fit.
 #[inline]
 fn write_adjacent(buf: &mut MsgBuf, header: &Header, len: usize) -> u8 {
     if header.is_plain() {
@@ -58,6 +70,9 @@ fn write_adjacent(buf: &mut MsgBuf, header: &Header, len: usize) -> u8 {
     }
     let mut bytes = [0; HEADER_BYTES_MAX];
     let header_len = header.write(&mut bytes);
+    if header_len > HEADROOM_BYTES {
+        return 0;
+    }
     buf.put_header(&bytes[..header_len], len);
     header_len as u8
 }
@@ -65,15 +80,22 @@ fn write_adjacent(buf: &mut MsgBuf, header: &Header, len: usize) -> u8 {
 #[derive(Debug, Clone, Copy)]
 struct TxItem {
     route: Route,
-    header_len: u8,
-    header: [u8; HEADER_BYTES_MAX],
     source: Source,
+    /// Of a packet whose header does not stand in front of its payload: its place in [`TxQueue::headers`].
+    header: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct TxHeader {
+    len: u8,
+    bytes: [u8; HEADER_BYTES_MAX],
 }
 
 /// The queue. See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct TxQueue {
     items: Vec<TxItem>,
+    headers: Vec<TxHeader>,
     bodies: Vec<u8>,
     /// Control packets to addresses without a route: as `(address, packet)`.
     strangers: Vec<(Addr, Vec<u8>)>,
@@ -82,25 +104,29 @@ pub(crate) struct TxQueue {
 }
 
 impl TxQueue {
-    pub fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.strangers.is_empty()
+    #[inline]
+    pub fn has_packets(&self) -> bool {
+        !self.items.is_empty() || !self.strangers.is_empty()
     }
 
     /// Appends a packet.
     #[inline]
     pub fn push(&mut self, route: Route, header: &Header, source: Source) {
-        let mut item = TxItem { route, header_len: 0, header: [0; HEADER_BYTES_MAX], source };
-        if !matches!(source, Source::CallAdjacent { .. } | Source::ServeAdjacent { .. }) {
-            item.header_len = header.write(&mut item.header) as u8;
+        let mut place = 0;
+        if source.adjacent == 0 {
+            let mut kept = TxHeader { len: 0, bytes: [0; HEADER_BYTES_MAX] };
+            kept.len = header.write(&mut kept.bytes) as u8;
+            place = self.headers.len() as u32;
+            self.headers.push(kept);
         }
-        self.items.push(item);
+        self.items.push(TxItem { route, source, header: place });
     }
 
     /// Appends a control packet with a body.
     pub fn push_control<B: Body>(&mut self, route: Route, header: &Header, body: &B) {
-        let offset = self.bodies.len() as u32;
+        let offset = self.bodies.len();
         body.write(&mut self.bodies);
-        self.push(route, header, Source::Control { offset, len: B::BYTES as u32 });
+        self.push(route, header, Source::piece(Owner::Control, 0, offset, B::BYTES));
     }
 
     /// Appends a control packet to an address that nothing is kept of.
@@ -115,27 +141,66 @@ impl TxQueue {
     /// Takes back packets whose payload is in the request of a call.
     #[cold]
     pub fn forget_call(&mut self, call: u32) {
-        for item in &mut self.items {
-            if matches!(item.source, Source::Call { index, .. } | Source::CallAdjacent { index, .. } if index == call) {
-                item.source = Source::Forgotten;
-            }
-        }
+        self.forget(Owner::Call, call);
     }
 
     /// Takes back packets whose payload is in the response of a server slot.
     #[cold]
     pub fn forget_serve(&mut self, serve: u32) {
-        for item in &mut self.items {
-            if matches!(item.source, Source::Serve { index, .. } | Source::ServeAdjacent { index, .. } if index == serve) {
-                item.source = Source::Forgotten;
-            }
-        }
+        self.forget(Owner::Serve, serve);
+    }
+
+    #[inline]
+    fn header(&self, place: u32) -> &[u8] {
+        let TxHeader { len, bytes } = &self.headers[place as usize];
+        &bytes[..*len as usize]
+    }
+
+    fn forget(&mut self, owner: Owner, index: u32) {
+        let sources = self.items.iter_mut().map(|item| &mut item.source);
+        sources
+            .filter(|source| source.owner == owner && source.index == index)
+            .for_each(|source| source.owner = Owner::Forgotten);
     }
 }
 
 impl Core {
     /// Hands everything that waits to the transport, and reads the clock.
     pub fn transmit<T: Transport>(&mut self, transport: &mut T) {
+        let mut sent = match &self.tx.items[..] {
+            // One call at a time: nothing to collect.
+            [item] => match self.slices(item) {
+                Some((header, payload)) => {
+                    transport.tx_burst(&[TxPacket { route: item.route, header, payload }]);
+                    1
+                }
+                None => 0,
+            },
+            _ => self.transmit_bursts(transport),
+        };
+        if !self.tx.strangers.is_empty() {
+            sent += self.answer_strangers(transport);
+        }
+        transport.tx_flush();
+        // The time is read when the packets are gone: nobody waits for that.
+        self.now = transport.now();
+        for item in &self.tx.items {
+            if item.source.owner == Owner::Call {
+                let call = &mut self.calls[item.source.index as usize];
+                call.progress = self.now;
+                if !call.sent_again && call.received == 0 {
+                    call.started = self.now;
+                }
+            }
+        }
+        self.counters.tx_packets += sent;
+        self.tx.items.clear();
+        self.tx.headers.clear();
+        self.tx.bodies.clear();
+        self.tx.batch = self.tx.batch.wrapping_add(1);
+    }
+
+    fn transmit_bursts<T: Transport>(&mut self, transport: &mut T) -> u64 {
         if self.tx.items.len() > 2 {
             self.group_by_route();
         }
@@ -151,25 +216,7 @@ impl Core {
             sent += burst.len() as u64;
             transport.tx_burst(&burst);
         }
-        if !self.tx.strangers.is_empty() {
-            sent += self.answer_strangers(transport);
-        }
-        transport.tx_flush();
-        // The time is read when the packets are gone: nobody waits for that.
-        self.now = transport.now();
-        for item in &self.tx.items {
-            if let Source::Call { index, .. } | Source::CallAdjacent { index, .. } = item.source {
-                let call = &mut self.calls[index as usize];
-                call.progress = self.now;
-                if !call.sent_again && call.received == 0 {
-                    call.started = self.now;
-                }
-            }
-        }
-        self.counters.tx_packets += sent;
-        self.tx.items.clear();
-        self.tx.bodies.clear();
-        self.tx.batch = self.tx.batch.wrapping_add(1);
+        sent
     }
 
     #[cold]
@@ -187,33 +234,25 @@ impl Core {
         }
     }
 
-    #[inline]
-    fn slices<'a>(&'a self, item: &'a TxItem) -> Option<(&'a [u8], &'a [u8])> {
-        let header = &item.header[..item.header_len as usize];
-        let within = |payload: &'_ Payload, offset: u32, len: u32| {
-            offset as usize..(offset as usize + len as usize).min(payload.len())
+    /// The two parts of a packet: its header, or header and payload if those are adjacent; and the rest of it.
+    #[inline(always)]
+    fn slices<'a>(&'a self, item: &TxItem) -> Option<(&'a [u8], &'a [u8])> {
+        let Source { owner, adjacent, index, offset, len } = item.source;
+        let payload = match owner {
+            Owner::Call => self.calls[index as usize].request.as_ref()?,
+            Owner::Serve => self.serves[index as usize].response.as_ref()?,
+            Owner::Forgotten => return None,
+            Owner::Nobody => return Some((self.tx.header(item.header), &[])),
+            Owner::Control => {
+                let body = &self.tx.bodies[offset as usize..(offset + len) as usize];
+                return Some((self.tx.header(item.header), body));
+            }
         };
-        Some(match item.source {
-            Source::Nothing => (header, &[]),
-            Source::Forgotten => return None,
-            Source::Control { offset, len } => (header, &self.tx.bodies[offset as usize..(offset + len) as usize]),
-            Source::Call { index, offset, len } => {
-                let payload = self.calls[index as usize].request.as_ref()?;
-                (header, &payload.as_slice()[within(payload, offset, len)])
-            }
-            Source::Serve { index, offset, len } => {
-                let payload = self.serves[index as usize].response.as_ref()?;
-                (header, &payload.as_slice()[within(payload, offset, len)])
-            }
-            Source::CallAdjacent { index, header_len, len } => match self.calls[index as usize].request.as_ref()? {
-                Payload::MsgBuf(buf) => (buf.header_and_data(header_len as usize, len as usize), &[]),
-                _ => return None,
-            },
-            Source::ServeAdjacent { index, header_len, len } => match self.serves[index as usize].response.as_ref()? {
-                Payload::MsgBuf(buf) => (buf.header_and_data(header_len as usize, len as usize), &[]),
-                _ => return None,
-            },
-        })
+        if adjacent > 0 {
+            return Some((payload.as_msgbuf()?.header_and_data(adjacent as usize, len as usize), &[]));
+        }
+        let end = (offset as usize + len as usize).min(payload.len());
+        Some((self.tx.header(item.header), &payload.as_slice()[offset as usize..end]))
     }
 
     /// Queues a control packet of a session.

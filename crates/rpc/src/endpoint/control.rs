@@ -5,7 +5,7 @@ use std::rc::Rc;
 use dunlin_net::Transport;
 
 use super::Shared;
-use crate::core::receive::Received;
+use crate::core::receive::Other;
 use crate::wire::control::{Body, Presence, Release};
 use crate::wire::{HEADER_BYTES, Header, Kind};
 
@@ -16,14 +16,14 @@ const CONTROL_BODY_MAX: usize = 64;
 
 /// Handles a packet that manages sessions.
 #[cold]
-pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, received: &Received) {
+pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, received: &Other) {
     let mut bytes = [0; CONTROL_BODY_MAX];
     let packet = transport.rx_packet(i);
     let from = packet.route();
     let mut core = shared.core.borrow_mut();
     let header = match received {
-        Received::Control(header) => header,
-        Received::Unknown(header) => {
+        Other::Control(header) => header,
+        Other::Unknown(header) => {
             let answered = matches!(header.kind, Kind::Request | Kind::RequestForResponse | Kind::Ping | Kind::Close);
             // The address may be forged: nothing longer goes there than came from it. A peer whose packets are short asks by PING.
             let answered = answered && packet.len() >= RESET_BYTES;
@@ -32,7 +32,6 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
             }
             return;
         }
-        Received::Done | Received::Dispatch(_) => return,
     };
     let len = packet.len().saturating_sub(header.wire_len());
     if len > CONTROL_BODY_MAX {

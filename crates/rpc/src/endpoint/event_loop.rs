@@ -10,24 +10,24 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
-use dunlin_net::transport::RX_BURST;
 use dunlin_net::{PollPolicy, Transport};
 
 use super::control::control;
-use super::dispatch::{Dispatches, push_back, run_handlers};
+use super::dispatch::{push_back, run_handlers};
+use super::registry::Entry;
 use super::session::{Completion, Session};
-use super::taken::Taken;
 use super::{Continuation, Endpoint, Shared};
 use crate::core::Core;
 use crate::core::receive::Received;
 use crate::wire::Status;
 use crate::wire::header::FLAG_DEADLINE;
 
-/// Iterations without packets after which the time is read all the same.
+/// Polls without packets after which the time is read all the same.
 const UNCLOCKED_MAX: u32 = 16;
 /// The same while calls are in progress: their round trips are measured from the time that was read last.
 const UNCLOCKED_WAITING_MAX: u32 = 8;
+/// Times that an iteration which finds nothing to do asks the transport again, if the loop would only come back at once.
+const POLLS_PER_ITERATION: u32 = 4;
 /// Iterations with packets after which timers are looked at although the receive queue may hold more.
 const BUSY_ITERATIONS_MAX: u32 = 64;
 /// Timers are looked at no more often than this.
@@ -45,35 +45,59 @@ impl<T: Transport> Endpoint<T> {
     /// If called from inside a handler, task or continuation of this endpoint.
     #[inline]
     pub fn run_once(&self) -> usize {
+        self.iterate(1)
+    }
+
+    /// An iteration that asks the transport up to `polls` times for packets while there is nothing else to do.
+    #[inline]
+    fn iterate(&self, polls: u32) -> usize {
         let mut transport =
             self.transport.try_borrow_mut().expect("the event loop of an endpoint was entered from inside its own handler");
         let shared = &self.shared;
         // What the application enqueued since the last iteration leaves before anything else: the other side works on it while this
         // one works on what it received.
-        if !shared.core.borrow().tx.is_empty() {
+        if shared.core.borrow().tx.has_packets() {
             shared.core.borrow_mut().transmit(&mut *transport);
         }
-        let packets = transport.rx_burst();
-        if packets == 0 && self.is_quiet() {
-            return 0;
+        let mut packets = transport.rx_burst();
+        if packets == 0 && self.is_quiet(polls) {
+            // Only a packet can make work now, or another thread, which may wait for a few polls. What lies between two of them is
+            // how late a packet is seen.
+            let mut polls_left = polls;
+            while packets == 0 {
+                polls_left -= 1;
+                if polls_left == 0 {
+                    return 0;
+                }
+                packets = transport.rx_burst();
+            }
         }
         if packets > 0 {
             receive(shared, &mut *transport, packets);
         }
-        wake_waiting(shared);
-        let replies = if shared.at_workers.get() > 0 { take_worker_replies(shared) } else { 0 };
-        let tasks = shared.executor.run_ready();
-        run_continuations(shared);
+        let mut found = packets;
+        if shared.core.borrow().has_ended() {
+            wake_waiting(shared);
+        }
+        if shared.at_workers.get() > 0 {
+            found += take_worker_replies(shared);
+        }
+        if shared.executor.has_ready() {
+            found += shared.executor.run_ready();
+        }
+        if shared.core.borrow().has_ended() {
+            run_continuations(shared);
+        }
         self.send_and_look_at_timers(&mut transport, packets);
-        packets + tasks + replies
+        found
     }
 
     /// Whether an iteration without packets can end here: nothing is ready, and it is not yet time to read the clock. This is what polling
     /// costs, so it is as short as can be.
     #[inline]
-    fn is_quiet(&self) -> bool {
+    fn is_quiet(&self, polls: u32) -> bool {
         let core = self.shared.core.borrow();
-        let unclocked = self.unclocked.get() + 1;
+        let unclocked = self.unclocked.get() + polls;
         let unclocked_max = match core.config.poll {
             // Who sleeps after every empty iteration has the time to read it; so have simulations.
             PollPolicy::Sleep => 1,
@@ -83,10 +107,8 @@ impl<T: Transport> Endpoint<T> {
         let is_quiet = unclocked < unclocked_max
             && self.shared.at_workers.get() == 0
             && !self.shared.executor.has_ready()
-            && core.openings.is_empty()
-            && core.fresh_deadlines.is_empty()
-            && core.woken.is_empty()
-            && core.finished.is_empty();
+            && !core.has_begun()
+            && !core.has_ended();
         self.unclocked.set(if is_quiet { unclocked } else { 0 });
         is_quiet
     }
@@ -94,29 +116,27 @@ impl<T: Transport> Endpoint<T> {
     /// The second half of an iteration: sends what it made, then reads the clock and looks at timers.
     fn send_and_look_at_timers(&self, transport: &mut T, packets: usize) {
         let mut core = self.shared.core.borrow_mut();
-        if !core.openings.is_empty() {
+        if core.has_begun() {
             core.now = transport.now();
             core.start_openings(transport);
-        }
-        if !core.fresh_deadlines.is_empty() {
-            core.now = transport.now();
             core.set_deadlines();
-        }
-        // The clock is read when everything urgent is done.
-        if core.tx.is_empty() {
-            core.now = transport.now();
-        } else {
-            core.transmit(transport);
-        }
-        if core.now >= core.congestion.due() {
-            core.send_paced();
-            if !core.tx.is_empty() {
-                core.transmit(transport);
-            }
         }
         // Answers that wait in the queue come before timeouts: only a drained queue proves that one is late.
         core.busy_iterations = if packets == 0 { 0 } else { core.busy_iterations + 1 };
         let drained = packets == 0 || core.busy_iterations >= BUSY_ITERATIONS_MAX;
+        // The clock is read when everything urgent is done: after a transmission, or when there is nothing else to do. What was just
+        // received may have made the application want to send.
+        if core.tx.has_packets() {
+            core.transmit(transport);
+        } else if drained || core.congestion.next_send().is_some() {
+            core.now = transport.now();
+        }
+        if core.now >= core.congestion.due() {
+            core.send_paced();
+            if core.tx.has_packets() {
+                core.transmit(transport);
+            }
+        }
         if drained && core.now >= core.timers_at {
             core.timers_at = core.now + TIMER_PAUSE_NANOS;
             core.busy_iterations = 0;
@@ -125,7 +145,7 @@ impl<T: Transport> Endpoint<T> {
                 // Whoever waits for what they did looks before the loop sleeps.
                 self.unclocked.set(1);
             }
-            if !core.tx.is_empty() {
+            if core.tx.has_packets() {
                 core.transmit(transport);
             }
             drop(core);
@@ -136,7 +156,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// One iteration, then sleep if there was nothing to do and the poll policy says so.
     fn run_and_wait(&self) {
-        if self.run_once() > 0 {
+        if self.iterate(POLLS_PER_ITERATION) > 0 {
             return self.idle.borrow_mut().on_work();
         }
         // After a few empty iterations only, since it reads the clock.
@@ -235,8 +255,7 @@ fn sleep_until(core: &Core) -> Option<Option<u64>> {
 
 /// Takes in a burst of `count` packets and runs the handlers it calls for.
 fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
-    let mut dispatches = Dispatches::new();
-    let mut others = ArrayVec::<(u8, Received), RX_BURST>::new();
+    let mut received = Received::default();
     {
         let mut core = shared.core.borrow_mut();
         let optimizations = core.config.optimizations;
@@ -253,29 +272,30 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
                 core.prefetch_response(transport.rx_packet(i).head());
             }
         }
-        let mut clocked = false;
+        let clock_each = !optimizations.batched_timestamps.is_on();
+        // Who polls has read it a moment ago; who was woken, by a packet or a simulation, has not.
+        let mut clocked = core.config.poll == PollPolicy::Sleep;
+        if clocked {
+            core.now = transport.now();
+        }
         for i in 0..count {
+            let packet = transport.rx_packet(i);
             // The time of the last iteration is good enough for round trips. A deadline is turned into a time of ours, and nobody
             // knows how long the application was away.
-            let needs_clock =
-                !clocked && transport.rx_packet(i).head().get(1).is_some_and(|flags| flags & FLAG_DEADLINE != 0);
-            if needs_clock || !optimizations.batched_timestamps.is_on() {
+            let has_deadline = packet.head().get(1).is_some_and(|flags| flags & FLAG_DEADLINE != 0);
+            if has_deadline && !clocked || clock_each {
                 core.now = transport.now();
                 clocked = true;
             }
-            match core.on_packet(&transport.rx_packet(i)) {
-                Received::Done => {}
-                Received::Dispatch(dispatch) => dispatches.push((i as u8, dispatch)),
-                other => others.push((i as u8, other)),
-            }
+            core.on_packet(i as u8, &packet, &mut received);
         }
-        core.counters.requests_handled += dispatches.len() as u64;
+        core.counters.requests_handled += received.dispatches.len() as u64;
     }
-    if !dispatches.is_empty() {
-        run_handlers(shared, transport, &dispatches);
+    if !received.dispatches.is_empty() {
+        run_handlers(shared, transport, &received.dispatches);
     }
-    for (i, received) in &others {
-        control(shared, transport, *i as usize, received);
+    for (i, other) in &received.others {
+        control(shared, transport, *i as usize, other);
     }
 }
 
@@ -295,8 +315,10 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
 }
 
 /// Wakes who waits for what ended. Wakers may run any code, so nothing is borrowed meanwhile.
-#[inline]
 pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
+    if std::mem::take(&mut shared.core.borrow_mut().root_woken) {
+        shared.executor.wake_root();
+    }
     if !shared.core.borrow().woken.is_empty() {
         let mut woken = std::mem::take(&mut shared.core.borrow_mut().woken);
         woken.drain(..).for_each(Waker::wake);
@@ -310,21 +332,17 @@ pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
 
 /// Runs the continuations of calls that ended.
 fn run_continuations(shared: &Rc<Shared>) {
-    // Taken once for all calls in a row that it is for.
-    let mut taken: Option<Taken<'_, Continuation>> = None;
+    // Looked up once for all calls in a row that it is for.
+    let mut continuation: Option<(u32, Entry<Continuation>)> = None;
     loop {
-        let Some(finished) = shared.core.borrow_mut().finished.pop_front() else { return };
-        let index = finished.continuation as usize;
-        if taken.as_ref().is_none_or(|taken| taken.index() != index) {
-            taken = Taken::from(&shared.continuations, index);
+        let Some(ended) = shared.core.borrow_mut().next_ended() else { return };
+        if continuation.as_ref().is_none_or(|(number, _)| *number != ended.continuation) {
+            let found = shared.continuations.get(ended.continuation as usize);
+            continuation = found.map(|entry| (ended.continuation, entry));
         }
-        if let Some(continuation) = &mut taken {
-            continuation(Completion {
-                session: Session::new(shared, finished.session),
-                tag: finished.tag,
-                result: finished.result,
-                request: finished.request,
-            });
+        if let Some(Ok(mut run)) = continuation.as_ref().map(|(_, entry)| entry.try_borrow_mut()) {
+            let session = Session::new(shared, ended.session);
+            run(Completion { session, tag: ended.tag, result: ended.result, request: ended.request });
         }
     }
 }

@@ -7,6 +7,7 @@
 //! | [`dispatch`] | requests go to their handlers |
 //! | [`control`] | packets that manage sessions |
 //! | [`handler`] | what handlers get and give |
+//! | [`registry`] | handlers and continuations by number |
 //! | [`session`] | the handle of a session, and calls |
 //! | [`executor`] | tasks of this thread |
 //! | [`worker`] | threads for long handlers |
@@ -16,8 +17,8 @@ pub(crate) mod dispatch;
 pub(crate) mod event_loop;
 pub(crate) mod executor;
 pub(crate) mod handler;
+pub(crate) mod registry;
 pub(crate) mod session;
-pub(crate) mod taken;
 pub(crate) mod worker;
 
 use std::cell::{Cell, RefCell};
@@ -38,8 +39,8 @@ use crate::stats::EndpointStats;
 use crate::wire::Status;
 use executor::Executor;
 use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
+use registry::Registry;
 use session::{Completion, Connecting, ContinuationId};
-use taken::{Place, Table};
 use worker::{WorkerPool, WorkerReply};
 
 /// A registered continuation.
@@ -49,8 +50,8 @@ pub(crate) type Continuation = Box<dyn FnMut(Completion)>;
 pub(crate) struct Shared {
     pub core: RefCell<Core>,
     pub executor: Executor,
-    pub handlers: Table<Handler>,
-    pub continuations: Table<Continuation>,
+    pub handlers: Registry<Handler>,
+    pub continuations: Registry<Continuation>,
     pub local_addr: Addr,
     /// As of the last look at timers, for whoever asks while the event loop has the transport.
     pub transport_counters: Cell<TransportCounters>,
@@ -126,8 +127,8 @@ impl<T: Transport> Endpoint<T> {
         let shared = Shared {
             core: RefCell::new(core),
             executor: Executor::new(waker),
-            handlers: RefCell::new((0..=u8::MAX).map(|_| Place::Empty).collect()),
-            continuations: RefCell::new(Vec::new()),
+            handlers: Registry::with_places(u8::MAX as usize + 1),
+            continuations: Registry::with_places(0),
             local_addr: transport.local_addr(),
             transport_counters: Cell::default(),
             worker_replies: crossbeam_channel::unbounded(),
@@ -147,13 +148,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     fn register_handler(&self, req_type: u8, handler: Handler) -> Result<(), RegisterError> {
-        let mut handlers = self.shared.handlers.borrow_mut();
-        let place = &mut handlers[req_type as usize];
-        if !matches!(place, Place::Empty) {
-            return Err(RegisterError { req_type });
-        }
-        *place = Place::Here(handler);
-        Ok(())
+        if self.shared.handlers.fill(req_type as usize, handler) { Ok(()) } else { Err(RegisterError { req_type }) }
     }
 
     /// Registers a dispatch-mode handler: it runs in the event loop, on the request where it was received. For handlers of up to a
@@ -322,9 +317,7 @@ impl<T: Transport> Endpoint<T> {
     /// Registers what runs when calls of [`crate::Session::enqueue_request`] end: the paper's continuation. One registration serves
     /// any number of calls, told apart by their tag; so a call allocates nothing.
     pub fn register_continuation(&self, continuation: impl FnMut(Completion) + 'static) -> ContinuationId {
-        let mut continuations = self.shared.continuations.borrow_mut();
-        continuations.push(Place::Here(Box::new(continuation)));
-        ContinuationId(continuations.len() as u32 - 1)
+        ContinuationId(self.shared.continuations.push(Box::new(continuation)) as u32)
     }
 
     /// Opens a session to `addr`. The handshake runs while the event loop does.
@@ -390,7 +383,7 @@ impl<T: Transport> Drop for Endpoint<T> {
         }
         event_loop::wake_waiting(&self.shared);
         // Handlers and continuations may hold sessions, which hold `shared`.
-        self.shared.handlers.borrow_mut().clear();
-        self.shared.continuations.borrow_mut().clear();
+        self.shared.handlers.clear();
+        self.shared.continuations.clear();
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use dunlin_net::Addr;
 
 use super::Shared;
-use crate::core::call::{CallRef, Completion as CoreCompletion, NO_DEADLINE, NewCall};
+use crate::core::call::{CallRef, NO_DEADLINE, NewCall, Waiter};
 use crate::core::handshake::{OpenProgress, Opening};
 use crate::core::session::{SessionRef, State};
 use crate::error::{CallError, CallFailure, ConnectError};
@@ -157,8 +157,8 @@ impl Session {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn call_with<B: RequestBuffer>(&self, req_type: u8, request: B, options: CallOptions) -> Call<B> {
-        let completion = CoreCompletion::Future(None);
-        let new = NewCall { req_type, request: request.into(), timeout: options.timeout_nanos(), completion };
+        let timeout = options.timeout_nanos();
+        let new = NewCall { req_type, request: request.into(), timeout, waiter: Waiter::FUTURE, tag: 0 };
         let state = match self.shared.core.borrow_mut().start_call(self.reference, new) {
             Ok(call) => CallState::Started(call),
             Err((error, request)) => CallState::Failed(error, request),
@@ -212,8 +212,8 @@ impl Session {
         continuation: ContinuationId,
         tag: u64,
     ) -> Result<(), CallFailure> {
-        let completion = CoreCompletion::Continuation { id: continuation.0, tag };
-        let new = NewCall { req_type, request: request.into(), timeout: NO_DEADLINE, completion };
+        let waiter = Waiter::continuation(continuation.0);
+        let new = NewCall { req_type, request: request.into(), timeout: NO_DEADLINE, waiter, tag };
         match self.shared.core.borrow_mut().start_call(self.reference, new) {
             Ok(_) => Ok(()),
             Err((error, request)) => Err(CallFailure { error, request }),
@@ -300,29 +300,36 @@ impl<B: RequestBuffer> Future for Call<B> {
     /// # Panics
     /// If polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = match std::mem::replace(&mut self.state, CallState::Taken) {
-            CallState::Started(call) => call,
-            CallState::Failed(error, request) => {
-                return Poll::Ready(Err(CallFailure { error, request: Self::request(request) }));
-            }
-            CallState::Taken => panic!("a call was polled after it was ready"),
-        };
-        let shared = self.shared.clone();
-        let mut core = shared.core.borrow_mut();
-        let entry = &mut core.calls[call.index as usize];
-        let Some(result) = entry.result.take() else {
-            let before = match &mut entry.completion {
-                CoreCompletion::Future(Some(waker)) if waker.will_wake(context.waker()) => None,
-                completion => Some(std::mem::replace(completion, CoreCompletion::Future(Some(context.waker().clone())))),
+        let this = &mut *self;
+        let CallState::Started(call) = this.state else {
+            return match std::mem::replace(&mut this.state, CallState::Taken) {
+                CallState::Failed(error, request) => {
+                    Poll::Ready(Err(CallFailure { error, request: Self::request(request) }))
+                }
+                _ => panic!("a call was polled after it was ready"),
             };
-            self.state = CallState::Started(call);
+        };
+        let mut core = this.shared.core.borrow_mut();
+        let entry = &mut core.calls[call.place()];
+        let Some(result) = entry.take_result() else {
+            let before = if this.shared.executor.is_root(context.waker()) {
+                entry.waiter = Waiter::ROOT;
+                entry.waker.take()
+            } else {
+                entry.waiter = Waiter::FUTURE;
+                match &mut entry.waker {
+                    Some(waker) if waker.will_wake(context.waker()) => None,
+                    waker => waker.replace(context.waker().clone()),
+                }
+            };
             // A waker may own what comes back to the core when it is dropped.
             drop(core);
             drop(before);
             return Poll::Pending;
         };
+        this.state = CallState::Taken;
         let request = entry.request.take().expect("a finished call has its request");
-        core.free_call(call.index);
+        core.free_call(call.index());
         drop(core);
         let request = Self::request(request);
         Poll::Ready(match result {
@@ -335,8 +342,8 @@ impl<B: RequestBuffer> Future for Call<B> {
 impl<B: RequestBuffer> Drop for Call<B> {
     fn drop(&mut self) {
         if let CallState::Started(call) = self.state {
-            let completion = self.shared.core.borrow_mut().cancel_call(call);
-            drop(completion);
+            let waker = self.shared.core.borrow_mut().cancel_call(call);
+            drop(waker);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Size classes of message buffers.
 //!
-//! Up to 4 KiB a class is a power of two with the headroom inside, so that the smallest (32 B of data) is one cache line with
+//! Up to 4 KiB a class is a power of two with what stands before the data inside, so that the smallest (32 B of data) is one cache line with
 //! its header. From 8 KiB on the data alone is a power of two, so that an 8 MiB message takes 8 MiB.
 
-use super::HEADROOM_BYTES;
+use super::FRONT_BYTES;
 
 /// Data bytes of the largest class: 1 GiB.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
@@ -19,7 +19,7 @@ pub(super) const CLASSES: usize = SMALL_CLASSES + 18;
 #[inline]
 pub(super) const fn capacity(class: usize) -> usize {
     if class < SMALL_CLASSES {
-        (SMALL_ALLOCATION_MIN << class) - HEADROOM_BYTES
+        (SMALL_ALLOCATION_MIN << class) - FRONT_BYTES
     } else {
         LARGE_CAPACITY_MIN << (class - SMALL_CLASSES)
     }
@@ -35,7 +35,7 @@ pub(super) const fn allocation(class: usize) -> usize {
 #[inline]
 pub(super) const fn class_for(len: usize) -> Option<usize> {
     if len <= capacity(SMALL_CLASSES - 1) {
-        let whole = len + HEADROOM_BYTES;
+        let whole = len + FRONT_BYTES;
         let rounded = if whole < SMALL_ALLOCATION_MIN { SMALL_ALLOCATION_MIN } else { whole.next_power_of_two() };
         Some((rounded / SMALL_ALLOCATION_MIN).trailing_zeros() as usize)
     } else if len <= MESSAGE_BYTES_MAX {
@@ -56,7 +56,7 @@ mod tests {
             let class = class_for(len).unwrap();
             assert!(class < CLASSES && capacity(class) >= len);
             assert!(class == 0 || capacity(class - 1) < len, "{len} fits class {}", class - 1);
-            assert!(allocation(class) >= capacity(class) + HEADROOM_BYTES);
+            assert!(allocation(class) >= capacity(class) + FRONT_BYTES);
         }
         assert_eq!(class_for(MESSAGE_BYTES_MAX + 1), None);
         assert_eq!(capacity(class_for(8 << 20).unwrap()), 8 << 20);

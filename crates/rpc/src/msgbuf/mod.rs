@@ -19,8 +19,19 @@ use std::ptr::NonNull;
 pub use class::MESSAGE_BYTES_MAX;
 pub use pool::{allocated_bytes, limit_bytes, outstanding, set_limit_bytes};
 
-/// Bytes kept free in front of the data for the first packet's header.
-pub const HEADROOM_BYTES: usize = 32;
+/// Bytes in front of the data: what the buffer knows of itself, then room for the first packet's header.
+const FRONT_BYTES: usize = 32;
+/// Bytes kept free in front of the data for the first packet's header: any header but one with both extensions.
+pub const HEADROOM_BYTES: usize = FRONT_BYTES - size_of::<Front>();
+
+/// What a buffer knows of itself. It stands in the buffer's own memory, so that a [`MsgBuf`] is one word: moved in a register, where two
+/// words written one by one and copied as one would wait for the store buffer.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Front {
+    len: u32,
+    class: u32,
+}
 
 /// Why a buffer could not be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -54,10 +65,8 @@ pub enum AllocError {
 /// # Ok::<(), dunlin_rpc::msgbuf::AllocError>(())
 /// ```
 pub struct MsgBuf {
-    /// First data byte; the headroom ends here.
+    /// First data byte; the headroom ends here, and its [`Front`] starts [`FRONT_BYTES`] before.
     data: NonNull<u8>,
-    len: u32,
-    class: u8,
 }
 
 // SAFETY: a MsgBuf owns its memory alone, and the pool it returns to is that of whichever thread drops it.
@@ -73,8 +82,28 @@ impl MsgBuf {
     #[inline]
     pub fn with_len(len: usize) -> Result<MsgBuf, AllocError> {
         let class = class::class_for(len).ok_or(AllocError::TooLarge { len })?;
-        let data = pool::take(class)?;
-        Ok(MsgBuf { data, len: len as u32, class: class as u8 })
+        let mut buf = MsgBuf { data: pool::take(class)? };
+        *buf.front_mut() = Front { len: len as u32, class: class as u32 };
+        Ok(buf)
+    }
+
+    #[inline]
+    fn front(&self) -> Front {
+        // SAFETY: every allocation begins with FRONT_BYTES before the data, aligned to 64; they are initialised.
+        unsafe { *self.data.sub(FRONT_BYTES).cast::<Front>().as_ref() }
+    }
+
+    #[inline]
+    fn front_mut(&mut self) -> &mut Front {
+        // SAFETY: as in `front`, and `&mut self` is exclusive.
+        unsafe { self.data.sub(FRONT_BYTES).cast::<Front>().as_mut() }
+    }
+
+    /// Bytes of the message.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.front().len as usize
     }
 
     /// A buffer that holds a copy of `bytes`.
@@ -91,7 +120,7 @@ impl MsgBuf {
     /// Bytes it can hold without another allocation.
     #[inline]
     pub fn capacity(&self) -> usize {
-        class::capacity(self.class as usize)
+        class::capacity(self.front().class as usize)
     }
 
     /// Sets the length; bytes beyond the old one have whatever value was there.
@@ -101,7 +130,7 @@ impl MsgBuf {
     #[inline]
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "a buffer of {} bytes cannot hold {len}", self.capacity());
-        self.len = len as u32;
+        self.front_mut().len = len as u32;
     }
 
     /// Writes `header` right in front of the data, of which the first `data_len` bytes go with it.
@@ -110,8 +139,8 @@ impl MsgBuf {
     /// If the header exceeds [`HEADROOM_BYTES`] or `data_len` the length.
     #[inline(always)]
     pub(crate) fn put_header(&mut self, header: &[u8], data_len: usize) {
-        assert!(header.len() <= HEADROOM_BYTES && data_len <= self.len as usize);
-        // SAFETY: the allocation has HEADROOM_BYTES initialised bytes before `data`, owned by this buffer.
+        assert!(header.len() <= HEADROOM_BYTES && data_len <= self.len());
+        // SAFETY: the allocation has HEADROOM_BYTES initialised bytes right before `data`, owned by this buffer.
         let room = unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().sub(header.len()), header.len()) };
         room.copy_from_slice(header);
     }
@@ -122,7 +151,7 @@ impl MsgBuf {
     /// As [`MsgBuf::put_header`].
     #[inline]
     pub(crate) fn header_and_data(&self, header_len: usize, data_len: usize) -> &[u8] {
-        assert!(header_len <= HEADROOM_BYTES && data_len <= self.len as usize);
+        assert!(header_len <= HEADROOM_BYTES && data_len <= self.len());
         // SAFETY: headroom and data lie in one allocation and are initialised.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr().sub(header_len), header_len + data_len) }
     }
@@ -132,7 +161,7 @@ impl Drop for MsgBuf {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: `data` came from `pool::take` of this class and is given back once.
-        unsafe { pool::give_back(self.data, self.class as usize) }
+        unsafe { pool::give_back(self.data, self.front().class as usize) }
     }
 }
 
@@ -142,7 +171,7 @@ impl Deref for MsgBuf {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `len` never exceeds the capacity, and the pool hands out initialised memory.
-        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len()) }
     }
 }
 
@@ -150,13 +179,13 @@ impl DerefMut for MsgBuf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len()) }
     }
 }
 
 impl fmt::Debug for MsgBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MsgBuf({} of {} bytes)", self.len, self.capacity())
+        write!(f, "MsgBuf({} of {} bytes)", self.len(), self.capacity())
     }
 }
 

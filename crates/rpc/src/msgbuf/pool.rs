@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::class::{CLASSES, allocation};
-use super::{AllocError, HEADROOM_BYTES, system};
+use super::{AllocError, FRONT_BYTES, system};
 
 /// Bytes that one thread keeps cached of one class before it gives buffers back to the system.
 const CACHED_BYTES_PER_CLASS: usize = 32 << 20;
@@ -102,8 +102,8 @@ fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
         ALLOCATED.fetch_sub(bytes, Relaxed);
         return Err(AllocError::LimitReached { allocated: before, limit });
     };
-    // SAFETY: every allocation is larger than the headroom.
-    Ok(unsafe { base.add(HEADROOM_BYTES) })
+    // SAFETY: every allocation is larger than its front.
+    Ok(unsafe { base.add(FRONT_BYTES) })
 }
 
 /// Gives a buffer back to the system.
@@ -111,7 +111,7 @@ fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
 /// # Safety
 /// As [`give_back`].
 unsafe fn release(data: NonNull<u8>, class: usize) {
-    // SAFETY: `allocate` took so many bytes and added the headroom.
-    unsafe { system::give_back(data.sub(HEADROOM_BYTES), allocation(class)) };
+    // SAFETY: `allocate` took so many bytes and added the front.
+    unsafe { system::give_back(data.sub(FRONT_BYTES), allocation(class)) };
     ALLOCATED.fetch_sub(allocation(class) as u64, Relaxed);
 }

@@ -140,9 +140,9 @@ fn plan(local: &Local, random: &mut Random, req_type: u8, packet: usize, max: us
 /// The same bytes in a buffer of a random kind.
 pub fn payload(random: &mut Random, bytes: Vec<u8>) -> Payload {
     match random.between(0, 2) {
-        0 => Payload::Vec(bytes),
-        1 => Payload::Bytes(bytes.into()),
-        _ => Payload::MsgBuf(msgbuf(&bytes)),
+        0 => Payload::from(bytes),
+        1 => Payload::from(bytes::Bytes::from(bytes)),
+        _ => msgbuf(&bytes).into(),
     }
 }
 
@@ -198,7 +198,7 @@ fn call(world: &mut World, node: usize) {
         0 => start(&session, req_type, bytes, options),
         1 => start(&session, req_type, bytes::Bytes::from(bytes), options),
         2 => start(&session, req_type, msgbuf(&bytes), options),
-        _ => start(&session, req_type, Payload::Vec(bytes), options),
+        _ => start(&session, req_type, Payload::from(bytes), options),
     };
     let (task, handle) = cancellable(future);
     endpoint.spawn(async move {
