@@ -145,21 +145,14 @@ fn a_peer_that_did_not_run_is_not_congestion_for_long() {
 }
 
 #[test]
-#[ignore = "prints"]
-fn explore() {
-    for credits in [8, 32] {
-        println!("credits {credits}");
-        for flows in [1, 2, 8, 20, 50, 100, 200, 500, 1000] {
-            let mut model = Model::new(Port::cx4().without_marks(), &swift(), flows, credits);
-            model.packets = Packets::Requests;
-            model.run_for(10 * MILLI);
-            let first = model.measure();
-            model.run_for(40 * MILLI);
-            let seen = model.measure();
-            println!(
-                "{flows:4} {:5.2} {:6.1} {:6.1} {:.3}  first {:5.2} {:6.1} {:6.1}",
-                seen.bandwidth, seen.rtt_p50, seen.rtt_p99, seen.fairness, first.bandwidth, first.rtt_p50, first.rtt_p99
-            );
-        }
+fn pacing_alone_holds_the_queue_of_small_requests() {
+    for (flows, rtt_max) in [(20, 70.0), (50, 150.0), (100, 200.0)] {
+        let mut model = Model::new(Port::cx4().without_marks(), &swift(), flows, 8);
+        model.packets = Packets::Requests;
+        model.run_for(10 * MILLI);
+        model.measure();
+        model.run_for(30 * MILLI);
+        let seen = model.measure();
+        assert!(seen.bandwidth > 22.0 && seen.rtt_p99 < rtt_max && seen.fairness > 0.85, "{flows} flows: {seen:?}");
     }
 }

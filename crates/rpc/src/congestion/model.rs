@@ -147,7 +147,7 @@ impl Model {
         self.flows[flow].controller.as_ref().expect("the model was made with an algorithm")
     }
 
-    pub fn send(&mut self, index: usize) {
+    fn send(&mut self, index: usize) {
         loop {
             let now = self.now;
             let flow = &mut self.flows[index];

@@ -7,13 +7,16 @@
 //! | [`sessions`] | opening and closing, and the limits of both sides |
 //! | [`messages`] | messages up to many megabytes, over every transport |
 //! | [`workers`] | handlers on worker threads |
+//! | [`congestion`] | congestion control, pacing and marks; [`marking`] is a network that marks |
 //! | [`waiting`] | what an idle endpoint costs, and how it wakes |
 
 #[path = "../pair/mod.rs"]
 mod pair;
 
 mod calls;
+mod congestion;
 mod guards;
+mod marking;
 mod messages;
 mod sessions;
 mod waiting;
