@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use dunlin_net::PollPolicy;
 
+use crate::congestion::CongestionControl;
 use crate::msgbuf::MESSAGE_BYTES_MAX;
 use crate::wire::control::SLOTS_MAX;
 
@@ -39,6 +40,10 @@ pub struct Optimizations {
     pub prefetch: Switch,
     /// Put the first packet's header right in front of its data (section 4.2.1).
     pub adjacent_header: Switch,
+    /// Do not tell congestion control of short round trips while it limits nothing anyway (section 5.2.2).
+    pub rate_update_bypass: Switch,
+    /// Do not ask congestion control before sending while it limits nothing (section 5.2.2).
+    pub rate_limiter_bypass: Switch,
 }
 
 /// Settings of an endpoint. Start from `EndpointConfig::default()`.
@@ -93,6 +98,8 @@ pub struct EndpointConfig {
     pub connect_timeout: Duration,
     /// How long a peer may be silent, although asked, before its sessions fail. Default 1 s.
     pub peer_timeout: Duration,
+    /// What limits the requests of a session besides its credits. Default [`CongestionControl::Swift`].
+    pub congestion: CongestionControl,
     /// Switches of optimizations.
     pub optimizations: Optimizations,
     /// Seed of nonces, tags and the cookie key. `None` takes it from the operating system; give one only in tests and simulations.
@@ -116,6 +123,7 @@ impl Default for EndpointConfig {
             rto_max: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(3),
             peer_timeout: Duration::from_secs(1),
+            congestion: CongestionControl::default(),
             optimizations: Optimizations::default(),
             seed: None,
         }
@@ -164,6 +172,6 @@ impl EndpointConfig {
         if self.peer_timeout < Duration::from_millis(10) {
             return fail("peer_timeout", format!("{:?}", self.peer_timeout), "choose at least 10 ms");
         }
-        Ok(())
+        self.congestion.check()
     }
 }

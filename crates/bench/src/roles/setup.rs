@@ -51,6 +51,10 @@ pub enum Factor {
     Prefetch,
     /// The first header lies in front of the data.
     AdjacentHeader,
+    /// Congestion control is not told of short round trips while it limits nothing.
+    RateUpdateBypass,
+    /// Congestion control is not asked while it limits nothing.
+    RateLimiterBypass,
     /// Small packets to one destination share a datagram (UDP only).
     Coalescing,
     /// One system call carries many datagrams, both ways (UDP only).
@@ -111,6 +115,8 @@ impl Setup {
             transmit_batching: switch(Factor::TransmitBatching),
             prefetch: switch(Factor::Prefetch),
             adjacent_header: switch(Factor::AdjacentHeader),
+            rate_update_bypass: switch(Factor::RateUpdateBypass),
+            rate_limiter_bypass: switch(Factor::RateLimiterBypass),
         };
         EndpointConfig {
             credits: self.credits,

@@ -38,11 +38,12 @@ impl Core {
         }
         if call.received == 0 && !call.sent_again {
             let sample = self.now.saturating_sub(call.started);
-            self.sessions[session as usize].sample_rtt(sample);
+            self.on_rtt_sample(session, sample, header.ecn_echo);
             if self.counters.calls_completed.is_multiple_of(RTT_SAMPLING) {
                 self.rtt.record(sample);
             }
         }
+        let call = &mut self.calls[index as usize];
         let returned = packet + 1 - call.received;
         call.received += returned;
         call.progress = self.now;
@@ -77,7 +78,7 @@ impl Core {
         let well_formed = header.payload_len() == total.min(packet_data)
             && (header.multi.is_some() == (total > packet_data))
             && total <= session.message_bytes_max as usize;
-        if !well_formed || call.sent == 0 {
+        if !well_formed || !call.was_sent() {
             self.counters.dropped_malformed += 1;
             return;
         }
@@ -88,11 +89,16 @@ impl Core {
         if call.request_packets == 1 {
             let since = if call.sent_again { call.started } else { call.progress };
             let sample = self.now.saturating_sub(since);
-            session.sample_rtt(sample);
+            if call.sent_again || header.deferred {
+                session.sample_rtt(sample);
+            } else {
+                self.on_rtt_sample(si as u32, sample, header.ecn_echo);
+            }
             if self.counters.calls_completed.is_multiple_of(RTT_SAMPLING) {
                 self.rtt.record(sample);
             }
         }
+        let call = &mut self.calls[index as usize];
         call.progress = self.now;
         call.retries = 0;
         if header.status != Status::Ok {

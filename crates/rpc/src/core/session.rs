@@ -83,6 +83,8 @@ pub(crate) struct Session {
     pub unreleased: bool,
     /// Whether it asks for more credits when calls wait for some.
     pub may_borrow: bool,
+    /// Whether congestion control is to be asked before a packet of a call is sent.
+    pub limited: bool,
 
     pub client: Line<[ClientSlot; SLOTS_MAX]>,
     pub server: Line<[ServerSlot; SLOTS_MAX]>,
@@ -133,6 +135,10 @@ pub(crate) struct SessionCold {
     pub retransmissions: u32,
     pub timer: Option<TimerId>,
     pub attempts: u32,
+    /// When CONNECT was sent last.
+    pub connect_sent: u64,
+    /// Shortest round trip known, in nanoseconds: that of the handshake. `None` if it was ambiguous, or the other side's.
+    pub rtt_min: Option<u64>,
     /// Nonce and incarnation of the client, of a session that was accepted.
     pub accepted_as: Option<(u64, u64)>,
     /// Of a session that was opened here, until its owner has seen that it is open.
@@ -165,6 +171,7 @@ impl Session {
             message_bytes_max: 0,
             unreleased: false,
             may_borrow: false,
+            limited: false,
             client: Line([ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX]),
             server: Line([ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX]),
             traffic: Line(Traffic::default()),
@@ -207,6 +214,8 @@ impl SessionCold {
             retransmissions: 0,
             timer: None,
             attempts: 0,
+            connect_sent: 0,
+            rtt_min: None,
             accepted_as: None,
             opening: None,
             closers: Vec::new(),
@@ -227,6 +236,7 @@ impl Core {
         let unreleased = session.unreleased;
         *session = Session::new(session.generation.wrapping_add(1));
         session.unreleased = unreleased;
+        session.limited = self.congestion.limits_all();
         session.local_tag = self.random.next_tag();
         self.cold[index as usize] = SessionCold::new();
         self.session_count += 1;
@@ -255,6 +265,7 @@ impl Core {
             self.idle_routes.push(route);
         }
         self.leave_peer(index);
+        self.congestion.forget(index);
         self.session_count -= 1;
         self.free_sessions.push(index);
     }

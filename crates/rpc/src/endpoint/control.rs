@@ -53,7 +53,9 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
             Ok(reset) => core.on_reset(from, &reset),
             Err(_) => core.counters.dropped_control += 1,
         },
-        _ => session_control(&mut core, header, body),
+        // A packet of the same burst before this one may have ended the session, and another one opened its successor.
+        _ if core.is_for_session(header, from) => session_control(&mut core, header, body),
+        _ => core.counters.dropped_unknown_session += 1,
     }
 }
 
