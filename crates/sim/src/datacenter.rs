@@ -1,15 +1,20 @@
 //! The datacenter as its users see it.
 
 use std::cell::{Cell, RefCell};
+use std::io::Write;
 use std::rc::Rc;
 
-use dunlin_net::Addr;
+use dunlin_net::{Addr, NetError};
 
 use crate::engine::time::{from_nanos, to_nanos};
 use crate::error::SimError;
 use crate::fabric::{Port, PortCounters};
+use crate::fault::{Fault, FaultId, FaultPlan};
 use crate::host::{CostModel, Next, Program, SimTransport, ThreadClock};
 use crate::topology::Topology;
+use crate::trace::capture::{Capture, CapturePoint};
+use crate::trace::series::{Sampler, Series};
+use crate::world::faults::Blow;
 use crate::world::{Counters, Shared, Step, World};
 
 /// Makes the program of a thread: when it is spawned, and again when its host restarts with lost memory.
@@ -150,6 +155,7 @@ impl Datacenter {
             let step = self.shared.world.borrow_mut().advance(limit);
             match step {
                 Step::Run { thread } => self.run_thread(thread),
+                Step::Blow(blow) => self.suffer(blow),
                 Step::Quiet => return false,
             }
         }
@@ -162,6 +168,77 @@ impl Datacenter {
         self.shared.world.borrow_mut().after_run(index, next);
         if next == Next::Done {
             slot.program = None;
+        }
+    }
+
+    /// Records packets from now on, in a file that Wireshark opens, until [`Datacenter::finish_capture`]. `output` is written to once per
+    /// packet: give it a buffer.
+    pub fn capture(&mut self, point: CapturePoint, output: impl Write + 'static) {
+        self.shared.world.borrow_mut().capture = Some(Capture::new(point, Box::new(output)));
+    }
+
+    /// Ends the recording.
+    ///
+    /// # Errors
+    /// [`NetError::Io`], the first error of writing the file.
+    pub fn finish_capture(&mut self) -> Result<(), NetError> {
+        let capture = self.shared.world.borrow_mut().capture.take();
+        capture.map_or(Ok(()), Capture::finish)
+    }
+
+    /// Samples ports from now on, every `interval_ns` nanoseconds, until [`Datacenter::take_series`].
+    ///
+    /// # Errors
+    /// [`SimError::BadSetting`] if the interval is zero, or there is no such port.
+    pub fn watch(&mut self, interval_ns: u64, ports: impl IntoIterator<Item = Port>) -> Result<(), SimError> {
+        self.shared.world.borrow_mut().watch(interval_ns, ports.into_iter().collect())
+    }
+
+    /// Ends sampling and gives what was sampled; nothing if nothing was watched.
+    pub fn take_series(&mut self) -> Series {
+        self.shared.world.borrow_mut().sampler.take().map_or_else(Series::default, Sampler::finish)
+    }
+
+    /// Announces faults, which begin and end by their times from now on.
+    ///
+    /// # Errors
+    /// [`SimError::NoHost`] and [`SimError::BadSetting`] if a fault does not fit the topology; then none is announced.
+    pub fn schedule(&mut self, plan: &FaultPlan) -> Result<(), SimError> {
+        self.shared.world.borrow_mut().schedule(plan)
+    }
+
+    /// Lets a fault begin now.
+    ///
+    /// # Errors
+    /// As [`Datacenter::schedule`].
+    pub fn inject(&mut self, fault: Fault) -> Result<FaultId, SimError> {
+        let (id, blow) = {
+            let mut world = self.shared.world.borrow_mut();
+            fault.check(&world.shape)?;
+            let id = world.faults.announce(fault);
+            (id, world.set_fault(id, true))
+        };
+        self.suffer(blow);
+        Ok(id)
+    }
+
+    /// Lets a fault end now that was begun by [`Datacenter::inject`]. A host whose crash ends restarts.
+    pub fn lift(&mut self, id: FaultId) {
+        let blow = self.shared.world.borrow_mut().set_fault(id, false);
+        self.suffer(blow);
+    }
+
+    /// Does to programs what a fault does to their host.
+    fn suffer(&mut self, blow: Blow) {
+        let (Blow::Crash { host } | Blow::Restart { host }) = blow else { return };
+        let threads = self.shared.world.borrow().threads_of(host);
+        for index in threads {
+            let Some(slot) = self.threads.get_mut(index as usize) else { continue };
+            slot.program = None;
+            if let (Blow::Restart { .. }, Some(factory)) = (blow, &mut slot.factory) {
+                slot.program = Some(factory(SimTransport::new(&self.shared, index)));
+                self.shared.world.borrow_mut().start(index);
+            }
         }
     }
 

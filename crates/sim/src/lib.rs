@@ -34,11 +34,13 @@ pub mod fabric;
 pub mod fault;
 pub mod host;
 pub mod topology;
+pub mod trace;
 mod world;
 
 pub use datacenter::Datacenter;
 pub use error::SimError;
 pub use fabric::{Port, PortCounters};
+pub use fault::{Fault, FaultPlan};
 pub use host::{CostModel, Next, Program, SimTransport, ThreadClock};
 pub use topology::Topology;
 pub use world::{Counters, THREADS_PER_HOST_MAX};

@@ -110,7 +110,7 @@ fn finish_sum(mut sum: u64) -> u16 {
 
 /// The Internet address that stands for an endpoint: its own if it has one, else one of `10.0.0.0/8`, always the same. Nodes
 /// have the lower half by number (simulated hosts too, with a port for each thread) and shared-memory names the upper half by hash.
-pub(super) fn socket_addr(addr: &Addr) -> SocketAddr {
+pub fn socket_addr(addr: &Addr) -> SocketAddr {
     const HALF: u32 = 1 << 23;
     let synthesized = |low: u32| {
         let [_, b, c, d] = low.to_be_bytes();

@@ -1,5 +1,7 @@
 //! What happens at a point of virtual time.
 
+use crate::fault::FaultId;
+
 /// Small and `Copy`: with its time, 16 bytes. Whatever it speaks of lies in tables.
 ///
 /// Events cannot be taken out of the queue. Where one may have been overtaken by another (a thread is woken before its timer), the table
@@ -12,10 +14,6 @@ pub(crate) enum Event {
     Transmit { host: u16 },
     /// A thread runs.
     Run { thread: u32 },
-    /// An entry of the fault schedule begins or ends.
-    Fault { step: u32 },
-    /// A host comes back after a crash.
-    Restart { host: u16 },
-    /// A row of the time series is due.
-    Sample,
+    /// A fault begins or ends.
+    Fault { id: FaultId, begins: bool },
 }

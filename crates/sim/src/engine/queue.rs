@@ -61,6 +61,11 @@ impl EventQueue {
         self.open.insert(place, entry);
     }
 
+    /// Whether there are no events.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.occupied.iter().all(|bits| *bits == 0)
+    }
+
     /// Takes the next event out, if it comes at `limit` or before.
     #[inline]
     pub fn pop_until(&mut self, limit: Picos) -> Option<(Picos, Event)> {

@@ -21,10 +21,6 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    pub fn links(&self) -> u32 {
-        2 * self.hosts + 2 * self.tors * self.uplinks
-    }
-
     /// The number of a link, if there is such a port.
     pub fn link(&self, port: Port) -> Option<u16> {
         let Shape { hosts, tors, uplinks } = *self;

@@ -29,8 +29,7 @@ pub(crate) struct Link {
     pub last_arrival: Picos,
     /// Whether anything below is not as it should be: looked at for every packet.
     pub is_faulty: bool,
-    /// How many faults hold the link down.
-    pub downs: u16,
+    pub is_down: bool,
     pub faults: Option<Box<PacketFaults>>,
     pub packets: u64,
     pub bytes: u64,
@@ -50,7 +49,7 @@ impl Link {
             free_at: 0,
             last_arrival: 0,
             is_faulty: false,
-            downs: 0,
+            is_down: false,
             faults: None,
             packets: 0,
             bytes: 0,

@@ -71,13 +71,13 @@ impl Switch {
         };
         let hash = mix(flow ^ self.salt);
         let choice = first + below(hash, count);
-        if links[choice as usize].downs == 0 { choice } else { self.route_around(first, count, hash, links) }
+        if !links[choice as usize].is_down { choice } else { self.route_around(first, count, hash, links) }
     }
 
     /// Chooses among the equal links that are up, or the first if none is.
     #[cold]
     fn route_around(&self, first: u16, count: u16, hash: u32, links: &[Link]) -> u16 {
-        let up = || (first..first + count).filter(|link| links[*link as usize].downs == 0);
+        let up = || (first..first + count).filter(|link| !links[*link as usize].is_down);
         match up().count() {
             0 => first,
             alive => up().nth(below(hash, alive as u16) as usize).unwrap_or(first),
@@ -123,11 +123,6 @@ impl Switch {
         }
         self.queued_at_most = self.ports.iter().map(|port| links[*port as usize].queued(now)).sum();
         fits(self.queued_at_most)
-    }
-
-    /// Bytes queued at all its ports.
-    pub fn queued(&self, now: Picos, links: &[Link]) -> u64 {
-        self.ports.iter().map(|port| links[*port as usize].queued(now)).sum()
     }
 }
 

@@ -57,6 +57,18 @@ impl PacketFaults {
         }
     }
 
+    /// Adds independent accidents.
+    pub(crate) fn add(&mut self, more: &PacketFaults) {
+        let either = |a: f64, b: f64| 1.0 - (1.0 - a) * (1.0 - b);
+        self.loss = either(self.loss, more.loss);
+        self.duplicate = either(self.duplicate, more.duplicate);
+        self.reorder = either(self.reorder, more.reorder);
+        self.delay = either(self.delay, more.delay);
+        self.corrupt = either(self.corrupt, more.corrupt);
+        self.reorder_max_ns = self.reorder_max_ns.max(more.reorder_max_ns);
+        self.delay_max_ns = self.delay_max_ns.max(more.delay_max_ns);
+    }
+
     fn probabilities(&self) -> [(&'static str, f64); 5] {
         [
             ("loss", self.loss),

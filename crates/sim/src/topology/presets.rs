@@ -120,7 +120,7 @@ impl Topology {
     pub fn cx5() -> Self {
         Topology {
             name: "CX5".into(),
-            nic: Nic { gbit_per_s: 40, tx_latency_ns: 330, rx_latency_ns: 330, propagation_ns: 10, ..Nic::default() },
+            nic: Nic { gbit_per_s: 40, tx_latency_ns: 345, rx_latency_ns: 345, propagation_ns: 10, ..Nic::default() },
             layout: Layout::OneSwitch(OneSwitch { hosts: 8, switch: Switch { latency_ns: 300, ..Switch::default() } }),
             ..Topology::default()
         }

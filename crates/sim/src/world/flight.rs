@@ -8,6 +8,7 @@ use crate::fabric::packet::Packet;
 use crate::fabric::switch::Admission;
 use crate::host::nic::Turn;
 use crate::host::thread::{Arrived, State};
+use crate::trace::CapturePoint;
 
 /// The two ends of a flow, as a transport knows them.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +71,7 @@ impl World {
             Turn::Later(time) => time,
             Turn::Send { packet } => {
                 let next_ready = nic.next_ready();
+                self.capture(CapturePoint::Sent, packet);
                 let bytes = u64::from(self.packets[packet].len) + self.wire_overhead;
                 let line = &mut self.links[host as usize];
                 let departs = line.enqueue(bytes, now + line.serialization(bytes));
@@ -85,14 +87,22 @@ impl World {
     /// The last bit of a packet leaves on a link at `departs`.
     #[inline]
     pub fn put_on_wire(&mut self, link: u16, packet: u32, departs: Picos) {
-        let arrival = departs + self.links[link as usize].propagation;
+        let line = &self.links[link as usize];
+        let arrival = departs + line.propagation;
+        if line.is_faulty {
+            return self.put_on_faulty_wire(link, packet, arrival);
+        }
         self.events.push(arrival, Event::Arrive { link, packet });
     }
 
     /// The last bit of a packet is at the far end of a link.
     #[inline]
     pub fn arrive(&mut self, link: u16, packet: u32) {
-        match self.links[link as usize].to {
+        let line = &self.links[link as usize];
+        if line.is_down {
+            return self.lose(link, packet);
+        }
+        match line.to {
             Node::Switch(switch) => self.forward(switch, link, packet),
             Node::Host(host) => self.deliver(host, packet),
         }
@@ -134,6 +144,8 @@ impl World {
             self.counters.dropped_descriptors += 1;
             return self.packets.discard(packet);
         }
+        self.capture(CapturePoint::Received, packet);
+        let thread = &mut self.threads[index as usize];
         let visible = self.now.get() + self.rx_latency;
         thread.rx.push_back(Arrived { visible, packet });
         if thread.state == State::Listening {

@@ -1,7 +1,9 @@
 //! All state of a datacenter but the programs, and what each event does to it.
 
+pub(crate) mod faults;
 pub(crate) mod flight;
 mod runs;
+mod traces;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,6 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dunlin_net::random::Random;
+use faults::Blow;
 use serde::Serialize;
 
 use crate::engine::time::{NEVER, Picos, from_nanos};
@@ -20,11 +23,14 @@ use crate::fabric::build::{Shape, build};
 use crate::fabric::link::Link;
 use crate::fabric::packet::Packets;
 use crate::fabric::switch::Switch;
+use crate::fault::ActiveFaults;
 use crate::host::CostModel;
 use crate::host::clock::ThreadClock;
 use crate::host::nic::Nic;
 use crate::host::thread::Thread;
 use crate::topology::Topology;
+use crate::trace::capture::Capture;
+use crate::trace::series::Sampler;
 
 /// Threads of one host are numbered below this.
 pub const THREADS_PER_HOST_MAX: u16 = 1024;
@@ -87,7 +93,7 @@ pub struct Counters {
 pub(crate) struct Host {
     pub nic: Nic,
     pub is_up: bool,
-    pub paused_until: Picos,
+    pub is_paused: bool,
     /// Index of each of its threads, by number.
     pub threads: Vec<Option<u32>>,
 }
@@ -107,9 +113,14 @@ pub(crate) struct World {
     pub wire_overhead: u64,
     pub rx_latency: Picos,
     pub rx_descriptors: usize,
+    pub faults: ActiveFaults,
     /// Of marking.
     pub random: Random,
+    /// Of faults. Apart, so that a run without faults and one whose faults meet no packet are the same.
+    pub fault_random: Random,
     pub counters: Counters,
+    pub capture: Option<Capture>,
+    pub sampler: Option<Sampler>,
 }
 
 /// What the datacenter has to do, because it holds the programs.
@@ -118,6 +129,8 @@ pub(crate) enum Step {
     Run {
         thread: u32,
     },
+    /// A host crashed or restarts.
+    Blow(Blow),
     /// Nothing happens up to the limit.
     Quiet,
 }
@@ -126,7 +139,7 @@ impl World {
     pub fn new(topology: &Topology, cost: CostModel, now: Rc<Cell<Picos>>, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let (shape, links, switches) = build(topology, &mut random);
-        let host = || Host { nic: Nic::new(&topology.nic), is_up: true, paused_until: 0, threads: Vec::new() };
+        let host = || Host { nic: Nic::new(&topology.nic), is_up: true, is_paused: false, threads: Vec::new() };
         World {
             now,
             events: EventQueue::new(),
@@ -141,8 +154,12 @@ impl World {
             wire_overhead: topology.wire_overhead as u64,
             rx_latency: from_nanos(topology.nic.rx_latency_ns),
             rx_descriptors: topology.nic.rx_descriptors,
+            faults: ActiveFaults::default(),
             random: Random::new(random.next()),
+            fault_random: Random::new(random.next()),
             counters: Counters::default(),
+            capture: None,
+            sampler: None,
         }
     }
 
@@ -171,6 +188,18 @@ impl World {
 
     /// Handles events up to `limit`, until one asks for a program.
     pub fn advance(&mut self, limit: Picos) -> Step {
+        loop {
+            let next_sample = self.next_sample();
+            let step = self.advance_between_samples(limit.min(next_sample));
+            // Without a limit, samples go on as long as something happens.
+            if step != Step::Quiet || next_sample > limit || (limit == NEVER && self.events.is_empty()) {
+                return step;
+            }
+            self.sample();
+        }
+    }
+
+    fn advance_between_samples(&mut self, limit: Picos) -> Step {
         while let Some((time, event)) = self.events.pop_until(limit) {
             self.now.set(time);
             self.counters.events += 1;
@@ -182,7 +211,10 @@ impl World {
                         return Step::Run { thread };
                     }
                 }
-                Event::Fault { .. } | Event::Restart { .. } | Event::Sample => {}
+                Event::Fault { id, begins } => match self.set_fault(id, begins) {
+                    Blow::Harmless => {}
+                    blow => return Step::Blow(blow),
+                },
             }
         }
         if limit != NEVER {

@@ -33,12 +33,11 @@ impl World {
         if thread.run_at != now || thread.state == State::Absent {
             return false;
         }
-        thread.run_at = NEVER;
-        let paused_until = self.hosts[thread.host as usize].paused_until;
-        if paused_until > now {
-            self.run_by(index, paused_until);
+        // It runs when the pause is over, which is told by its time being past.
+        if self.hosts[thread.host as usize].is_paused {
             return false;
         }
+        thread.run_at = NEVER;
         true
     }
 
