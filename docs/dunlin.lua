@@ -37,7 +37,7 @@ local REQUEST, CREDIT_RETURN, REQUEST_FOR_RESPONSE, RESPONSE = 0, 1, 2, 3
 local KINDS = {
   [0] = "REQUEST", [1] = "CREDIT_RETURN", [2] = "REQUEST_FOR_RESPONSE", [3] = "RESPONSE",
   [4] = "CONNECT", [5] = "COOKIE", [6] = "ACCEPT", [7] = "REFUSE", [8] = "CLOSE", [9] = "CLOSE_ACK",
-  [10] = "PING", [11] = "PONG", [12] = "RESET", [13] = "RELEASE",
+  [10] = "PING", [11] = "PONG", [12] = "RESET", [13] = "RELEASE", [14] = "CREDITS",
 }
 
 local STATUSES = {
@@ -48,18 +48,21 @@ local REFUSALS = {
   [1] = "no protocol version in common", [2] = "no credits", [3] = "too many sessions", [4] = "settings", [5] = "shutting down",
 }
 
+local ROLES = { [0] = "borrower", [1] = "lender" }
+
 -- Bodies of the packets that manage sessions: name, bytes, and for some the texts of the values.
 local PRESENCE = { { "incarnation", 8 }, { "token", 8 } }
 local BODIES = {
   [4] = {
     { "version_min", 1 }, { "version_max", 1 }, { "slots", 1 }, { "zero", 1 }, { "credits", 2 }, { "reverse_credits", 2 },
     { "mtu", 2 }, { "zero", 2 }, { "message_bytes_max", 4 }, { "own_session", 4 }, { "own_tag", 4 }, { "incarnation", 8 },
-    { "nonce", 8 }, { "cookie", 16 }, { "zero", 8 },
+    { "nonce", 8 }, { "cookie", 16 }, { "credits_start", 2 }, { "reverse_start", 2 }, { "zero", 4 },
   },
   [5] = { { "nonce", 8 }, { "cookie", 16 } },
   [6] = {
     { "nonce", 8 }, { "version_agreed", 1 }, { "slots", 1 }, { "credits", 2 }, { "reverse_credits", 2 }, { "mtu", 2 },
-    { "message_bytes_max", 4 }, { "own_session", 4 }, { "own_tag", 4 }, { "zero", 4 }, { "incarnation", 8 },
+    { "message_bytes_max", 4 }, { "own_session", 4 }, { "own_tag", 4 }, { "credits_start", 2 }, { "reverse_start", 2 },
+    { "incarnation", 8 },
   },
   [7] = { { "nonce", 8 }, { "reason", 1, REFUSALS }, { "zero", 7 } },
   [10] = PRESENCE, [11] = PRESENCE, [12] = PRESENCE,
@@ -67,6 +70,7 @@ local BODIES = {
     { "released_0", 4 }, { "released_1", 4 }, { "released_2", 4 }, { "released_3", 4 },
     { "released_4", 4 }, { "released_5", 4 }, { "released_6", 4 }, { "released_7", 4 },
   },
+  [14] = { { "role", 1, ROLES }, { "zero", 3 }, { "step", 4 }, { "held", 2 }, { "wanted", 2 }, { "zero", 4 } },
 }
 
 ---------------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 //! Any bytes are refused, or are written again as they were.
 
-use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Presence, Refuse, Release};
+use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Credits, Presence, Refuse, Release};
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header};
 
 /// Parses `bytes` as a packet.
@@ -22,6 +22,7 @@ pub fn check(bytes: &[u8]) {
     check_body::<Refuse>(body);
     check_body::<Presence>(body);
     check_body::<Release>(body);
+    check_body::<Credits>(body);
 }
 
 fn check_body<B: Body>(bytes: &[u8]) {

@@ -1,6 +1,6 @@
 //! One packet of each kind, and more of those that come in several shapes.
 
-use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Presence, Refuse, RefuseReason, Release};
+use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Credits, LoanRole, Presence, Refuse, RefuseReason, Release};
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24, Multi, Status};
 
 fn packet(header: &Header, body: &[u8]) -> Vec<u8> {
@@ -32,6 +32,8 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         incarnation: 1,
         nonce: 2,
         cookie: [9; 16],
+        credits_start: 32,
+        reverse_start: 8,
     };
     let accept = Accept {
         nonce: 2,
@@ -44,7 +46,10 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         session: 3,
         tag: 4,
         incarnation: 1,
+        credits_start: 32,
+        reverse_start: 8,
     };
+    let credits = |role| Credits { role, number: 1, held: 0, wanted: 4 };
     vec![
         ("request", packet(&data(Kind::Request, 32), &[7; 32])),
         ("request_empty", packet(&data(Kind::Request, 0), &[])),
@@ -68,6 +73,8 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("pong", control(Kind::Pong, 0, &presence)),
         ("reset", control(Kind::Reset, MASK_24, &Presence { incarnation: 1, token: 5 | 77 << 24 })),
         ("release", control(Kind::Release, 0, &Release { sequences: [1; 8] })),
+        ("credits_borrower", control(Kind::Credits, 0, &credits(LoanRole::Borrower))),
+        ("credits_lender", control(Kind::Credits, 0, &credits(LoanRole::Lender))),
     ]
 }
 

@@ -51,6 +51,8 @@ fn parse_connect_body(bencher: Bencher<'_, '_>) {
         incarnation: 3,
         nonce: 4,
         cookie: [5; 16],
+        credits_start: 32,
+        reverse_start: 1,
     };
     let mut bytes = Vec::new();
     connect.write(&mut bytes);

@@ -8,7 +8,7 @@ use crate::congestion::CongestionControl;
 use crate::msgbuf::MESSAGE_BYTES_MAX;
 use crate::wire::control::SLOTS_MAX;
 
-/// An optimization that can be switched off, so that its worth is measured and not believed.
+/// Something that can be switched off, so that its worth is measured and not believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Switch {
     /// In use.
@@ -78,9 +78,14 @@ pub struct EndpointConfig {
     pub queued_calls_max: u16,
     /// Largest request or response, in bytes: at most 1 GiB; default 8 MiB.
     pub message_bytes_max: usize,
-    /// Sessions, opened by either side, at most 2^24 - 1; default 65,536. The receive queue limits them too: the sum of all
-    /// credits stays below its length.
+    /// Sessions, opened by either side, at most 2^24 - 1; default 65,536. The receive queue limits them too: see
+    /// [`EndpointConfig::credit_sharing`].
     pub sessions_max: u32,
+    /// Whether sessions share the places of this endpoint's receive queue, whose length the sum of all credits never exceeds. On (the
+    /// default), each direction of a session keeps one credit for good and has the others on loan: as long as they fit, from the
+    /// start, and otherwise while it uses them. So there may be half as many sessions as the queue has places. Off, a session
+    /// keeps all its credits, and one that finds too few places left is refused.
+    pub credit_sharing: Switch,
     /// Requests that asynchronous and worker handlers have in progress, beyond which requests are pushed back as busy. Default 16,384.
     pub deferred_requests_max: u32,
     /// Retransmission timeout before anything was measured. Default 5 ms.
@@ -111,6 +116,7 @@ impl Default for EndpointConfig {
             queued_calls_max: 1024,
             message_bytes_max: 8 << 20,
             sessions_max: 65_536,
+            credit_sharing: Switch::On,
             deferred_requests_max: 16_384,
             rto_initial: Duration::from_millis(5),
             rto_min: Duration::from_millis(1),

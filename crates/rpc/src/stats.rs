@@ -83,6 +83,10 @@ counters! {
         sessions_closed,
         /// Pings sent.
         pings_sent,
+        /// Credits borrowed for calls from here, beyond those that sessions began with.
+        credits_borrowed,
+        /// Credits given back to where they were borrowed, or asked back from other ends.
+        credits_recalled,
     }
 }
 
@@ -182,8 +186,12 @@ pub struct SessionStats {
     pub calls_queued: u32,
     /// Credits not in use.
     pub credits: u16,
-    /// Credits of the session.
+    /// Credits of the session now: what of its agreed ones is not lent elsewhere.
     pub credits_max: u16,
+    /// Credits agreed on: as many it has when it needs them and the receive queues have room.
+    pub credits_agreed: u16,
+    /// Credits that the other end has now for its calls.
+    pub credits_granted: u16,
     /// Data bytes per packet.
     pub packet_data_bytes: usize,
     /// Largest message, in bytes.

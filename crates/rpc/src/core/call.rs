@@ -373,6 +373,10 @@ impl Core {
     /// so that none waits for ever.
     #[inline]
     pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
+        let entry = &self.sessions[session as usize];
+        if entry.stalled != 0 && entry.may_borrow && !entry.limited {
+            self.borrow(session);
+        }
         while self.sessions[session as usize].stalled != 0 && self.may_send(session) {
             let entry = &mut self.sessions[session as usize];
             let first = (from + 1) % SLOTS_MAX as u8;

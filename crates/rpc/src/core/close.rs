@@ -77,7 +77,7 @@ impl Core {
     /// Tells every peer once that its sessions end here; for an endpoint that goes away.
     pub fn close_all(&mut self) {
         self.shutting_down = true;
-        for opening in self.openings.drain(..) {
+        for opening in self.openings.drain(..).chain(self.openings_waiting.drain(..)) {
             opening.progress.borrow_mut().finish(Err(crate::error::ConnectError::ShutDown), &mut self.woken);
         }
         for index in 0..self.sessions.len() as u32 {

@@ -10,6 +10,8 @@ use std::task::Waker;
 use dunlin_net::{Addr, Route};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
+use super::loan::Loan;
+use super::places::{Admission, Places};
 use super::random::SecretRandom;
 use super::session::{SessionRef, State};
 use super::timers::token_of_session;
@@ -24,10 +26,14 @@ const COOKIE_EPOCH_NANOS: u64 = 10_000_000_000;
 /// First wait before CONNECT is repeated; it doubles up to [`CONNECT_REPEAT_NANOS_MAX`].
 const CONNECT_REPEAT_NANOS: u64 = 5_000_000;
 const CONNECT_REPEAT_NANOS_MAX: u64 = 200_000_000;
+/// A handshake with so many CONNECTs is not answered at once, and can be begun anew.
+const ATTEMPTS_BEFORE_LOWERING: u32 = 4;
 
-/// A session asked for by the application, before the event loop has seen it.
+/// A session asked for by the application, before the event loop has seen it, or while there are no places for it.
 pub(crate) struct Opening {
     pub addr: Addr,
+    /// When it is given up, once the event loop has seen it.
+    pub give_up: Option<u64>,
     /// Shared with the future that waits.
     pub progress: std::rc::Rc<std::cell::RefCell<OpenProgress>>,
 }
@@ -87,34 +93,43 @@ impl CookieKey {
 impl Core {
     /// Looks at the sessions that the application asked for.
     pub fn start_openings(&mut self, routes: &mut dyn Routes) {
-        while let Some(Opening { addr, progress }) = self.openings.pop_front() {
-            if let Err(error) = self.start_opening(routes, &addr, &progress) {
+        while let Some(opening) = self.openings.pop_front() {
+            if opening.progress.borrow().abandoned {
+                continue;
+            }
+            let progress = opening.progress.clone();
+            if let Err(error) = self.start_opening(routes, opening) {
                 progress.borrow_mut().finish(Err(error), &mut self.woken);
             }
         }
     }
 
-    fn start_opening(
-        &mut self,
-        routes: &mut dyn Routes,
-        addr: &Addr,
-        progress: &std::rc::Rc<std::cell::RefCell<OpenProgress>>,
-    ) -> Result<(), ConnectError> {
+    fn start_opening(&mut self, routes: &mut dyn Routes, opening: Opening) -> Result<(), ConnectError> {
+        let Opening { addr, give_up, progress } = &opening;
+        let give_up = give_up.unwrap_or(self.now + self.config.connect_timeout.as_nanos() as u64);
         if self.shutting_down {
             return Err(ConnectError::ShutDown);
         }
         if self.session_count >= self.config.sessions_max {
             return Err(ConnectError::TooManySessions { sessions: self.session_count });
         }
-        let needed = self.config.credits as usize + self.config.reverse_credits as usize;
-        if self.credits_reserved + needed > self.rx_queue_len {
-            let (queue, reserved) = (self.rx_queue_len, self.credits_reserved);
-            return Err(ConnectError::NoCredits { queue, reserved, needed });
-        }
+        let wanted = Places::new(self.config.reverse_credits, self.config.credits);
+        let places = match self.admission(wanted) {
+            Admission::Full => wanted,
+            Admission::Least => wanted.least(),
+            Admission::Later if self.now < give_up => {
+                self.openings_waiting.push_back(Opening { give_up: Some(give_up), ..opening });
+                return Ok(());
+            }
+            Admission::Later | Admission::Refused => {
+                let needed = if self.shares_credits() { wanted.least() } else { wanted }.sum();
+                let (queue, reserved) = (self.queue.len, self.queue.reserved);
+                return Err(ConnectError::NoCredits { queue, reserved, needed });
+            }
+        };
         let route = routes.resolve(addr).map_err(|error| ConnectError::unreachable(addr, &error))?;
-        let index = self.take_session(needed);
+        let index = self.take_session(places);
         let nonce = self.random.next_u64();
-        let give_up = self.now + self.config.connect_timeout.as_nanos() as u64;
         let session = &mut self.sessions[index as usize];
         session.state = State::Connecting;
         session.route = route;
@@ -129,6 +144,7 @@ impl Core {
     fn send_connect(&mut self, index: u32) {
         let session = &self.sessions[index as usize];
         let (route, tag) = (session.route, session.local_tag);
+        let places = self.cold[index as usize].places;
         let cold = &mut self.cold[index as usize];
         let Some(open) = &cold.opening else { return };
         let connect = Connect {
@@ -143,6 +159,8 @@ impl Core {
             incarnation: self.incarnation,
             nonce: open.nonce,
             cookie: open.cookie,
+            credits_start: places.outbound,
+            reverse_start: places.inbound,
         };
         self.tx.push_control(route, &Core::sessionless(Kind::Connect), &connect);
         cold.connect_sent = self.now;
@@ -151,6 +169,22 @@ impl Core {
         if let Some(timer) = cold.timer {
             self.wheel.arm(timer, (self.now + wait).min(open.give_up));
         }
+    }
+
+    /// Begins a handshake anew that waits for its answer with more places than it needs, since others need them. Two endpoints that wait
+    /// for each other would otherwise wait in vain.
+    pub fn lower_opening(&mut self, index: u32) {
+        let (cold, session) = (&mut self.cold[index as usize], &mut self.sessions[index as usize]);
+        let Some(open) = cold.opening.as_mut().filter(|_| cold.attempts >= ATTEMPTS_BEFORE_LOWERING) else { return };
+        if cold.places.least().sum() == cold.places.sum() {
+            return;
+        }
+        // If the server made a session after all, its ACCEPT is answered with RESET.
+        (open.nonce, open.cookie) = (self.random.next_u64(), [0; 16]);
+        session.local_tag = self.random.next_tag();
+        cold.attempts = 0;
+        self.change_places(index, |places| *places = places.least());
+        self.send_connect(index);
     }
 
     /// The timer of a session that is being opened has fired.
@@ -200,7 +234,9 @@ impl Core {
         let index = match self.accepted.get(&key) {
             Some(&index) => index,
             None => match self.accept(routes, &addr, &connect) {
-                Ok(index) => index,
+                Ok(Some(index)) => index,
+                // The client repeats its CONNECT, and by then others may have given up some credits.
+                Ok(None) => return,
                 Err(reason) => {
                     self.counters.sessions_refused += 1;
                     let header = Header::new(Kind::Refuse, 0, connect.session, 0, connect.tag);
@@ -214,8 +250,10 @@ impl Core {
             nonce: connect.nonce,
             version: VERSION,
             slots: session.slots,
-            credits: cold.reserved as u16 - session.credits_max,
-            reverse_credits: session.credits_max,
+            credits: cold.places.inbound_agreed,
+            reverse_credits: cold.places.outbound_agreed,
+            credits_start: cold.loan.granted(cold.places.inbound_agreed),
+            reverse_start: session.credits_max,
             mtu: self.mtu.min(connect.mtu as usize) as u16,
             message_bytes_max: session.message_bytes_max,
             session: index,
@@ -225,8 +263,8 @@ impl Core {
         self.send_control(index, Kind::Accept, &accept);
     }
 
-    /// Makes the session of a client that has proven its address.
-    fn accept(&mut self, routes: &mut dyn Routes, addr: &Addr, connect: &Connect) -> Result<u32, RefuseReason> {
+    /// Makes the session of a client that has proven its address; `None` if places for it are being asked back from others.
+    fn accept(&mut self, routes: &mut dyn Routes, addr: &Addr, connect: &Connect) -> Result<Option<u32>, RefuseReason> {
         if self.shutting_down {
             return Err(RefuseReason::ShuttingDown);
         }
@@ -234,7 +272,8 @@ impl Core {
             return Err(RefuseReason::Version);
         }
         let mtu = self.mtu.min(connect.mtu as usize);
-        if mtu < Core::MTU_MIN || connect.slots == 0 || connect.credits == 0 {
+        let starts = connect.credits_start == 0 || (connect.reverse_start == 0) != (connect.reverse_credits == 0);
+        if mtu < Core::MTU_MIN || connect.slots == 0 || connect.credits == 0 || starts {
             return Err(RefuseReason::Settings);
         }
         if self.session_count >= self.config.sessions_max {
@@ -243,22 +282,29 @@ impl Core {
         // What the client may send us, and what we may send it.
         let inbound = connect.credits.min(1024);
         let outbound = connect.reverse_credits.min(1024);
-        let needed = inbound as usize + outbound as usize;
-        if self.credits_reserved + needed > self.rx_queue_len {
-            return Err(RefuseReason::NoCredits);
-        }
+        let start = (inbound.min(connect.credits_start), outbound.min(connect.reverse_start));
+        let agreed = Places::new(inbound, outbound);
+        // What the client has no places for at the start need not have any here either, if it may come and go.
+        let wanted = if self.shares_credits() { Places { inbound: start.0, outbound: start.1, ..agreed } } else { agreed };
+        let (places, start) = match self.admission(wanted) {
+            Admission::Full => (wanted, start),
+            Admission::Least => (wanted.least(), (1, outbound.min(1))),
+            Admission::Later => return Ok(None),
+            Admission::Refused => return Err(RefuseReason::NoCredits),
+        };
         let route = routes.resolve(addr).map_err(|_| RefuseReason::Settings)?;
-        let index = self.take_session(needed);
+        let index = self.take_session(places);
+        self.cold[index as usize].loan = Loan::new(start.0);
         let key = (connect.nonce, connect.incarnation);
         self.cold[index as usize].accepted_as = Some(key);
         self.accepted.insert(key, index);
         self.sessions[index as usize].slots = connect.slots.min(self.config.slots);
         self.sessions[index as usize].message_bytes_max =
             connect.message_bytes_max.min(self.config.message_bytes_max as u32);
-        self.establish(index, route, (connect.session, connect.tag), outbound, mtu);
+        self.establish(index, route, (connect.session, connect.tag), start.1, mtu);
         self.join_peer(index, route, connect.incarnation);
         self.counters.sessions_accepted += 1;
-        Ok(index)
+        Ok(Some(index))
     }
 
     /// Fills in what was agreed on; the session is open.
@@ -268,9 +314,15 @@ impl Core {
         session.route = route;
         (session.remote_session, session.remote_tag) = remote;
         (session.credits, session.credits_max) = (credits, credits);
+        session.may_borrow = credits < self.cold[index as usize].places.outbound_agreed;
         session.packet_data = packet_data_bytes(mtu) as u16;
         session.free_slots = ((1u16 << slots) - 1) as u8;
         session.state = State::Connected;
+    }
+
+    /// Whether a packet that was not taken is for a session all the same: it has overtaken the ACCEPT, or came in one burst with it.
+    pub fn knows_tag(&self, header: &Header) -> bool {
+        self.sessions.get(header.session as usize).is_some_and(|s| s.state != State::Free && s.local_tag == header.tag)
     }
 
     /// The session that an answer to a CONNECT is for.
@@ -331,7 +383,12 @@ impl Core {
             return;
         };
         let mtu = accept.mtu as usize;
-        let agreed = accept.version == VERSION
+        let places = self.cold[index as usize].places;
+        let starts_agreed = (1..=places.outbound.min(accept.credits)).contains(&accept.credits_start)
+            && accept.reverse_start <= places.inbound.min(accept.reverse_credits)
+            && (accept.reverse_start == 0) == (accept.reverse_credits == 0);
+        let agreed = starts_agreed
+            && accept.version == VERSION
             && (1..=self.config.slots.min(SLOTS_MAX as u8)).contains(&accept.slots)
             && (1..=self.config.credits).contains(&accept.credits)
             && accept.reverse_credits <= self.config.reverse_credits
@@ -354,7 +411,14 @@ impl Core {
         }
         self.sessions[index as usize].slots = accept.slots;
         self.sessions[index as usize].message_bytes_max = accept.message_bytes_max;
-        self.establish(index, route, (accept.session, accept.tag), accept.credits, mtu);
+        self.give_up_places(index);
+        let mut places = Places::new(accept.reverse_credits, accept.credits);
+        if self.shares_credits() {
+            (places.inbound, places.outbound) = (accept.reverse_start, accept.credits_start);
+        }
+        self.take_places(index, places);
+        self.cold[index as usize].loan = Loan::new(accept.reverse_start);
+        self.establish(index, route, (accept.session, accept.tag), accept.credits_start, mtu);
         self.join_peer(index, route, accept.incarnation);
         self.counters.sessions_opened += 1;
         let session = self.session_ref(index);

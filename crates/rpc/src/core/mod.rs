@@ -10,6 +10,7 @@
 //! | [`serve`] | the server's side: receiving, at-most-once, responses |
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
+//! | [`places`], [`loan`] | who may have how many packets in a receive queue, and credits lent where they are used |
 //! | [`handshake`], [`close`], [`peer`] | sessions begin, end, and are kept alive |
 //! | [`timers`] | what happens when a timer fires |
 //!
@@ -22,7 +23,9 @@ pub(crate) mod close;
 pub(crate) mod congestion;
 pub(crate) mod handle;
 pub(crate) mod handshake;
+pub(crate) mod loan;
 pub(crate) mod peer;
+pub(crate) mod places;
 pub(crate) mod random;
 pub(crate) mod receive;
 pub(crate) mod serve;
@@ -43,7 +46,7 @@ use crate::wire::HEADER_BYTES_MAX;
 use call::{Call, CallRef};
 use congestion::Congestion;
 use handshake::{CookieKey, Opening};
-use peer::Peer;
+use peer::Peers;
 use random::SecretRandom;
 use serve::Serve;
 use session::{Session, SessionCold};
@@ -80,8 +83,6 @@ pub(crate) struct Core {
     pub config: EndpointConfig,
     /// Largest packet of the transport.
     pub mtu: usize,
-    /// Length of the transport's receive queue.
-    pub rx_queue_len: usize,
     /// Nanoseconds, as last read: after the last burst or transmission, or a few empty iterations ago.
     pub now: u64,
     /// Told to every peer: a restarted endpoint has another.
@@ -91,15 +92,20 @@ pub(crate) struct Core {
     pub cold: Vec<SessionCold>,
     pub free_sessions: Vec<u32>,
     pub session_count: u32,
-    /// Receive-queue places reserved by the credits of all sessions.
-    pub credits_reserved: usize,
+    pub queue: places::Queue,
+    /// Sessions with a step of a loan to be taken or repeated at the next tick.
+    pub loans_pending: Vec<u32>,
+    /// Where the next search for places to take back begins.
+    pub reclaim_next: u32,
     /// Sessions asked for and not yet looked at by the event loop.
     pub openings: VecDeque<Opening>,
+    /// Those that wait until other sessions have given up some credits.
+    pub openings_waiting: VecDeque<Opening>,
     /// Sessions accepted from others, by nonce and incarnation of their client, so that a repeated CONNECT finds its own.
     pub accepted: HashMap<(u64, u64), u32>,
     /// Sessions with something to release at their server.
     pub unreleased: VecDeque<u32>,
-    pub peers: Vec<Option<Peer>>,
+    pub peers: Peers,
     /// Session that was asked about last, and when.
     pub audit_next: u32,
     pub audited_at: u64,
@@ -159,18 +165,20 @@ impl Core {
             rto_min: config.rto_min.as_nanos() as u64,
             config,
             mtu: mtu.min(u16::MAX as usize),
-            rx_queue_len,
             now,
             incarnation: random.next_u64(),
             sessions: Vec::new(),
             cold: Vec::new(),
             free_sessions: Vec::new(),
             session_count: 0,
-            credits_reserved: 0,
+            queue: places::Queue::new(rx_queue_len),
+            loans_pending: Vec::new(),
+            reclaim_next: 0,
             openings: VecDeque::new(),
+            openings_waiting: VecDeque::new(),
             accepted: HashMap::new(),
             unreleased: VecDeque::new(),
-            peers: Vec::new(),
+            peers: Peers::default(),
             audit_next: 0,
             audited_at: now,
             idle_routes: Vec::new(),

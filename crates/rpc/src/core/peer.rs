@@ -7,9 +7,11 @@
 //! A single session may lose its other end while the peer lives: a repeated CONNECT arrived after its session had ended, or a CLOSE was
 //! lost each time. So every session is asked about now and then, and a RESET ends it.
 
+use std::collections::HashMap;
+
 use dunlin_net::{PeerHealth, Route};
 
-use super::session::State;
+use super::session::{Session, State};
 use super::{Core, NONE, Routes};
 use crate::error::CallError;
 use crate::wire::control::Presence;
@@ -19,8 +21,10 @@ use crate::wire::{Header, Kind};
 const PINGS_BEFORE_FAILURE: u32 = 3;
 /// Each session is asked about once in this time: the other end may have lost it while the two endpoints went on talking.
 const AUDIT_PERIOD_NANOS: u64 = 20_000_000_000;
-/// Sessions asked about in one tick, at most.
-const AUDITS_PER_TICK: u64 = 16;
+/// Sessions asked about in one tick, at most; less than this share of the receive queue, where the answers arrive, but some in any case.
+const AUDITS_PER_TICK_MAX: usize = 256;
+const AUDITS_PER_TICK_MIN: usize = 16;
+const AUDITS_SHARE: usize = 16;
 
 /// One endpoint that we share sessions with.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub(crate) struct Peer {
     route: Route,
     incarnation: u64,
     sessions: u32,
+    /// First of its sessions, linked through [`super::session::SessionCold::peer_next`].
+    first: u32,
     /// Whether it was heard from since the last tick.
     heard: bool,
     /// When it was last heard from, as far as ticks can tell.
@@ -37,52 +43,119 @@ pub(crate) struct Peer {
     unanswered: u32,
 }
 
+/// Peers, and the ways to find them and their sessions without a search.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    entries: Vec<Option<Peer>>,
+    free: Vec<u32>,
+    by_route: HashMap<Route, u32>,
+    /// Sessions by where their other end is and their number and tag there. Numbers alone are used again.
+    by_remote: HashMap<(Route, u64), u32>,
+}
+
+impl Peers {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_route.len()
+    }
+
+    fn get(&self, index: u32) -> Option<&Peer> {
+        self.entries.get(index as usize)?.as_ref()
+    }
+
+    #[inline]
+    fn get_mut(&mut self, index: u32) -> Option<&mut Peer> {
+        self.entries.get_mut(index as usize)?.as_mut()
+    }
+
+    fn add(&mut self, peer: Peer) -> u32 {
+        let route = peer.route;
+        let index = self.free.pop().unwrap_or(self.entries.len() as u32);
+        match self.entries.get_mut(index as usize) {
+            Some(entry) => *entry = Some(peer),
+            None => self.entries.push(Some(peer)),
+        }
+        self.by_route.insert(route, index);
+        index
+    }
+
+    fn remove(&mut self, index: u32) {
+        if let Some(peer) = self.entries[index as usize].take() {
+            self.by_route.remove(&peer.route);
+            self.free.push(index);
+        }
+    }
+}
+
 impl Core {
     /// Whether another incarnation of an endpoint is known at `route`. Which of the two is the later cannot be seen: a packet of the
     /// earlier may come late. So the known one is asked; if it is gone, its successor answers with a RESET, and its sessions end.
     pub fn is_contested(&mut self, route: Route, incarnation: u64) -> bool {
-        let other = |peer: &Option<Peer>| peer.as_ref().is_some_and(|p| p.route == route && p.incarnation != incarnation);
-        let Some(index) = self.peers.iter().position(other) else { return false };
-        self.send_ping(index as u32);
-        true
+        let Some(&index) = self.peers.by_route.get(&route) else { return false };
+        let is_other = self.peers.get(index).is_some_and(|peer| peer.incarnation != incarnation);
+        if is_other {
+            self.send_ping(index);
+        }
+        is_other
     }
 
-    /// Counts a session to the peer it belongs to.
+    /// Adds a session to those of its peer. The address is not contested.
     pub fn join_peer(&mut self, session: u32, route: Route, incarnation: u64) {
-        let is_same = |peer: &Option<Peer>| peer.as_ref().is_some_and(|p| p.route == route && p.incarnation == incarnation);
-        if let Some(index) = self.peers.iter().position(is_same) {
-            if let Some(peer) = &mut self.peers[index] {
-                peer.sessions += 1;
-                peer.heard = true;
-            }
-            self.sessions[session as usize].peer = index as u32;
-            return;
-        }
-        let peer =
-            Peer { route, incarnation, sessions: 1, heard: true, last_heard: self.now, last_ping: self.now, unanswered: 0 };
-        let index = self.peers.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.peers.push(None);
-            self.peers.len() - 1
+        let index = self.peers.by_route.get(&route).copied().unwrap_or_else(|| {
+            let (last_heard, last_ping) = (self.now, self.now);
+            let (sessions, first, heard, unanswered) = (0, NONE, true, 0);
+            self.peers.add(Peer { route, incarnation, sessions, first, heard, last_heard, last_ping, unanswered })
         });
-        self.peers[index] = Some(peer);
-        self.sessions[session as usize].peer = index as u32;
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        debug_assert_eq!(peer.incarnation, incarnation, "a contested address");
+        peer.sessions += 1;
+        peer.heard = true;
+        let next = std::mem::replace(&mut peer.first, session);
+        if next != NONE {
+            self.cold[next as usize].peer_before = session;
+        }
+        let cold = &mut self.cold[session as usize];
+        (cold.peer_before, cold.peer_next) = (NONE, next);
+        self.sessions[session as usize].peer = index;
+        self.peers.by_remote.insert((route, self.sessions[session as usize].remote_name()), session);
         self.arm_tick();
     }
 
-    /// Counts a session off.
-    pub fn leave_peer(&mut self, index: u32) {
-        if let Some(peer) = &mut self.peers[index as usize] {
-            peer.sessions -= 1;
-            if peer.sessions == 0 {
-                self.peers[index as usize] = None;
-            }
+    /// Takes a session out of those of its peer, and forgets the peer with its last one.
+    pub fn leave_peer(&mut self, session: u32) {
+        let entry = &mut self.sessions[session as usize];
+        let index = std::mem::replace(&mut entry.peer, NONE);
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        let (before, next) = (self.cold[session as usize].peer_before, self.cold[session as usize].peer_next);
+        match before {
+            NONE => peer.first = next,
+            before => self.cold[before as usize].peer_next = next,
         }
+        if next != NONE {
+            self.cold[next as usize].peer_before = before;
+        }
+        peer.sessions -= 1;
+        let is_last = peer.sessions == 0;
+        let name = (peer.route, entry.remote_name());
+        if self.peers.by_remote.get(&name) == Some(&session) {
+            self.peers.by_remote.remove(&name);
+        }
+        if is_last {
+            self.peers.remove(index);
+        }
+    }
+
+    /// The sessions with a peer, from one of them on.
+    fn sessions_from(&self, first: u32) -> impl Iterator<Item = (u32, &Session)> {
+        let some = |session: u32| (session != NONE).then_some(session);
+        let next = move |session: &u32| some(self.cold[*session as usize].peer_next);
+        std::iter::successors(some(first), next).map(|session| (session, &self.sessions[session as usize]))
     }
 
     /// A packet of this peer came.
     #[inline]
     pub fn heard_from(&mut self, index: u32) {
-        if let Some(Some(peer)) = self.peers.get_mut(index as usize) {
+        if let Some(peer) = self.peers.get_mut(index) {
             peer.heard = true;
         }
     }
@@ -91,33 +164,33 @@ impl Core {
     pub fn tick_peers(&mut self, routes: &mut dyn Routes) {
         let timeout = self.config.peer_timeout.as_nanos() as u64;
         let ping_after = timeout / 4;
-        for index in 0..self.peers.len() {
+        for index in 0..self.peers.entries.len() as u32 {
             let now = self.now;
-            let Some(peer) = &mut self.peers[index] else { continue };
+            let Some(peer) = self.peers.get_mut(index) else { continue };
             if std::mem::take(&mut peer.heard) {
                 (peer.last_heard, peer.unanswered) = (now, 0);
             }
             if routes.health(peer.route) == PeerHealth::Dead {
-                self.fail_peer(index as u32, CallError::PeerDied);
+                self.fail_peer(index, CallError::PeerDied);
                 continue;
             }
             let silent = now.saturating_sub(peer.last_heard);
             if silent >= timeout && peer.unanswered >= PINGS_BEFORE_FAILURE && now - peer.last_ping >= ping_after {
-                self.fail_peer(index as u32, CallError::PeerSilent);
+                self.fail_peer(index, CallError::PeerSilent);
             } else if silent >= ping_after && now - peer.last_ping >= ping_after {
                 peer.last_ping = now;
                 peer.unanswered += 1;
-                self.send_ping(index as u32);
+                self.send_ping(index);
             }
         }
-        self.peers.truncate(self.peers.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
     }
 
     /// Asks a peer whether it is there, in the name of one of the sessions with it.
     fn send_ping(&mut self, peer: u32) {
-        let of_peer = |s: &super::session::Session| s.peer == peer && s.state == State::Connected;
-        if let Some(session) = self.sessions.iter().position(of_peer) {
-            self.send_ping_on(session as u32);
+        let first = self.peers.get(peer).map_or(NONE, |peer| peer.first);
+        let connected = self.sessions_from(first).find(|(_, session)| session.state == State::Connected);
+        if let Some((session, _)) = connected {
+            self.send_ping_on(session);
         }
     }
 
@@ -136,7 +209,8 @@ impl Core {
             return;
         }
         self.audited_at = self.now;
-        for _ in 0..due.min(AUDITS_PER_TICK) {
+        let most = (self.queue.len / AUDITS_SHARE).clamp(AUDITS_PER_TICK_MIN, AUDITS_PER_TICK_MAX);
+        for _ in 0..due.min(most as u64) {
             self.audit_next = (self.audit_next + 1) % table as u32;
             let session = &self.sessions[self.audit_next as usize];
             if session.state == State::Connected {
@@ -152,12 +226,12 @@ impl Core {
 
     /// Ends every session with a peer.
     pub fn fail_peer(&mut self, peer: u32, error: CallError) {
-        for index in 0..self.sessions.len() as u32 {
-            let session = &self.sessions[index as usize];
-            if session.peer == peer && !matches!(session.state, State::Free | State::Ending) {
-                self.counters.sessions_failed += 1;
-                self.end_session(index, error);
-            }
+        let first = self.peers.get(peer).map_or(NONE, |peer| peer.first);
+        let ends = |(_, session): &(u32, &Session)| !matches!(session.state, State::Free | State::Ending);
+        let failed: Vec<u32> = self.sessions_from(first).filter(ends).map(|(session, _)| session).collect();
+        for session in failed {
+            self.counters.sessions_failed += 1;
+            self.end_session(session, error);
         }
     }
 
@@ -167,7 +241,7 @@ impl Core {
         if peer == NONE {
             return;
         }
-        let expected = self.peers[peer as usize].as_ref().map(|peer| peer.incarnation);
+        let expected = self.peers.get(peer).map(|peer| peer.incarnation);
         if expected != Some(presence.incarnation) {
             self.fail_peer(peer, CallError::PeerReset);
         } else if kind == Kind::Ping {
@@ -190,30 +264,22 @@ impl Core {
 
     /// A peer says that it does not know a session of ours. It must name the session as only the two of us can.
     pub fn on_reset(&mut self, from: Option<Route>, reset: &Presence) {
-        let Some(from) = from else {
+        let named = from.and_then(|from| self.peers.by_remote.get(&(from, reset.token)).copied());
+        let is_open = |index: &u32| matches!(self.sessions[*index as usize].state, State::Connected | State::Closing);
+        let Some(index) = named.filter(is_open) else {
             self.counters.dropped_control += 1;
             return;
         };
-        let named = |s: &super::session::Session| {
-            matches!(s.state, State::Connected | State::Closing)
-                && s.route == from
-                && s.remote_session as u64 | (s.remote_tag as u64) << 24 == reset.token
-        };
-        let Some(index) = self.sessions.iter().position(named) else {
-            self.counters.dropped_control += 1;
-            return;
-        };
-        let peer = self.sessions[index].peer;
-        let restarted =
-            self.peers.get(peer as usize).and_then(Option::as_ref).is_some_and(|p| p.incarnation != reset.incarnation);
-        if self.sessions[index].state == State::Closing {
+        let peer = self.sessions[index as usize].peer;
+        let restarted = self.peers.get(peer).is_some_and(|peer| peer.incarnation != reset.incarnation);
+        if self.sessions[index as usize].state == State::Closing {
             // It closed already, and its acknowledgement was lost.
-            self.on_close_ack(index as u32);
+            self.on_close_ack(index);
         } else if restarted {
             self.fail_peer(peer, CallError::PeerReset);
         } else {
             self.counters.sessions_failed += 1;
-            self.end_session(index as u32, CallError::PeerReset);
+            self.end_session(index, CallError::PeerReset);
         }
     }
 }

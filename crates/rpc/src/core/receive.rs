@@ -132,6 +132,13 @@ impl Core {
     }
 }
 
+impl Core {
+    /// Whether a packet still names a session and comes from its other end.
+    pub fn is_session_of(&self, header: &Header, from: Option<Route>) -> bool {
+        self.sessions.get(header.session as usize).is_some_and(|session| session.is_for(header, from))
+    }
+}
+
 impl super::session::Session {
     /// Whether a packet names this session, proves that it knows it, and comes from its other end.
     #[inline]

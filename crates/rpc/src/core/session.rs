@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 use dunlin_net::Route;
 
 use super::handshake::OpenState;
+use super::loan::Loan;
+use super::places::Places;
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::timer::TimerId;
@@ -79,8 +81,10 @@ pub(crate) struct Session {
     pub message_bytes_max: u32,
     /// Whether it stands in [`Core::unreleased`].
     pub unreleased: bool,
-    /// Whether congestion control is to be asked before a packet of a call is sent.
+    /// Whether congestion control is to be asked before a packet of a call is sent. Such a session asks for no more credits.
     pub limited: bool,
+    /// Whether it asks for more credits when calls wait for some.
+    pub may_borrow: bool,
 
     pub client: Line<[ClientSlot; SLOTS_MAX]>,
     pub server: Line<[ServerSlot; SLOTS_MAX]>,
@@ -122,8 +126,12 @@ pub(crate) struct Traffic {
 /// The rest of a session.
 #[derive(Debug)]
 pub(crate) struct SessionCold {
-    /// Receive-queue places that this session holds.
-    pub reserved: u32,
+    /// Neighbours among the sessions with the same peer.
+    pub peer_before: u32,
+    pub peer_next: u32,
+    /// What it holds of the receive queue, and its loans of credits.
+    pub places: Places,
+    pub loan: Loan,
     pub retransmissions: u32,
     pub timer: Option<TimerId>,
     pub attempts: u32,
@@ -163,10 +171,16 @@ impl Session {
             message_bytes_max: 0,
             unreleased: false,
             limited: false,
+            may_borrow: false,
             client: Line([ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX]),
             server: Line([ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX]),
             traffic: Line(Traffic::default()),
         }
+    }
+
+    /// What only the two ends know of it, as the other end calls it: the token of a RESET.
+    pub fn remote_name(&self) -> u64 {
+        self.remote_session as u64 | (self.remote_tag as u64) << 24
     }
 
     /// Counts a packet that is queued for sending.
@@ -193,7 +207,10 @@ impl Session {
 impl SessionCold {
     fn new() -> SessionCold {
         SessionCold {
-            reserved: 0,
+            peer_before: NONE,
+            peer_next: NONE,
+            places: Places::default(),
+            loan: Loan::default(),
             retransmissions: 0,
             timer: None,
             attempts: 0,
@@ -207,8 +224,8 @@ impl SessionCold {
 }
 
 impl Core {
-    /// Takes a session with a fresh tag, reserving `reserved` places of the receive queue. The caller has checked the limits.
-    pub fn take_session(&mut self, reserved: usize) -> u32 {
+    /// Takes a session with a fresh tag and these places of the receive queue. The caller has checked the limits.
+    pub fn take_session(&mut self, places: Places) -> u32 {
         let index = self.free_sessions.pop().unwrap_or_else(|| {
             self.sessions.push(Session::new(0));
             self.cold.push(SessionCold::new());
@@ -221,9 +238,9 @@ impl Core {
         session.unreleased = unreleased;
         session.limited = self.congestion.limits_all();
         session.local_tag = self.random.next_tag();
-        self.cold[index as usize] = SessionCold { reserved: reserved as u32, ..SessionCold::new() };
+        self.cold[index as usize] = SessionCold::new();
         self.session_count += 1;
-        self.credits_reserved += reserved;
+        self.take_places(index, places);
         self.arm_tick();
         index
     }
@@ -235,10 +252,9 @@ impl Core {
         debug_assert!(session.server.iter().all(|slot| slot.serve == NONE));
         session.state = State::Free;
         session.local_tag = 0;
-        let (route, peer) = (session.route, session.peer);
+        let route = session.route;
+        self.give_up_places(index);
         let cold = &mut self.cold[index as usize];
-        self.credits_reserved -= cold.reserved as usize;
-        cold.reserved = 0;
         if let Some(timer) = cold.timer.take() {
             self.wheel.remove(timer);
         }
@@ -248,9 +264,7 @@ impl Core {
         if route.0 != NONE {
             self.idle_routes.push(route);
         }
-        if peer != NONE {
-            self.leave_peer(peer);
-        }
+        self.leave_peer(index);
         self.congestion.forget(index);
         self.session_count -= 1;
         self.free_sessions.push(index);

@@ -78,7 +78,7 @@ impl Core {
 
     /// Makes sure that the tick comes: while there are sessions, and once after anything that it limits or gives back.
     pub fn arm_tick(&mut self) {
-        let pause = if self.calls_pending() > 0 { TICK_BUSY_NANOS } else { TICK_IDLE_NANOS };
+        let pause = if self.calls_pending() > 0 || self.loans_are_moving() { TICK_BUSY_NANOS } else { TICK_IDLE_NANOS };
         // With very many peers, looking at each of them may not take the whole core.
         let pause = pause.max(self.peers.len() as u64 * 20_000);
         self.wheel.arm_by(self.tick_timer, self.now + pause);
@@ -92,8 +92,9 @@ impl Core {
         }
         self.tick_releases();
         self.tick_audit();
+        self.tick_loans();
         self.tick_receiving();
-        if self.session_count > 0 {
+        if self.session_count > 0 || !self.openings_waiting.is_empty() {
             self.arm_tick();
         }
     }

@@ -6,7 +6,7 @@ use dunlin_net::Transport;
 
 use super::Shared;
 use crate::core::receive::Other;
-use crate::wire::control::{Body, Presence, Release};
+use crate::wire::control::{Body, Credits, Presence, Release};
 use crate::wire::{HEADER_BYTES, Header, Kind};
 
 /// Bytes of a RESET packet.
@@ -24,9 +24,10 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
     let header = match received {
         Other::Control(header) => header,
         Other::Unknown(header) => {
-            let answered = matches!(header.kind, Kind::Request | Kind::RequestForResponse | Kind::Ping | Kind::Close);
+            use Kind::{Close, Credits, Ping, Request, RequestForResponse};
+            let answered = matches!(header.kind, Request | RequestForResponse | Ping | Close | Credits);
             // The address may be forged: nothing longer goes there than came from it. A peer whose packets are short asks by PING.
-            let answered = answered && packet.len() >= RESET_BYTES;
+            let answered = answered && packet.len() >= RESET_BYTES && !core.knows_tag(header);
             if let (true, Some(source)) = (answered, transport.rx_source(i)) {
                 core.send_reset(source, header);
             }
@@ -52,13 +53,21 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
             Ok(reset) => core.on_reset(from, &reset),
             Err(_) => core.counters.dropped_control += 1,
         },
-        _ => session_control(&mut core, header, body),
+        // An earlier packet of the burst may have ended its session, and another have begun in the same place.
+        _ if core.is_session_of(header, from) => session_control(&mut core, header, body),
+        _ => core.counters.dropped_unknown_session += 1,
     }
 }
 
 /// Handles a control packet that named its session rightly.
 fn session_control(core: &mut crate::core::Core, header: &Header, body: &[u8]) {
     let session = header.session;
+    if header.kind == Kind::Credits {
+        return match Credits::parse(body) {
+            Ok(credits) => core.on_credits(session, &credits),
+            Err(_) => core.counters.dropped_control += 1,
+        };
+    }
     match (header.kind, Presence::parse(body), Release::parse(body)) {
         (Kind::Ping | Kind::Pong, Ok(presence), _) => core.on_presence(session, header.kind, &presence),
         (Kind::Close, Ok(_), _) => core.on_close(session),

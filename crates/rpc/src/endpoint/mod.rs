@@ -359,7 +359,7 @@ impl<T: Transport> Endpoint<T> {
             sessions: core.session_count,
             calls_pending: core.calls_pending(),
             requests_held: core.requests_held(),
-            credits_reserved: core.credits_reserved,
+            credits_reserved: core.queue.reserved,
             tasks: self.shared.executor.len(),
         }
     }

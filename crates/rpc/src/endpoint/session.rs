@@ -259,6 +259,8 @@ impl Session {
             calls_queued: session.queued as u32,
             credits: session.credits,
             credits_max: session.credits_max,
+            credits_agreed: cold.places.outbound_agreed,
+            credits_granted: cold.loan.granted(cold.places.inbound_agreed),
             packet_data_bytes: session.packet_data as usize,
             message_bytes_max: session.message_bytes_max as usize,
             rtt_smoothed: Duration::from_nanos(session.srtt as u64),
@@ -358,7 +360,11 @@ pub struct Connecting {
 impl Connecting {
     pub(crate) fn new(shared: &Rc<Shared>, addr: &Addr) -> Connecting {
         let progress = Rc::new(RefCell::new(OpenProgress::default()));
-        shared.core.borrow_mut().openings.push_back(Opening { addr: addr.clone(), progress: progress.clone() });
+        shared.core.borrow_mut().openings.push_back(Opening {
+            addr: addr.clone(),
+            give_up: None,
+            progress: progress.clone(),
+        });
         Connecting { shared: shared.clone(), progress }
     }
 }

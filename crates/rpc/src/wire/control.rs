@@ -1,4 +1,4 @@
-//! Bodies of the packets that manage sessions: handshake, keep-alive, close and release.
+//! Bodies of the packets that manage sessions: handshake, keep-alive, close, release and loans of credits.
 //!
 //! Every body has a fixed size, little-endian, and follows the 16-byte header directly. A CONNECT is the largest of them, so no
 //! answer to an unproven address is longer than what that address sent.
@@ -36,6 +36,10 @@ pub struct Connect {
     pub nonce: u64,
     /// What the server's COOKIE said; zero at first.
     pub cookie: CookieBytes,
+    /// Of the credits it wants, those that it has places for at the start.
+    pub credits_start: u16,
+    /// Of the credits it grants, those that the server may use at the start.
+    pub reverse_start: u16,
 }
 
 /// Body of COOKIE, 24 bytes.
@@ -70,6 +74,10 @@ pub struct Accept {
     pub tag: u32,
     /// Incarnation of the server's endpoint.
     pub incarnation: u64,
+    /// Of the credits agreed, those that the client may use at the start.
+    pub credits_start: u16,
+    /// Of the reverse credits agreed, those that the server uses at the start.
+    pub reverse_start: u16,
 }
 
 /// Why a CONNECT was refused.
@@ -111,6 +119,29 @@ pub struct Presence {
 pub struct Release {
     /// Sequence numbers by slot.
     pub sequences: [u32; SLOTS_MAX],
+}
+
+/// Body of CREDITS, 16 bytes: one step of a loan of credits, for the requests of one direction of the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credits {
+    /// Who says it.
+    pub role: LoanRole,
+    /// Numbers the borrower's messages, from 1; the lender repeats the one it answers.
+    pub number: u32,
+    /// What the borrower holds beyond its guaranteed credit; or, from the lender, what it may hold.
+    pub held: u16,
+    /// What the borrower would like to hold; or, from the lender, what it should not exceed for long.
+    pub wanted: u16,
+}
+
+/// Which side of a loan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LoanRole {
+    /// Sends requests in this direction.
+    Borrower = 0,
+    /// Receives them.
+    Lender = 1,
 }
 
 /// Reads a fixed-size body field by field.
@@ -182,6 +213,8 @@ impl Body for Connect {
         to.extend(self.incarnation.to_le_bytes());
         to.extend(self.nonce.to_le_bytes());
         to.extend(self.cookie);
+        to.extend(self.credits_start.to_le_bytes());
+        to.extend(self.reverse_start.to_le_bytes());
         to.resize(end, 0);
     }
 
@@ -201,6 +234,8 @@ impl Body for Connect {
             incarnation: r.u64()?,
             nonce: r.u64()?,
             cookie: r.take()?,
+            credits_start: r.u16()?,
+            reverse_start: r.u16()?,
         };
         r.end()?;
         let in_range = low <= high && connect.session <= super::MASK_24 && connect.tag <= super::MASK_24;
@@ -234,7 +269,8 @@ impl Body for Accept {
         to.extend(self.message_bytes_max.to_le_bytes());
         to.extend(self.session.to_le_bytes());
         to.extend(self.tag.to_le_bytes());
-        to.extend([0; 4]);
+        to.extend(self.credits_start.to_le_bytes());
+        to.extend(self.reverse_start.to_le_bytes());
         to.extend(self.incarnation.to_le_bytes());
     }
 
@@ -243,12 +279,26 @@ impl Body for Accept {
         let nonce = r.u64()?;
         let (version, slots) = (r.u8()?, r.u8()?);
         let (credits, reverse_credits, mtu) = (r.u16()?, r.u16()?, r.u16()?);
-        let (message_bytes_max, session, tag, zeros) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+        let (message_bytes_max, session, tag) = (r.u32()?, r.u32()?, r.u32()?);
+        let (credits_start, reverse_start) = (r.u16()?, r.u16()?);
         let incarnation = r.u64()?;
-        if zeros != 0 || session > super::MASK_24 || tag > super::MASK_24 {
+        if session > super::MASK_24 || tag > super::MASK_24 {
             return Err(ParseError::Malformed);
         }
-        Ok(Accept { nonce, version, slots, credits, reverse_credits, mtu, message_bytes_max, session, tag, incarnation })
+        Ok(Accept {
+            nonce,
+            version,
+            slots,
+            credits,
+            reverse_credits,
+            mtu,
+            message_bytes_max,
+            session,
+            tag,
+            incarnation,
+            credits_start,
+            reverse_start,
+        })
     }
 }
 
@@ -307,6 +357,30 @@ impl Body for Release {
     }
 }
 
+impl Body for Credits {
+    const BYTES: usize = 16;
+
+    fn write(&self, to: &mut Vec<u8>) {
+        to.extend([self.role as u8, 0, 0, 0]);
+        to.extend(self.number.to_le_bytes());
+        to.extend(self.held.to_le_bytes());
+        to.extend(self.wanted.to_le_bytes());
+        to.extend([0; 4]);
+    }
+
+    fn read(body: &[u8]) -> Result<Self, ParseError> {
+        let mut r = Reader(body);
+        let role = match r.u32()? {
+            0 => LoanRole::Borrower,
+            1 => LoanRole::Lender,
+            _ => return Err(ParseError::Malformed),
+        };
+        let credits = Credits { role, number: r.u32()?, held: r.u16()?, wanted: r.u16()? };
+        r.end()?;
+        Ok(credits)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,6 +407,8 @@ mod tests {
             incarnation: u64::MAX,
             nonce: 5,
             cookie: [9; 16],
+            credits_start: 32,
+            reverse_start: 1,
         };
         round_trip(connect);
         round_trip(Cookie { nonce: 5, cookie: [3; 16] });
@@ -347,7 +423,11 @@ mod tests {
             session: 3,
             tag: 4,
             incarnation: 6,
+            credits_start: 3,
+            reverse_start: 1,
         });
+        round_trip(Credits { role: LoanRole::Lender, number: u32::MAX, held: 7, wanted: 1023 });
+        round_trip(Credits { role: LoanRole::Borrower, number: 1, held: 0, wanted: 0 });
         round_trip(Refuse { nonce: 5, reason: RefuseReason::NoCredits });
         round_trip(Presence { incarnation: 1, token: 2 });
         round_trip(Release { sequences: [1, 2, 3, 4, 5, 6, 7, u32::MAX] });

@@ -82,12 +82,14 @@ pub enum Kind {
     Reset = 12,
     /// The client needs nothing more of these requests.
     Release = 13,
+    /// Credits are asked for, given back, lent or recalled.
+    Credits = 14,
 }
 
 impl Kind {
     fn from_bits(bits: u8) -> Option<Kind> {
         use Kind::*;
-        const ALL: [Kind; 14] = [
+        const ALL: [Kind; 15] = [
             Request,
             CreditReturn,
             RequestForResponse,
@@ -102,6 +104,7 @@ impl Kind {
             Pong,
             Reset,
             Release,
+            Credits,
         ];
         ALL.get(bits as usize).copied()
     }
@@ -414,7 +417,7 @@ mod tests {
         assert_eq!(round_trip(deferred, 0), Err(ParseError::Malformed));
         assert_eq!(Header::parse(&[0x10; 15], 15), Err(ParseError::Truncated));
         assert_eq!(Header::parse(&[0x20; 16], 16), Err(ParseError::Version(2)));
-        assert_eq!(Header::parse(&[0x1e; 16], 16), Err(ParseError::Malformed));
+        assert_eq!(Header::parse(&[0x1f; 16], 16), Err(ParseError::Malformed));
         let mut flags = [0u8; 16];
         (flags[0], flags[1]) = (0x10, FLAG_MULTI);
         assert_eq!(Header::parse(&flags, 16), Err(ParseError::Truncated));

@@ -5,6 +5,7 @@
 //! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
 //! | [`guards`] | panics, hoarding, and asking the endpoint from inside its loop |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
+//! | [`many`] | twenty thousand sessions with one peer |
 //! | [`messages`] | messages up to many megabytes, over every transport |
 //! | [`workers`] | handlers on worker threads |
 //! | [`congestion`] | congestion control, pacing and marks; [`marking`] is a network that marks |
@@ -16,6 +17,7 @@ mod pair;
 mod calls;
 mod congestion;
 mod guards;
+mod many;
 mod marking;
 mod messages;
 mod sessions;

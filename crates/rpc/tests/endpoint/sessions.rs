@@ -5,7 +5,7 @@ use std::time::Duration;
 use dunlin_net::loopback::LoopbackConfig;
 use dunlin_net::{Addr, PeerHealth};
 use dunlin_rpc::wire::control::RefuseReason;
-use dunlin_rpc::{CallError, ConnectError, EndpointConfig};
+use dunlin_rpc::{CallError, ConnectError, EndpointConfig, Switch};
 
 use crate::pair::{Lab, address, config};
 use crate::{ECHO, echo};
@@ -14,15 +14,20 @@ fn queue_of(packets: usize) -> LoopbackConfig {
     LoopbackConfig { queue_len: packets, ..LoopbackConfig::default() }
 }
 
+/// Every session keeps its credits.
+fn unshared() -> EndpointConfig {
+    EndpointConfig { credit_sharing: Switch::Off, ..config() }
+}
+
 #[test]
 fn credits_beyond_the_receive_queue_are_refused_by_the_server() {
     // The server has sessions of two clients, and no client is short itself.
-    let configs: Vec<_> = (0..3).map(|seed| EndpointConfig { credits: 20, seed: Some(seed), ..config() }).collect();
+    let configs: Vec<_> = (0..3).map(|seed| EndpointConfig { credits: 20, seed: Some(seed), ..unshared() }).collect();
     let lab = Lab::over(queue_of(60), &configs);
     lab.connect();
     lab.drive(2, lab.endpoints[2].connect(&address(0))).unwrap();
     assert_eq!(lab.server().stats().credits_reserved, 56);
-    let configs = EndpointConfig { seed: Some(9), ..config() };
+    let configs = EndpointConfig { seed: Some(9), ..unshared() };
     let mut lab = lab;
     lab.endpoints.push(lab.start(3, &configs));
     let error = lab.drive(3, lab.endpoints[3].connect(&address(0))).unwrap_err();
@@ -38,7 +43,7 @@ fn credits_beyond_the_receive_queue_are_refused_by_the_server() {
 
 #[test]
 fn credits_beyond_the_receive_queue_are_refused_by_the_client() {
-    let lab = Lab::over(queue_of(40), &[config(), config()]);
+    let lab = Lab::over(queue_of(40), &[unshared(), unshared()]);
     for _ in 0..2 {
         lab.connect();
     }

@@ -21,6 +21,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
         Pong,
         Reset,
         Release,
+        Credits,
     ])
 }
 

@@ -126,12 +126,18 @@ fn a_lying_server_hurts_only_its_session() {
                 session: 3,
                 tag: 4,
                 incarnation: 5,
+                credits_start: 4,
+                reverse_start: asked.reverse_start,
             };
             // Not what was asked for: more credits than wanted, and so on.
             for wrong in [
                 Accept { credits: asked.credits + 1, ..accept },
                 Accept { credits: 0, ..accept },
                 Accept { reverse_credits: asked.reverse_credits + 1, ..accept },
+                Accept { credits_start: 0, ..accept },
+                Accept { credits_start: 5, ..accept },
+                Accept { reverse_start: asked.reverse_start + 1, ..accept },
+                Accept { reverse_start: 0, ..accept },
                 Accept { slots: 0, ..accept },
                 Accept { slots: 9, ..accept },
                 Accept { mtu: asked.mtu + 1, ..accept },

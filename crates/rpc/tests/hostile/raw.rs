@@ -69,6 +69,8 @@ pub fn connect() -> Connect {
         incarnation: 1234,
         nonce: 4321,
         cookie: [0; 16],
+        credits_start: 8,
+        reverse_start: 8,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::pair::{Lab, address, config};
 use crate::raw::{Random, Raw, connect, control, packet};
 
 const ECHO: u8 = 1;
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind::Request,
     Kind::CreditReturn,
     Kind::RequestForResponse,
@@ -28,6 +28,7 @@ const KINDS: [Kind; 14] = [
     Kind::Pong,
     Kind::Reset,
     Kind::Release,
+    Kind::Credits,
 ];
 
 fn echo(lab: &Lab) {
@@ -65,7 +66,7 @@ fn plausible(random: &mut Random) -> Vec<u8> {
         1 => u64::MAX,
         _ => random.below(max),
     };
-    let kind = KINDS[random.below(14) as usize];
+    let kind = KINDS[random.below(15) as usize];
     let len = match random.below(4) {
         0 => random.below(80) as usize,
         1 => 16,
@@ -256,6 +257,8 @@ fn a_session_is_safe_from_those_who_do_not_know_its_tag() {
         session: 0,
         tag: 1,
         incarnation: 9,
+        credits_start: 1,
+        reverse_start: 1,
     };
     let mut random = Random(5);
     for _ in 0..10_000 {

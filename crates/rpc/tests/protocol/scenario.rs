@@ -53,7 +53,7 @@ impl Scenario {
         let mtu = if r.chance(50) { 512 } else { r.between(256, 1500) as usize };
         let network = LoopbackConfig {
             mtu,
-            queue_len: if r.chance(80) { 4096 } else { r.between(100, 400) as usize },
+            queue_len: if r.chance(60) { 4096 } else { r.between(64, 400) as usize },
             delay: Duration::from_nanos(*r.pick(&[0, 1_000, 5_000, 50_000]).unwrap()),
         };
         let message_bytes_max = if r.chance(90) { mtu * 12 } else { 64 << 10 };
@@ -94,6 +94,7 @@ fn draw_config(r: &mut Random, message_bytes_max: usize) -> EndpointConfig {
         message_bytes_max,
         deferred_requests_max: if r.chance(80) { 16_384 } else { r.between(1, 4) as u32 },
         congestion,
+        credit_sharing: if r.chance(80) { Switch::On } else { Switch::Off },
         optimizations,
         seed: Some(r.next()),
         ..EndpointConfig::default()

@@ -1,7 +1,7 @@
 //! What must hold once the network has healed.
 
 use dunlin_net::fault::Faults;
-use dunlin_rpc::Session;
+use dunlin_rpc::{Session, Switch};
 
 use crate::scenario::Roughness;
 use crate::world::{Node, World};
@@ -56,6 +56,19 @@ fn sessions_are_paired(world: &mut World) -> bool {
     known as usize == 2 * opened
 }
 
+/// Whether both ends of all sessions count the same credits, and each its own places for them.
+fn books_agree(world: &World) -> bool {
+    let shares = |node: &Node| world.scenario.configs[node.local.index].credit_sharing == Switch::On;
+    if !world.nodes.iter().all(shares) {
+        // Who does not share keeps places for credits that the other end has no places for.
+        return true;
+    }
+    let opened = world.nodes.iter().flat_map(|node| node.local.outbound.borrow().clone());
+    let credits = opened.filter_map(|session| session.stats()).map(|s| s.credits_max as usize + s.credits_granted as usize);
+    let reserved = world.nodes.iter().map(|node| node.endpoint().stats().credits_reserved);
+    reserved.sum::<usize>() == 2 * credits.sum::<usize>()
+}
+
 /// Nothing waits, every credit is back, no end of a session is alone, and no response is kept that has arrived.
 pub fn nothing_is_left_when_quiet(world: &mut World) {
     let end = world.now() + SECOND;
@@ -65,11 +78,15 @@ pub fn nothing_is_left_when_quiet(world: &mut World) {
     let corrupts = world.scenario.roughness == Roughness::Corrupt;
     let responses_are_released =
         |world: &World| corrupts || world.nodes.iter().all(|node| node.endpoint().stats().requests_held == 0);
-    if !world.run_until(end, |world| sessions_are_paired(world) && responses_are_released(world)) {
+    let is_settled =
+        |world: &mut World| sessions_are_paired(world) && responses_are_released(world) && (corrupts || books_agree(world));
+    if !world.run_until(end, is_settled) {
         for node in &world.nodes {
             eprintln!("node {}: {:?}\n{}", node.local.index, node.local.outbound.borrow(), node.endpoint().stats());
         }
-        panic!("after {STRAYS_END_WITHIN} ns without faults some sessions have no other end, or keep responses");
+        panic!(
+            "after {STRAYS_END_WITHIN} ns without faults some sessions have no other end, keep responses, or count other credits"
+        );
     }
     for node in &world.nodes {
         let stats = node.endpoint().stats();

@@ -1,0 +1,305 @@
+//! Loans of credits: the paper's "statistical multiplexing" of a receive queue among more sessions than it has room for (section 4.3.1).
+//!
+//! Each direction of a session keeps one credit for good, so that it always gets on. The others are lent by the end that receives the
+//! requests (the *lender*) to the one that sends them (the *borrower*), in numbered steps, one at a time, which the borrower begins:
+//!
+//! - it *asks*, when calls wait for credits: it says what it holds and what it would like, and is told what it may hold from then on;
+//! - it *gives back*, when it is asked to or needs the places itself: it says what it still holds, and is told the same.
+//!
+//! A lender counts a credit as lent from before it says so until the borrower said, in a newer step, that it no longer holds it, or the
+//! session ended. So no loss, repetition or reordering makes two sessions use the same place. The packets of a step are counted too: a
+//! question spends a credit and the answer brings it back; what gives credits back travels on one of those. Only a *recall*, the lender's
+//! request to give back, travels on none; there are few of them, and [`super::places::Queue::lendable`] leaves them room.
+
+use super::session::State;
+use super::{Core, NONE};
+use crate::wire::Kind;
+use crate::wire::control::{Credits, LoanRole};
+
+/// Sessions looked at in one tick, at most, when places are wanted.
+const LOOKS_PER_TICK: usize = 512;
+/// Of which so many are asked to give back what they hold.
+const RECALLS_PER_TICK: usize = 64;
+/// A lender that does not want anything back.
+const KEEP_ALL: u16 = u16::MAX;
+
+/// What a borrower waits for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Step {
+    #[default]
+    None,
+    /// For the answer to a question, which spent a credit.
+    Asked,
+    /// For the acknowledgement of what it gave back.
+    GaveBack,
+}
+
+/// Loans of one session, in both directions.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Loan {
+    step: Step,
+    /// Whether it stands in [`Core::loans_pending`].
+    is_pending: bool,
+    /// Number of the borrower's last step, and what it said.
+    number: u32,
+    wanted: u16,
+    /// What the lender wants it to come down to, plus one; 0 for no wish.
+    keep: u16,
+    sent_at: u64,
+    /// Number of the other end's last step, and what is lent to it beyond its first credit.
+    answered: u32,
+    lent: u16,
+    /// Packets that the session had received when a search for places came by last.
+    looked: u32,
+}
+
+impl Loan {
+    /// Loans of a session that begins with these credits of its own and of the other end.
+    pub fn new(granted: u16) -> Loan {
+        Loan { lent: granted.saturating_sub(1), ..Loan::default() }
+    }
+
+    /// Credits that the other end may use.
+    pub fn granted(&self, agreed: u16) -> u16 {
+        if agreed == 0 { 0 } else { self.lent + 1 }
+    }
+}
+
+impl Core {
+    /// Whether ticks are awaited by a loan.
+    pub fn loans_are_moving(&self) -> bool {
+        self.queue.is_short || !self.loans_pending.is_empty() || !self.openings_waiting.is_empty()
+    }
+
+    /// Spends a credit on asking for more, since calls wait.
+    #[cold]
+    pub fn borrow(&mut self, si: u32) {
+        let session = &self.sessions[si as usize];
+        let cold = &self.cold[si as usize];
+        if session.stalled == 0 || session.credits == 0 || session.state != State::Connected || cold.loan.step != Step::None
+        {
+            return;
+        }
+        let held = session.credits_max - 1;
+        let missing = cold.places.outbound_agreed - 1 - held;
+        let more = missing.min(self.room_for_loan(held));
+        self.sessions[si as usize].may_borrow = false;
+        if more < missing {
+            self.want_places();
+        }
+        if more == 0 {
+            return self.look_later(si);
+        }
+        self.sessions[si as usize].credits -= 1;
+        self.begin_step(si, Step::Asked, held + more);
+    }
+
+    /// Gives back what this end holds beyond `keep` borrowed credits, as far as it is not in use. Says whether it did.
+    fn give_back(&mut self, si: u32, keep: u16) -> bool {
+        let session = &mut self.sessions[si as usize];
+        let loan = &mut self.cold[si as usize].loan;
+        let excess = session.credits_max.saturating_sub(1).saturating_sub(keep);
+        if excess == 0 {
+            loan.keep = 0;
+            return false;
+        }
+        loan.keep = keep.saturating_add(1);
+        let free = if loan.step == Step::None { excess.min(session.credits) } else { 0 };
+        if free == 0 {
+            self.look_later(si);
+            return false;
+        }
+        if free == excess {
+            loan.keep = 0;
+        }
+        session.credits -= free;
+        session.credits_max -= free;
+        session.may_borrow = false;
+        let held = session.credits_max - 1;
+        self.counters.credits_recalled += free as u64;
+        self.begin_step(si, Step::GaveBack, held);
+        true
+    }
+
+    fn begin_step(&mut self, si: u32, step: Step, wanted: u16) {
+        if self.shares_credits() {
+            // What is asked for has its places first; what is given back keeps them until that is known to the lender.
+            self.change_places(si, |places| places.outbound = places.outbound.max(wanted + 1));
+        }
+        let loan = &mut self.cold[si as usize].loan;
+        (loan.step, loan.wanted) = (step, wanted);
+        loan.number = loan.number.wrapping_add(1);
+        self.send_step(si);
+    }
+
+    fn send_step(&mut self, si: u32) {
+        let now = self.now;
+        let held = self.sessions[si as usize].credits_max - 1;
+        let loan = &mut self.cold[si as usize].loan;
+        loan.sent_at = now;
+        let body = Credits { role: LoanRole::Borrower, number: loan.number, held, wanted: loan.wanted };
+        self.send_control(si, Kind::Credits, &body);
+        self.look_later(si);
+    }
+
+    fn look_later(&mut self, si: u32) {
+        if !std::mem::replace(&mut self.cold[si as usize].loan.is_pending, true) {
+            self.loans_pending.push(si);
+        }
+        self.arm_tick();
+    }
+
+    /// A message about a loan.
+    pub fn on_credits(&mut self, si: u32, credits: &Credits) {
+        let places = &self.cold[si as usize].places;
+        match credits.role {
+            LoanRole::Borrower if places.inbound_agreed > 0 => self.on_borrower(si, credits),
+            LoanRole::Lender if places.outbound_agreed > 0 => self.on_lender(si, credits),
+            _ => self.counters.dropped_control += 1,
+        }
+    }
+
+    /// The other end asks for credits, or gives some back.
+    fn on_borrower(&mut self, si: u32, asks: &Credits) {
+        let shares = self.shares_credits();
+        let cold = &self.cold[si as usize];
+        let ahead = asks.number.wrapping_sub(cold.loan.answered) as i32;
+        if !(0..=1).contains(&ahead) {
+            // The next step begins when the one before was answered.
+            self.counters.dropped_stale += 1;
+            return;
+        }
+        if ahead == 1 {
+            let held = asks.held.min(cold.loan.lent);
+            let target = asks.wanted.min(cold.places.inbound_agreed - 1);
+            if shares {
+                self.change_places(si, |places| places.inbound = held + 1);
+            }
+            let lent = target.min(held.saturating_add(self.room_for_loan(held))).max(held);
+            if lent < target {
+                self.want_places();
+            }
+            if shares {
+                self.change_places(si, |places| places.inbound = lent + 1);
+            }
+            let loan = &mut self.cold[si as usize].loan;
+            (loan.lent, loan.answered) = (lent, asks.number);
+        }
+        self.send_loan(si, KEEP_ALL);
+    }
+
+    /// What a direction that holds `held` borrowed credits may have in addition.
+    fn room_for_loan(&self, held: u16) -> u16 {
+        if !self.shares_credits() {
+            // Every session has its places.
+            return u16::MAX;
+        }
+        let fair = self.queue.share().max(1).saturating_sub(held);
+        (self.queue.lendable().min(u16::MAX as usize) as u16).min(fair)
+    }
+
+    /// Tells the other end what it may hold; with a `keep` below that, asks for the rest back.
+    fn send_loan(&mut self, si: u32, keep: u16) {
+        let loan = &self.cold[si as usize].loan;
+        let body = Credits { role: LoanRole::Lender, number: loan.answered, held: loan.lent, wanted: keep };
+        self.send_control(si, Kind::Credits, &body);
+    }
+
+    /// The lender answers, or wants something back.
+    fn on_lender(&mut self, si: u32, lent: &Credits) {
+        let session = &mut self.sessions[si as usize];
+        let loan = &mut self.cold[si as usize].loan;
+        if lent.number != loan.number {
+            self.counters.dropped_stale += 1;
+            return;
+        }
+        let held = session.credits_max - 1;
+        let step = std::mem::take(&mut loan.step);
+        if step != Step::None {
+            // A lender that says less than what is held, or more than was asked, is not believed.
+            let may_hold = lent.held.clamp(held, loan.wanted.max(held));
+            if step == Step::Asked {
+                session.credits += 1 + may_hold - held;
+                session.credits_max = may_hold + 1;
+                self.counters.credits_borrowed += (may_hold - held) as u64;
+            }
+            if self.shares_credits() {
+                self.change_places(si, |places| places.outbound = may_hold + 1);
+            }
+            self.pump_stalled(si, 0);
+        }
+        if lent.wanted < self.sessions[si as usize].credits_max - 1 {
+            self.give_back(si, lent.wanted);
+        }
+    }
+
+    /// Takes the next step of every loan that waits for one, and looks for places if they are wanted.
+    pub fn tick_loans(&mut self) {
+        let mut pending = std::mem::take(&mut self.loans_pending);
+        for si in pending.drain(..) {
+            self.cold[si as usize].loan.is_pending = false;
+            if self.sessions[si as usize].state == State::Connected {
+                self.tick_loan(si);
+            }
+        }
+        if self.loans_pending.is_empty() {
+            self.loans_pending = pending;
+        }
+        if std::mem::take(&mut self.queue.is_short) && self.shares_credits() {
+            self.reclaim();
+        }
+        // The event loop looks at them in its next iteration.
+        self.openings.append(&mut self.openings_waiting);
+    }
+
+    fn tick_loan(&mut self, si: u32) {
+        let (session, cold) = (&mut self.sessions[si as usize], &self.cold[si as usize]);
+        let loan = cold.loan;
+        match loan.step {
+            Step::None if loan.keep > 0 => {
+                let keep = loan.keep - 1;
+                self.give_back(si, keep);
+            }
+            Step::None => session.may_borrow = session.credits_max < cold.places.outbound_agreed,
+            // Lost, on the way there or back.
+            _ if self.now.saturating_sub(loan.sent_at) >= self.rto(si, 0) => self.send_step(si),
+            _ => self.look_later(si),
+        }
+    }
+
+    /// Asks back what idle sessions hold, and from the others what they hold beyond their share.
+    fn reclaim(&mut self) {
+        let share = self.queue.share();
+        let mut recalls = 0;
+        for _ in 0..LOOKS_PER_TICK.min(self.sessions.len()) {
+            if recalls == RECALLS_PER_TICK {
+                return;
+            }
+            self.reclaim_next = (self.reclaim_next + 1) % self.sessions.len() as u32;
+            let si = self.reclaim_next;
+            match self.sessions[si as usize].state {
+                State::Connected => {}
+                State::Connecting => {
+                    self.lower_opening(si);
+                    continue;
+                }
+                State::Free | State::Closing | State::Ending => continue,
+            }
+            let session = &self.sessions[si as usize];
+            let received = session.traffic.rx_packets as u32;
+            let is_idle = session.client.iter().all(|slot| slot.call == NONE);
+            let loan = &mut self.cold[si as usize].loan;
+            let was_idle = std::mem::replace(&mut loan.looked, received) == received;
+            let keep = if was_idle && is_idle { 0 } else { share };
+            if loan.lent > keep {
+                let excess = (loan.lent - keep) as u64;
+                self.counters.credits_recalled += excess;
+                self.send_loan(si, keep);
+                recalls += 1;
+            }
+            if self.sessions[si as usize].credits_max > keep.saturating_add(1) && self.give_back(si, keep) {
+                recalls += 1;
+            }
+        }
+    }
+}
