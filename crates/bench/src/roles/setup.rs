@@ -176,9 +176,9 @@ impl Setup {
         Ok(UdpTransport::bind(config)?)
     }
 
-    /// Packets that may be on the way to one side.
+    /// Places of a receive queue that holds so many sessions: one for each direction in which a session has credits; further ones are lent.
     fn queue_len(&self) -> u32 {
-        self.sessions * (u32::from(self.credits) + u32::from(self.reverse_credits))
+        self.sessions * (u32::from(self.credits > 0) + u32::from(self.reverse_credits > 0))
     }
 
     fn has(&self, factor: Factor) -> bool {

@@ -15,7 +15,7 @@ const DATAGRAM_BYTES_V6: usize = 1452;
 /// UDP payload of a full datagram over the loopback interface, whose MTU is 64 KiB. Seven of them fill one send with
 /// segmentation offload, and each holds 8 KiB of data and its header. See docs/performance.md for the measurement.
 const DATAGRAM_BYTES_LOOPBACK: usize = TRAIN_BYTES_MAX / 7 / 2 * 2;
-/// Packets that the receive queue must hold for the longer datagrams over loopback: 64 sessions of the default credits.
+/// Packets that the receive queue must hold for the longer datagrams over loopback: room for 64 sessions with all their default credits.
 const LOOPBACK_QUEUE_MIN: usize = 1024;
 /// Smallest packet size that may be configured, in bytes.
 const MTU_MIN: usize = 64;
