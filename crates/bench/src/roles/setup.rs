@@ -6,6 +6,7 @@ use dunlin_net::fault::{FaultInjector, Faults};
 use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::udp::{Coalesce, Connect, Offload, UdpConfig, UdpTransport};
 use dunlin_net::{ShmName, Transport};
+use dunlin_rpc::congestion::{CongestionControl, DcqcnConfig, SwiftConfig, TimelyConfig};
 use dunlin_rpc::{EndpointConfig, Optimizations, Switch};
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +64,34 @@ pub enum Factor {
     Connect,
 }
 
+/// What limits the sessions of clients besides their credits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Congestion {
+    /// What an endpoint has that nobody configured.
+    AsShipped,
+    /// Nothing.
+    Off,
+    /// Timely as eRPC runs it.
+    Timely,
+    /// DCQCN. Neither transport of the experiments sees marks, so it is told of nothing.
+    Dcqcn,
+    /// A window after Swift.
+    Swift,
+}
+
+impl Congestion {
+    /// The setting of the endpoint.
+    fn control(self) -> CongestionControl {
+        match self {
+            Congestion::AsShipped => CongestionControl::default(),
+            Congestion::Off => CongestionControl::None,
+            Congestion::Timely => CongestionControl::Timely(TimelyConfig::default()),
+            Congestion::Dcqcn => CongestionControl::Dcqcn(DcqcnConfig::default()),
+            Congestion::Swift => CongestionControl::Swift(SwiftConfig::default()),
+        }
+    }
+}
+
 /// How both sides of an experiment are set up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
@@ -74,6 +103,8 @@ pub struct Setup {
     pub reverse_credits: u16,
     /// Sessions that must fit the receive queue.
     pub sessions: u32,
+    /// Congestion control.
+    pub congestion: Congestion,
     /// Optimizations that are off.
     pub without: Vec<Factor>,
     /// Share of packets that are dropped when sent, by either side.
@@ -102,7 +133,15 @@ impl Setup {
     /// For a few sessions, with calls from clients only.
     pub fn new(carrier: Carrier) -> Self {
         let defaults = EndpointConfig::default();
-        Setup { carrier, credits: defaults.credits, reverse_credits: 0, sessions: 64, without: Vec::new(), loss: 0.0 }
+        Setup {
+            carrier,
+            credits: defaults.credits,
+            reverse_credits: 0,
+            sessions: 64,
+            congestion: Congestion::AsShipped,
+            without: Vec::new(),
+            loss: 0.0,
+        }
     }
 
     /// The settings of the endpoint.
@@ -121,6 +160,7 @@ impl Setup {
         EndpointConfig {
             credits: self.credits,
             reverse_credits: self.reverse_credits,
+            congestion: self.congestion.control(),
             optimizations,
             ..EndpointConfig::default()
         }

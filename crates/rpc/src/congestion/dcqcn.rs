@@ -194,7 +194,7 @@ mod tests {
     const MICRO: u64 = 1_000;
 
     fn answer(dcqcn: &mut Dcqcn, micros: u64, marked: bool) {
-        dcqcn.on_answer(&Sample { now: micros * MICRO, rtt: 10 * MICRO, is_marked: marked, bytes: 1000 });
+        dcqcn.on_answer(&Sample { now: micros * MICRO, rtt: 10 * MICRO, is_marked: marked, credits: 32, bytes: 1000 });
     }
 
     #[test]

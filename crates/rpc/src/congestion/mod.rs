@@ -105,6 +105,8 @@ pub(crate) struct Sample {
     pub rtt: u64,
     /// Whether a switch marked the packet or its answer.
     pub is_marked: bool,
+    /// Credits of the session now: they may be lent and taken back.
+    pub credits: u16,
     /// Bytes of the packet or of its answer, whichever is longer.
     pub bytes: u32,
 }

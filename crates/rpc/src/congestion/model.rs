@@ -196,7 +196,13 @@ impl Model {
             Event::Answer { flow, sent, marked } => {
                 let rtt = self.now - sent;
                 self.rtts.push(rtt);
-                let sample = Sample { now: self.now, rtt, is_marked: marked, bytes: PACKET as u32 };
+                let sample = Sample {
+                    now: self.now,
+                    rtt,
+                    is_marked: marked,
+                    credits: self.flows[flow].credits as u16,
+                    bytes: PACKET as u32,
+                };
                 let to = &mut self.flows[flow];
                 to.in_flight -= 1;
                 to.delivered += PACKET;

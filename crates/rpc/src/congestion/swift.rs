@@ -100,7 +100,10 @@ const PACED_RTT_TARGETS: f64 = 2.0;
 #[derive(Debug)]
 pub(crate) struct Swift {
     window: f64,
+    /// The credits of the session when it was last looked at.
     window_max: f64,
+    /// While this limits nothing, the window follows the credits.
+    is_unlimited: bool,
     config: SwiftConfig,
     target: f64,
     /// Shortest round trip, with no queue in it; infinite before the first.
@@ -128,6 +131,7 @@ impl Swift {
         Swift {
             window: f64::from(credits),
             window_max: f64::from(credits),
+            is_unlimited: true,
             config: *config,
             target: config.target.as_nanos() as f64,
             base: rtt_min.map_or(f64::INFINITY, |rtt| rtt as f64),
@@ -142,6 +146,11 @@ impl Swift {
             calm_rounds: 0,
             marked_share: 1.0,
         }
+    }
+
+    fn note_credits(&mut self, credits: u16) {
+        self.window_max = f64::from(credits.max(1));
+        self.window = if self.is_unlimited { self.window_max } else { self.window.min(self.window_max) };
     }
 
     fn note_base(&mut self, sample: &Sample) {
@@ -196,11 +205,13 @@ impl Swift {
         // A round trip has about `window` answers. One of them at most doubles the window.
         let step = (increase / self.window).min(self.window);
         self.window = (self.window + step).min(self.window_max);
+        self.is_unlimited = self.window >= self.window_max;
     }
 
     /// Shrinks the window to `share` of itself, and remembers when.
     fn shrink(&mut self, share: f64, least: f64, now: u64) {
         self.window = (self.window * share).max(least).max(self.config.window_min).min(self.window);
+        self.is_unlimited = self.window >= self.window_max;
         self.decreased_at = now;
         self.calm_rounds = 0;
     }
@@ -220,6 +231,7 @@ impl Swift {
 
 impl Algorithm for Swift {
     fn on_answer(&mut self, sample: &Sample) {
+        self.note_credits(sample.credits);
         self.note_base(sample);
         self.note_round(sample);
         let rtt = sample.rtt as f64;
@@ -268,7 +280,7 @@ impl Algorithm for Swift {
     }
 
     fn is_unlimited(&self) -> bool {
-        self.window >= self.window_max
+        self.is_unlimited
     }
 
     fn allowance(&self) -> Allowance {

@@ -194,7 +194,7 @@ mod tests {
     fn answers(timely: &mut Timely, rtts: &[u64]) {
         for rtt in rtts {
             let now = timely.updated + 10 * MICRO;
-            timely.on_answer(&Sample { now, rtt: rtt * MICRO, is_marked: false, bytes: 1000 });
+            timely.on_answer(&Sample { now, rtt: rtt * MICRO, is_marked: false, credits: 32, bytes: 1000 });
         }
     }
 

@@ -374,7 +374,7 @@ impl Core {
     #[inline]
     pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
         let entry = &self.sessions[session as usize];
-        if entry.stalled != 0 && entry.may_borrow {
+        if entry.stalled != 0 && entry.may_borrow && !entry.limited {
             self.borrow(session);
         }
         while self.sessions[session as usize].stalled != 0 && self.may_send(session) {

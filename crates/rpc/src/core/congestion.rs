@@ -151,8 +151,9 @@ impl Core {
 
     #[cold]
     fn update_limit(&mut self, session: u32, rtt: u64, is_marked: bool) {
-        let bytes = u32::from(self.sessions[session as usize].packet_data);
-        let sample = Sample { now: self.now, rtt: rtt.max(1), is_marked, bytes };
+        let entry = &self.sessions[session as usize];
+        let (credits, bytes) = (entry.credits_max, u32::from(entry.packet_data));
+        let sample = Sample { now: self.now, rtt: rtt.max(1), is_marked, credits, bytes };
         self.control(session, |controller| controller.on_answer(&sample));
     }
 

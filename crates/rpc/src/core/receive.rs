@@ -35,11 +35,6 @@ pub(crate) enum Other {
 }
 
 impl Core {
-    /// Whether a packet is for a session that exists, and comes from its other end.
-    pub fn is_for_session(&self, header: &Header, from: Option<Route>) -> bool {
-        self.sessions.get(header.session as usize).is_some_and(|session| session.is_for(header, from))
-    }
-
     /// Prefetches the session that a packet seems to be for.
     #[inline]
     pub fn prefetch(&self, head: &[u8]) {
@@ -134,6 +129,13 @@ impl Core {
             Kind::RequestForResponse => self.on_request_for_response(index, header),
             _ => received.others.push((i, Other::Control(*header))),
         }
+    }
+}
+
+impl Core {
+    /// Whether a packet still names a session and comes from its other end.
+    pub fn is_session_of(&self, header: &Header, from: Option<Route>) -> bool {
+        self.sessions.get(header.session as usize).is_some_and(|session| session.is_for(header, from))
     }
 }
 

@@ -81,10 +81,10 @@ pub(crate) struct Session {
     pub message_bytes_max: u32,
     /// Whether it stands in [`Core::unreleased`].
     pub unreleased: bool,
+    /// Whether congestion control is to be asked before a packet of a call is sent. Such a session asks for no more credits.
+    pub limited: bool,
     /// Whether it asks for more credits when calls wait for some.
     pub may_borrow: bool,
-    /// Whether congestion control is to be asked before a packet of a call is sent.
-    pub limited: bool,
 
     pub client: Line<[ClientSlot; SLOTS_MAX]>,
     pub server: Line<[ServerSlot; SLOTS_MAX]>,
@@ -170,8 +170,8 @@ impl Session {
             queue_tail: NONE,
             message_bytes_max: 0,
             unreleased: false,
-            may_borrow: false,
             limited: false,
+            may_borrow: false,
             client: Line([ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX]),
             server: Line([ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX]),
             traffic: Line(Traffic::default()),

@@ -53,8 +53,8 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
             Ok(reset) => core.on_reset(from, &reset),
             Err(_) => core.counters.dropped_control += 1,
         },
-        // A packet of the same burst before this one may have ended the session, and another one opened its successor.
-        _ if core.is_for_session(header, from) => session_control(&mut core, header, body),
+        // An earlier packet of the burst may have ended its session, and another have begun in the same place.
+        _ if core.is_session_of(header, from) => session_control(&mut core, header, body),
         _ => core.counters.dropped_unknown_session += 1,
     }
 }

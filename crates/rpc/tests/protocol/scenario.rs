@@ -93,8 +93,8 @@ fn draw_config(r: &mut Random, message_bytes_max: usize) -> EndpointConfig {
         queued_calls_max: if r.chance(70) { 1024 } else { r.between(0, 3) as u16 },
         message_bytes_max,
         deferred_requests_max: if r.chance(80) { 16_384 } else { r.between(1, 4) as u32 },
-        credit_sharing: if r.chance(80) { Switch::On } else { Switch::Off },
         congestion,
+        credit_sharing: if r.chance(80) { Switch::On } else { Switch::Off },
         optimizations,
         seed: Some(r.next()),
         ..EndpointConfig::default()
