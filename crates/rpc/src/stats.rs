@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use dunlin_net::TransportCounters;
 
+use crate::observe::{DropReason, Observed};
+
 /// Declares a struct of `u64` counters with a list of their names for printing.
 macro_rules! counters {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
@@ -84,7 +86,7 @@ counters! {
     }
 }
 
-/// Round-trip times, in nanoseconds. Every eighth call is sampled.
+/// Round-trip times, in nanoseconds. Of each slot of a session, the first call is sampled and then every eighth.
 #[derive(Debug, Clone)]
 pub struct RttHistogram(pub(crate) hdrhistogram::Histogram<u64>);
 
@@ -204,4 +206,36 @@ pub struct SessionStats {
     pub rx_packets: u64,
     /// Their bytes, headers included.
     pub rx_bytes: u64,
+    /// Round-trip times and dropped packets, if it is observed: see [`crate::Session::observe`].
+    pub observed: Option<Observed>,
+}
+
+impl fmt::Display for SessionStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:>24} {} in progress, {} queued", "calls", self.calls_in_progress, self.calls_queued)?;
+        let (max, agreed) = (self.credits_max, self.credits_agreed);
+        writeln!(f, "{:>24} {} of {max} free, {agreed} agreed, {} granted", "credits", self.credits, self.credits_granted)?;
+        writeln!(f, "{:>24} {} B", "data of a packet", self.packet_data_bytes)?;
+        writeln!(f, "{:>24} {} B", "largest message", self.message_bytes_max)?;
+        writeln!(f, "{:>24} {} packets, {} B", "sent", self.tx_packets, self.tx_bytes)?;
+        writeln!(f, "{:>24} {} packets, {} B", "received", self.rx_packets, self.rx_bytes)?;
+        writeln!(f, "{:>24} {}", "retransmissions", self.retransmissions)?;
+        let Some(observed) = &self.observed else {
+            return write!(f, "{:>24} {:?} smoothed, timeout {:?}", "round trip", self.rtt_smoothed, self.rto);
+        };
+        for reason in DropReason::ALL {
+            writeln!(f, "{:>24} {}", format!("dropped: {reason}"), observed.dropped(reason))?;
+        }
+        write!(
+            f,
+            "{:>24} {:?} smoothed, timeout {:?}; p50 {:?}, p99 {:?}, p99.9 {:?} ({} samples)",
+            "round trip",
+            self.rtt_smoothed,
+            self.rto,
+            observed.percentile(50.0),
+            observed.percentile(99.0),
+            observed.percentile(99.9),
+            observed.samples()
+        )
+    }
 }

@@ -9,6 +9,7 @@ use super::loan::Loan;
 use super::places::Places;
 use super::{Core, NONE};
 use crate::error::CallError;
+use crate::observe::Observed;
 use crate::timer::TimerId;
 use crate::wire::control::SLOTS_MAX;
 
@@ -139,6 +140,8 @@ pub(crate) struct SessionCold {
     pub opening: Option<Box<OpenState>>,
     /// Who waits for the end of [`State::Closing`].
     pub closers: Vec<std::task::Waker>,
+    /// Once somebody asked for it.
+    pub observed: Option<Box<Observed>>,
 }
 
 impl Session {
@@ -210,6 +213,7 @@ impl SessionCold {
             accepted_as: None,
             opening: None,
             closers: Vec::new(),
+            observed: None,
         }
     }
 }

@@ -143,6 +143,7 @@ impl<T: Transport> Endpoint<T> {
             drop(core);
             wake_waiting(&self.shared);
             run_continuations(&self.shared);
+            self.shared.drop_discarded();
         }
     }
 
@@ -235,6 +236,7 @@ impl<T: Transport> Endpoint<T> {
 fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
     let mut dispatches = Dispatches::new();
     let mut others = ArrayVec::<(u8, Received), RX_BURST>::new();
+    let refuses;
     {
         let mut core = shared.core.borrow_mut();
         let optimizations = core.config.optimizations;
@@ -269,8 +271,11 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
             }
         }
         core.counters.requests_handled += dispatches.len() as u64;
+        refuses = core.shutting_down;
     }
-    if !dispatches.is_empty() {
+    if refuses {
+        dispatches.iter().for_each(|(_, dispatch)| push_back(shared, dispatch.serve));
+    } else if !dispatches.is_empty() {
         run_handlers(shared, transport, &dispatches);
     }
     for (i, received) in &others {
@@ -310,7 +315,7 @@ pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
 }
 
 /// Runs the continuations of calls that ended.
-fn run_continuations(shared: &Rc<Shared>) {
+pub(crate) fn run_continuations(shared: &Rc<Shared>) {
     // Taken once for all calls in a row that it is for.
     let mut taken: Option<Taken<'_, Continuation>> = None;
     loop {

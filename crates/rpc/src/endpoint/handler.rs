@@ -86,7 +86,9 @@ impl<'a> Request<'a> {
     /// # Errors
     /// [`RespondError`] if nobody waits any more, or the response is too large.
     pub fn respond_from(self, response: impl Into<Payload>) -> Result<(), RespondError> {
-        let result = self.shared.core.borrow_mut().respond(self.serve, response.into());
+        let response = response.into();
+        let result = self.shared.core.borrow_mut().respond(self.serve, response);
+        self.shared.drop_discarded();
         std::mem::forget(self);
         result
     }
@@ -236,7 +238,9 @@ impl ReplyRight {
 
     pub fn respond(mut self, response: Payload) -> Result<(), RespondError> {
         self.answered = true;
-        self.shared.core.borrow_mut().respond(self.serve, response)
+        let result = self.shared.core.borrow_mut().respond(self.serve, response);
+        self.shared.drop_discarded();
+        result
     }
 }
 

@@ -10,6 +10,7 @@
 //! | [`session`] | the handle of a session, and calls |
 //! | [`executor`] | tasks of this thread |
 //! | [`worker`] | threads for long handlers |
+//! | [`shutdown`] | leaving in order |
 
 pub(crate) mod control;
 pub(crate) mod dispatch;
@@ -17,6 +18,7 @@ pub(crate) mod event_loop;
 pub(crate) mod executor;
 pub(crate) mod handler;
 pub(crate) mod session;
+pub(crate) mod shutdown;
 pub(crate) mod taken;
 pub(crate) mod worker;
 
@@ -57,6 +59,16 @@ pub(crate) struct Shared {
     pub worker_replies: (Sender<WorkerReply>, Receiver<WorkerReply>),
     /// Requests that workers have.
     pub at_workers: Cell<u32>,
+}
+
+impl Shared {
+    /// Drops memory of the application's that is no longer needed, with nothing borrowed.
+    pub fn drop_discarded(&self) {
+        loop {
+            let Some(payload) = self.core.borrow_mut().discarded.pop() else { return };
+            drop(payload);
+        }
+    }
 }
 
 /// An endpoint: the papers' `Rpc` object. One thread owns it; it is neither `Send` nor `Sync`.
@@ -381,7 +393,8 @@ impl<T: Transport> Endpoint<T> {
 }
 
 impl<T: Transport> Drop for Endpoint<T> {
-    /// Tells every peer that its sessions end. Handles that outlive the endpoint see [`crate::CallError::Closed`].
+    /// Tells every peer that its sessions end. Calls end with [`crate::CallError::Closed`]: continuations run, futures are ready, and
+    /// handles that outlive the endpoint see it. It waits for nobody; [`Endpoint::shutdown`] does.
     fn drop(&mut self) {
         self.shared.executor.clear();
         if let (Ok(mut core), Ok(mut transport)) = (self.shared.core.try_borrow_mut(), self.transport.try_borrow_mut()) {
@@ -389,8 +402,10 @@ impl<T: Transport> Drop for Endpoint<T> {
             core.transmit(&mut *transport);
         }
         event_loop::wake_waiting(&self.shared);
-        // Handlers and continuations may hold sessions, which hold `shared`.
-        self.shared.handlers.borrow_mut().clear();
-        self.shared.continuations.borrow_mut().clear();
+        event_loop::run_continuations(&self.shared);
+        self.shared.drop_discarded();
+        // Handlers and continuations may hold sessions, which hold `shared`; and what they own may use the endpoint when it is dropped.
+        let (handlers, continuations) = (self.shared.handlers.take(), self.shared.continuations.take());
+        drop((handlers, continuations));
     }
 }
