@@ -66,8 +66,7 @@ pub fn call<T: Transport>(
     if let Some(first) = &first {
         first.observe();
     }
-    let load =
-        Load { batch: 1, in_flight: calls.window, sizes: vec![calls.size], warm_up: Duration::ZERO, run: calls.length };
+    let load = Load { warm_up: Duration::ZERO, ..Load::uniform(1, calls.window, calls.size, calls.length) };
     let rate = load.run(&endpoint, sessions, |rate| {
         live(rate);
         !interrupt.is_set()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::BenchError;
-use crate::measure::{BusyNeighbour, Cores, RUNS, Spread};
+use crate::measure::{BesideFloor, BusyNeighbour, Cores, Measured, RUNS, Spread};
 use crate::peer::{Interrupt, Launcher, Peer, Role};
 use crate::report::{Report, ReportBuilder, RowBuilder};
 
@@ -14,6 +14,9 @@ const SLACK: Duration = Duration::from_secs(20);
 /// Time a neighbour gets to start.
 const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(3600);
 
+/// Runs of a case that are taken again at most, unless told otherwise.
+const REPEATS: usize = 3;
+
 /// How experiments are run.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -21,21 +24,23 @@ pub struct Settings {
     pub run: Duration,
     /// Runs of each case.
     pub runs: usize,
+    /// Runs of a case that may be taken again because its floor shows that the machine was disturbed meanwhile.
+    pub repeats: usize,
     /// A core to keep busy with a neighbour all the while.
     pub busy_core: Option<usize>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { run: Duration::from_secs(1), runs: RUNS, busy_core: None }
+        Settings { run: Duration::from_secs(1), runs: RUNS, repeats: REPEATS, busy_core: None }
     }
 }
 
-/// The surroundings of one experiment.
+/// The surroundings of one experiment. One that starts no processes, as in virtual time, needs nothing but [`Lab::case`] and
+/// [`Lab::push`], and runs on any machine.
 #[derive(Debug)]
 pub struct Lab {
     settings: Settings,
-    cores: Cores,
     launcher: Launcher,
     bar: ProgressBar,
     report: ReportBuilder,
@@ -44,12 +49,11 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Chooses cores and starts the neighbour, if one is wanted.
+    /// Starts the neighbour, if one is wanted.
     ///
     /// # Errors
-    /// [`BenchError::TooFewCores`], and whatever keeps a process from starting.
+    /// Whatever keeps it from starting.
     pub fn open(experiment: &str, settings: Settings, mut launcher: Launcher) -> Result<Self, BenchError> {
-        let cores = Cores::choose()?;
         // Drawn on standard error, and only if that is a terminal.
         let bar = ProgressBar::no_length().with_prefix(experiment.to_owned()).with_style(style());
         launcher.show_live(bar.clone());
@@ -59,12 +63,15 @@ impl Lab {
             peer.ready()?;
             neighbour = Some(peer);
         }
-        Ok(Lab { settings, cores, launcher, bar, report: ReportBuilder::new(experiment), _neighbour: neighbour })
+        Ok(Lab { settings, launcher, bar, report: ReportBuilder::new(experiment), _neighbour: neighbour })
     }
 
     /// The cores of servers and clients.
-    pub fn cores(&self) -> Cores {
-        self.cores
+    ///
+    /// # Errors
+    /// [`BenchError::TooFewCores`].
+    pub fn cores(&self) -> Result<Cores, BenchError> {
+        Cores::choose()
     }
 
     /// Length of one measured run.
@@ -93,17 +100,17 @@ impl Lab {
     /// Starts a process on the core of servers, for the length of `measured` and some slack.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if it cannot be started.
+    /// [`BenchError::Io`] if it cannot be started, [`BenchError::TooFewCores`].
     pub fn server<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, BenchError> {
-        self.launcher.start(role, Some(self.cores.server), measured + SLACK)
+        self.launcher.start(role, Some(self.cores()?.server), measured + SLACK)
     }
 
     /// Starts a process on the core of clients, for the length of `measured` and some slack.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if it cannot be started.
+    /// [`BenchError::Io`] if it cannot be started, [`BenchError::TooFewCores`].
     pub fn client<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, BenchError> {
-        self.launcher.start(role, Some(self.cores.client), measured + SLACK)
+        self.launcher.start(role, Some(self.cores()?.client), measured + SLACK)
     }
 
     /// Measures one case as often as the settings say.
@@ -118,6 +125,30 @@ impl Lab {
             self.bar.inc(1);
         }
         Ok(outcomes)
+    }
+
+    /// Measures one case beside its floor as often as the settings say, and again where the floor was disturbed. Each run measures the
+    /// floor and then the figure, so that the two alternate. `cost` is what a floor takes: less is better.
+    ///
+    /// # Errors
+    /// The first error of a run.
+    pub fn case_beside_floor<T>(
+        &mut self,
+        name: &str,
+        cost: impl Fn(&T) -> f64,
+        run: impl Fn(&Lab) -> Result<Measured<T>, BenchError>,
+    ) -> Result<BesideFloor<T>, BenchError> {
+        let (lab, runs) = (&*self, self.settings.runs);
+        let mut number = 0;
+        BesideFloor::take((runs, self.settings.repeats), cost, || {
+            number += 1;
+            let of_planned = number <= runs;
+            let nth = if of_planned { format!("run {number}/{runs}") } else { "again, for it was disturbed".into() };
+            lab.bar.set_prefix(format!("{name} {nth}"));
+            let measured = run(lab)?;
+            lab.bar.inc(u64::from(of_planned));
+            Ok(measured)
+        })
     }
 
     /// Adds a row to the report.

@@ -30,7 +30,10 @@ pub const HEAD_BYTES: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Route(pub u32);
 
-/// One packet to send: the bytes of `header`, then those of `payload`; together at most [`Transport::mtu`].
+/// One packet to send: the bytes of `header`, then those of `payload`; together at least 1 and at most [`Transport::mtu`].
+///
+/// A packet without any byte may arrive, or be dropped and counted in [`TransportCounters::tx_dropped_error`]: not every framing can
+/// tell one from nothing. It disturbs no other.
 #[derive(Debug, Clone, Copy)]
 pub struct TxPacket<'a> {
     /// Where to.
@@ -63,17 +66,30 @@ pub struct RxPacket<'a> {
     route: Option<Route>,
     head: &'a [u8],
     tail: Option<crate::shm::SharedBytes<'a>>,
+    ecn_marked: bool,
 }
 
 impl<'a> RxPacket<'a> {
     /// A packet that lies wholly in private memory.
     pub fn private(route: Option<Route>, bytes: &'a [u8]) -> Self {
-        RxPacket { route, head: bytes, tail: None }
+        RxPacket { route, head: bytes, tail: None, ecn_marked: false }
     }
 
     /// A packet whose first bytes were copied to private memory and whose rest is still shared.
     pub(crate) fn shared(route: Option<Route>, head: &'a [u8], tail: crate::shm::SharedBytes<'a>) -> Self {
-        RxPacket { route, head, tail: Some(tail) }
+        RxPacket { route, head, tail: Some(tail), ecn_marked: false }
+    }
+
+    /// The same packet, as one that a switch marked because its queue was long (ECN, RFC 3168: "congestion experienced").
+    #[inline]
+    pub fn with_ecn_mark(self) -> Self {
+        RxPacket { ecn_marked: true, ..self }
+    }
+
+    /// Whether a switch on the way marked the packet. Never set by transports that cannot see such marks.
+    #[inline]
+    pub fn ecn_marked(&self) -> bool {
+        self.ecn_marked
     }
 
     /// The route back to the sender, if it was resolved before; `None` for a stranger.
@@ -189,7 +205,10 @@ pub trait Transport {
     /// Largest packet, header and payload together, in bytes. The same for every route.
     fn mtu(&self) -> usize;
 
-    /// Packets the receive queue holds before more are dropped: the paper's |RQ|.
+    /// Packets the receive queue holds before more are dropped: the paper's |RQ|. It holds so many of any length up to
+    /// [`Transport::mtu`], unless the transport was configured otherwise: over UDP
+    /// [`UdpConfig::queued_packet_bytes`](crate::udp::UdpConfig::queued_packet_bytes) says of which length, and over shared memory
+    /// no more long packets than [`ShmConfig::bulk_buffers`](crate::shm::ShmConfig::bulk_buffers).
     fn rx_queue_len(&self) -> usize;
 
     /// The address others reach this transport at.
@@ -201,20 +220,23 @@ pub trait Transport {
     /// [`NetError::WrongKind`], [`NetError::NotFound`] where the transport can know it, [`NetError::Full`] at the limit of routes.
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError>;
 
-    /// Gives up one use of a route; at the last one its number may be given to another peer.
+    /// Gives up one use of a route; at the last one its number may be given to another peer. A route that is not in use is left
+    /// alone.
     fn release(&mut self, route: Route);
 
-    /// What is known of the peer at `route`. May cost a system call: ask every few milliseconds, not per packet.
+    /// What is known of the peer at `route`; never [`PeerHealth::Alive`] for a route that is not in use. May cost a system call: ask every few milliseconds, not per packet.
     fn peer_health(&mut self, route: Route) -> PeerHealth;
 
     /// Sends packets. Those to one destination should stand together. Never blocks: what cannot be sent now is dropped and
-    /// counted.
+    /// counted in [`TransportCounters::tx_dropped_full`]. A packet that is longer than [`Transport::mtu`], or whose route is not in
+    /// use, is dropped and counted in [`TransportCounters::tx_dropped_error`]; the others of the burst are sent.
     fn tx_burst(&mut self, packets: &[TxPacket<'_>]);
 
     /// Makes sure every packet given to [`Transport::tx_burst`] has left this transport.
     fn tx_flush(&mut self);
 
-    /// Sends one packet to an address without a route: the slow way, for answering strangers without keeping anything of them.
+    /// Sends one packet to an address without a route: the slow way, for answering strangers without keeping anything of them. One
+    /// that is too long is dropped and counted, as by [`Transport::tx_burst`].
     ///
     /// # Errors
     /// As [`Transport::resolve`].
@@ -246,4 +268,18 @@ pub trait Transport {
 
     /// Counts so far.
     fn counters(&self) -> TransportCounters;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_marked_only_where_a_transport_says_so() {
+        let packet = RxPacket::private(Some(Route(3)), b"bytes");
+        assert!(!packet.ecn_marked());
+        let marked = packet.with_ecn_mark();
+        assert!(marked.ecn_marked());
+        assert_eq!((marked.route(), marked.bytes()), (packet.route(), packet.bytes()));
+    }
 }

@@ -16,10 +16,6 @@ use dunlin_net::{Addr, NetError, PeerHealth, Route, ShmName, Transport, TxPacket
 /// How long a packet may take. Reached only when something is broken.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longest packets, in bytes, of which a receive queue must hold as many as it says: those that fit an Ethernet frame. The
-/// kernel bounds a socket's queue by memory, so that UDP holds fewer where all are longer.
-const QUEUED_PACKET_BYTES: usize = 1450;
-
 /// Checks the promises of two fresh transports that can reach each other. `drive` lets time pass for them; it is called again
 /// and again while a packet is awaited.
 fn transport_keeps_its_promises<T: Transport>(a: T, b: T, drive: impl FnMut()) {
@@ -29,6 +25,9 @@ fn transport_keeps_its_promises<T: Transport>(a: T, b: T, drive: impl FnMut()) {
     link.counts_the_users_of_a_route();
     link.refuses_what_it_cannot_reach();
     link.carries_every_size();
+    link.drops_what_is_too_long_and_nothing_else();
+    link.drops_what_has_no_route_and_nothing_else();
+    link.takes_the_release_of_no_route();
     link.hands_out_bursts_up_to_the_limit();
     link.ends_a_wait();
     link.holds_as_many_packets_as_it_says_and_never_blocks();
@@ -201,6 +200,62 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         }
     }
 
+    /// Sends `bad` packets among good ones: those arrive, and these are counted as errors of the caller.
+    fn drops_and_counts(&mut self, route: Route, bad: &[TxPacket<'_>]) {
+        let before = self.a.counters().tx_dropped_error;
+        let good = |header| TxPacket { route, header, payload: b"" };
+        for bad in bad {
+            self.send(&[good(b"before"), *bad, good(b"after")]);
+            let arrived: BTreeSet<_> = self.receive(2).into_iter().map(|p| p.bytes).collect();
+            assert_eq!(arrived, BTreeSet::from([b"before".to_vec(), b"after".to_vec()]));
+        }
+        assert_eq!(self.a.counters().tx_dropped_error - before, bad.len() as u64);
+    }
+
+    fn drops_what_is_too_long_and_nothing_else(&mut self) {
+        let addr = self.b.local_addr();
+        let route = self.a.resolve(&addr).unwrap();
+        let bytes = vec![5; 2 * self.a.mtu() + 70_000];
+        let too_long =
+            |len: usize, header: usize| TxPacket { route, header: &bytes[..header], payload: &bytes[header..len] };
+        let mtu = self.a.mtu();
+        self.drops_and_counts(route, &[too_long(mtu + 1, 0), too_long(mtu + 1, 16), too_long(bytes.len(), mtu)]);
+        self.a.tx_to(&addr, &bytes[..mtu + 1]).unwrap();
+        self.a.tx_flush();
+        self.handed_over += 1;
+        self.send(&[TxPacket { route, header: b"next", payload: b"" }]);
+        assert_eq!(self.receive_one().bytes, b"next");
+        self.a.release(route);
+    }
+
+    fn drops_what_has_no_route_and_nothing_else(&mut self) {
+        let route = self.a.resolve(&self.b.local_addr()).unwrap();
+        let never = [Route(route.0 + 1), Route(77), Route(u32::MAX)];
+        let packets = never.map(|route| TxPacket { route, header: b"nowhere", payload: b"" });
+        self.drops_and_counts(route, &packets);
+        self.a.release(route);
+        self.a.tx_burst(&[TxPacket { route, header: b"too late", payload: b"" }]);
+        self.a.tx_flush();
+        self.handed_over += 1;
+        assert_eq!(self.receive_burst().len(), 0, "a route that was given up leads nowhere");
+    }
+
+    fn takes_the_release_of_no_route(&mut self) {
+        let route = self.a.resolve(&self.b.local_addr()).unwrap();
+        for never in [Route(route.0 + 1), Route(77), Route(u32::MAX)] {
+            self.a.release(never);
+            assert_ne!(self.a.peer_health(never), PeerHealth::Alive);
+        }
+        self.send(&[TxPacket { route, header: b"still", payload: b" known" }]);
+        assert_eq!(self.receive_one().bytes, b"still known");
+        self.a.release(route);
+        self.a.release(route);
+        let again = self.a.resolve(&self.b.local_addr()).unwrap();
+        self.send(&[TxPacket { route: again, header: b"known", payload: b" again" }]);
+        assert_eq!(self.receive_one().bytes, b"known again");
+        self.a.release(again);
+    }
+
     fn hands_out_bursts_up_to_the_limit(&mut self) {
         let route = self.a.resolve(&self.b.local_addr()).unwrap();
         let count = (3 * RX_BURST + 1).min(self.a.rx_queue_len());
@@ -234,8 +289,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
 
     fn holds_as_many_packets_as_it_says_and_never_blocks(&mut self) {
         let route = self.a.resolve(&self.b.local_addr()).unwrap();
-        let (queue_len, mtu) = (self.b.rx_queue_len(), self.a.mtu());
-        let payload = vec![9; mtu.min(QUEUED_PACKET_BYTES)];
+        let (queue_len, payload) = (self.b.rx_queue_len(), vec![9; self.a.mtu()]);
         let packets = [TxPacket { route, header: b"", payload: &payload }; RX_BURST];
         let mut left = queue_len + queue_len / 4;
         while left > 0 {
@@ -318,17 +372,53 @@ fn shared_memory() {
 
 #[test]
 fn udp() {
-    for (gso, coalesce) in [(Offload::Auto, Coalesce::Fill), (Offload::Off, Coalesce::Off)] {
+    // The longest packets of loopback, those of an Ethernet frame, and the longest of all; together, alone, and either way.
+    let cases = [
+        (9352, Offload::Auto, Offload::Auto, Coalesce::Fill),
+        (9352, Offload::Off, Offload::Off, Coalesce::Off),
+        (1470, Offload::Auto, Offload::Off, Coalesce::Fill),
+        (1450, Offload::Off, Offload::Auto, Coalesce::Fill),
+        (65_484, Offload::Auto, Offload::Auto, Coalesce::Fill),
+    ];
+    for (mtu, gso, gro, coalesce) in cases {
         // A host without IPv6 has no `::1`.
         let locals = ["127.0.0.1:0", "[::1]:0"].into_iter().filter(|local| UdpSocket::bind(local).is_ok());
         for local in locals {
-            let config = UdpConfig::new(local.parse().unwrap());
             let bind = || {
-                let mut config = config.clone();
-                (config.gso, config.gro, config.coalesce) = (gso, gso, coalesce);
+                let mut config = UdpConfig::new(local.parse().unwrap());
+                (config.gso, config.gro, config.coalesce) = (gso, gro, coalesce);
+                // Some hundred packets are enough.
+                (config.mtu, config.recv_buffer_bytes) = (Some(mtu), 4 << 20);
                 UdpTransport::bind(config).unwrap()
             };
             transport_keeps_its_promises(bind(), bind(), || {});
+        }
+    }
+}
+
+/// Of packets of the length that was asked for, a full queue holds what it says, each in a datagram of its own.
+#[test]
+fn udp_holds_packets_of_a_chosen_length() {
+    for bytes in [1, 64, 500, 1000, 3000, 8000] {
+        let bind = || {
+            let mut config = UdpConfig::new("127.0.0.1:0".parse().unwrap());
+            (config.gso, config.gro, config.coalesce) = (Offload::Off, Offload::Off, Coalesce::Off);
+            (config.mtu, config.queued_packet_bytes, config.recv_buffer_bytes) = (Some(9352), Some(bytes), 1 << 20);
+            UdpTransport::bind(config).unwrap()
+        };
+        let (mut a, mut b) = (bind(), bind());
+        let route = a.resolve(&b.local_addr()).unwrap();
+        let payload = vec![4; bytes];
+        for _ in 0..b.rx_queue_len() {
+            a.tx_burst(&[TxPacket { route, header: b"", payload: &payload }]);
+            a.tx_flush();
+        }
+        let mut received = 0;
+        while received < b.rx_queue_len() {
+            match b.rx_burst() {
+                0 => panic!("{received} of {} packets of {bytes} bytes were held", b.rx_queue_len()),
+                more => received += more,
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{paper, runs};
 use crate::BenchError;
 use crate::lab::Lab;
-use crate::report::{Metric, PaperFigure, RowBuilder};
+use crate::report::{Metric, PaperFigure};
 use crate::roles::{Carrier, Load, Setup};
 
 /// Requests in a batch, as in most of the paper.
@@ -31,27 +31,23 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 
 fn latency(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
     let case = format!("{} 32 B, one outstanding", carrier.name());
-    let measured = lab.case(&case, |lab| runs::latency(lab, &Setup::new(carrier)))?;
-    let (p50, p50_floor) = runs::summary(&measured, |p| p.p50)?;
-    let (p99, p99_floor) = runs::summary(&measured, |p| p.p99)?;
-    lab.push(RowBuilder::new(&case, Metric::LatencyP50, p50).floor(p50_floor).paper(Some(paper::LATENCY)));
-    lab.push(RowBuilder::new(&case, Metric::LatencyP99, p99).floor(p99_floor));
+    let measured = runs::latency_case(lab, &case, &Setup::new(carrier))?;
+    lab.push(runs::row(&case, Metric::LatencyP50, &measured, |p| p.p50)?.paper(Some(paper::LATENCY)));
+    lab.push(runs::row(&case, Metric::LatencyP99, &measured, |p| p.p99)?);
     Ok(())
 }
 
 fn rate(lab: &mut Lab, carrier: Carrier, name: &str, load: &Load, paper: Option<PaperFigure>) -> Result<(), BenchError> {
     let case = format!("{} {name}", carrier.name());
-    let measured = lab.case(&case, |lab| runs::rate(lab, &Setup::new(carrier), load))?;
-    let (ours, floor) = runs::summary(&measured, |rate| *rate)?;
-    lab.push(RowBuilder::new(case, Metric::Rate, ours).floor(floor).paper(paper));
+    let measured = runs::rate_case(lab, &case, &Setup::new(carrier), load)?;
+    lab.push(runs::row(&case, Metric::Rate, &measured, |rate| *rate)?.paper(paper));
     Ok(())
 }
 
 fn bandwidth(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
     let case = format!("{} 8 MiB, one outstanding", carrier.name());
     let setup = Setup { credits: runs::LARGE_CREDITS, ..Setup::new(carrier) };
-    let measured = lab.case(&case, |lab| runs::bandwidth(lab, &setup, LARGE_BYTES))?;
-    let (ours, floor) = runs::summary(&measured, |bandwidth| *bandwidth)?;
-    lab.push(RowBuilder::new(case, Metric::Bandwidth, ours).floor(floor).paper(Some(paper::BANDWIDTH_8_MIB)));
+    let measured = runs::bandwidth_case(lab, &case, &setup, LARGE_BYTES)?;
+    lab.push(runs::row(&case, Metric::Bandwidth, &measured, |bandwidth| *bandwidth)?.paper(Some(paper::BANDWIDTH_8_MIB)));
     Ok(())
 }

@@ -12,6 +12,7 @@ mod rpc_loss;
 mod rpc_peers;
 mod rpc_rate;
 mod rpc_sessions;
+mod rpc_wakeup;
 mod rpc_workers;
 
 use std::process::ExitCode;
@@ -89,6 +90,12 @@ pub const ALL: &[Experiment] = &[
         about: "latency of quick calls beside a 1 ms handler, in the event loop and on a worker",
         run: rpc_workers::run,
     },
+    Experiment {
+        name: "rpc-wakeup",
+        paper: "beyond the paper",
+        about: "what an idle endpoint costs, and how fast one that sleeps wakes",
+        run: rpc_wakeup::run,
+    },
     #[cfg(feature = "peers")]
     Experiment {
         name: "rpc-peers",
@@ -108,7 +115,8 @@ pub fn demo_settings(total: Duration) -> Settings {
     let measurements = (2 * demo::MEASUREMENTS * runs) as u32;
     // Each measurement is a run of a floor and a run of ours with its warm-up, and three processes start and end for it.
     let run = (total / measurements).saturating_sub(DEMO_STARTS).div_f64(2.2);
-    Settings { run: run.max(DEMO_RUN_MIN), runs, busy_core: None }
+    // No time to take a run again: a disturbed row says so.
+    Settings { run: run.max(DEMO_RUN_MIN), runs, repeats: 0, busy_core: None }
 }
 
 /// What starting the processes of one measurement takes, about.
@@ -122,6 +130,7 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::LatencyFloor>(),
     Entry::of::<roles::RateFloor>(),
     Entry::of::<roles::BandwidthFloor>(),
+    Entry::of::<roles::WakeFloor>(),
     Entry::of::<roles::EchoServer>(),
     Entry::of::<roles::LatencyClient>(),
     Entry::of::<roles::RateClient>(),
@@ -129,6 +138,9 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::SessionsClient>(),
     Entry::of::<roles::SlowServer>(),
     Entry::of::<roles::WorkersClient>(),
+    Entry::of::<roles::Sleeper>(),
+    Entry::of::<roles::IdleWatcher>(),
+    Entry::of::<roles::Alarm>(),
     #[cfg(feature = "peers")]
     Entry::of::<rpc_peers::OtherClient>(),
     #[cfg(feature = "peers")]

@@ -3,7 +3,7 @@
 use super::{paper, runs};
 use crate::BenchError;
 use crate::lab::Lab;
-use crate::report::{Metric, RowBuilder, Target};
+use crate::report::{Metric, Target};
 use crate::roles::{Carrier, Setup};
 
 /// Bytes of a request. The paper's largest is 8 MB.
@@ -25,9 +25,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         let setup = Setup { credits: runs::LARGE_CREDITS, ..Setup::new(carrier) };
         for (size, name) in SIZES {
             let case = format!("{} {name}", carrier.name());
-            let measured = lab.case(&case, |lab| runs::bandwidth(lab, &setup, size))?;
-            let (ours, floor) = runs::summary(&measured, |bandwidth| *bandwidth)?;
-            let mut row = RowBuilder::new(case, Metric::Bandwidth, ours).floor(floor);
+            let measured = runs::bandwidth_case(lab, &case, &setup, size)?;
+            let mut row = runs::row(&case, Metric::Bandwidth, &measured, |bandwidth| *bandwidth)?;
             if size == LARGEST {
                 row = row.paper(Some(paper::BANDWIDTH_8_MIB)).target(target(carrier));
             }

@@ -4,7 +4,7 @@ use super::{paper, runs};
 use crate::BenchError;
 use crate::lab::Lab;
 use crate::measure::Percentiles;
-use crate::report::{Metric, RowBuilder, Target};
+use crate::report::{Metric, Target};
 use crate::roles::{Carrier, Setup};
 
 type Figure = fn(&Percentiles) -> f64;
@@ -16,10 +16,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(Carrier::ALL.len());
     for carrier in Carrier::ALL {
         let case = format!("{} 32 B", carrier.name());
-        let measured = lab.case(&case, |lab| runs::latency(lab, &Setup::new(carrier)))?;
+        let measured = runs::latency_case(lab, &case, &Setup::new(carrier))?;
         for (metric, figure) in PERCENTILES {
-            let (ours, floor) = runs::summary(&measured, figure)?;
-            let mut row = RowBuilder::new(&case, metric, ours).floor(floor);
+            let mut row = runs::row(&case, metric, &measured, figure)?;
             if metric == Metric::LatencyP50 {
                 row = row.paper(Some(paper::LATENCY)).target(target(carrier));
             }

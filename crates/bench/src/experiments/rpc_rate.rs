@@ -18,9 +18,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         for batch in BATCHES {
             let case = format!("{} B={batch}", carrier.name());
             let load = runs::small_load(lab, batch);
-            let measured = lab.case(&case, |lab| runs::rate(lab, &Setup::new(carrier), &load))?;
-            let (ours, floor) = runs::summary(&measured, |rate| *rate)?;
-            let mut row = RowBuilder::new(case, Metric::Rate, ours).floor(floor);
+            let measured = runs::rate_case(lab, &case, &Setup::new(carrier), &load)?;
+            let mut row = runs::row(&case, Metric::Rate, &measured, |rate| *rate)?;
             if batch == 3 {
                 row = row.paper(Some(paper::RATE_B3));
             }

@@ -1,11 +1,11 @@
 //! `rpc-sessions`: section 6.3. Calls on random ones of 20,000 sessions between two endpoints, against 100 sessions, and what
-//! memory an idle session takes.
+//! memory an idle session takes once it was used.
 
 use super::{paper, runs};
 use crate::BenchError;
 use crate::lab::{Lab, spread};
 use crate::report::{Metric, RowBuilder, Target};
-use crate::roles::{Carrier, SessionFigures, SessionsClient, Setup};
+use crate::roles::{Carrier, Hints, Load, SessionFigures, SessionsClient, Setup};
 
 /// What a node of the paper has.
 const MANY: usize = 20_000;
@@ -18,35 +18,62 @@ const RATE_SHARE: f64 = 0.85;
 const SESSION_BYTES_MAX: f64 = 1024.0;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(Carrier::ALL.len() * 2);
+    lab.expect_cases(Carrier::ALL.len() * 4);
     for carrier in Carrier::ALL {
+        let one_credit = one_credit(carrier);
         let few_case = format!("{} {FEW} sessions", carrier.name());
-        let few = lab.case(&few_case, |lab| measure(lab, carrier, FEW))?;
+        let few = measure(lab, &few_case, &one_credit, FEW, Hints::Given)?;
         lab.push(RowBuilder::new(&few_case, Metric::Rate, spread(&few, |figures| figures.rate)?));
 
         let case = format!("{} {MANY} sessions", carrier.name());
-        let many = lab.case(&case, |lab| measure(lab, carrier, MANY))?;
+        let many = measure(lab, &case, &one_credit, MANY, Hints::Given)?;
         lab.push(
             RowBuilder::new(&case, Metric::Rate, spread(&many, |figures| figures.rate)?)
                 .paper(Some(paper::RATE_MANY_SESSIONS))
                 .target(Target::CaseTimes { case: few_case, factor: RATE_SHARE }),
         );
-        for (end, spread) in [
-            ("client", spread(&many, |figures| figures.client_bytes)?),
-            ("server", spread(&many, |figures| figures.server_bytes)?),
-        ] {
-            let row = RowBuilder::new(format!("{case}, {end}"), Metric::SessionMemory, spread);
-            lab.push(row.target(Target::Absolute(SESSION_BYTES_MAX)));
-        }
+        push_memory(lab, &case, &many)?;
+
+        let case = format!("{} {MANY} sessions, no prefetch hints", carrier.name());
+        let unhinted = measure(lab, &case, &one_credit, MANY, Hints::None)?;
+        lab.push(RowBuilder::new(&case, Metric::Rate, spread(&unhinted, |figures| figures.rate)?));
+
+        let case = format!("{} {MANY} sessions, default config", carrier.name());
+        let shipped = measure(lab, &case, &Setup::as_shipped(carrier, MANY as u32 + 64), MANY, Hints::None)?;
+        lab.push(RowBuilder::new(&case, Metric::Rate, spread(&shipped, |figures| figures.rate)?));
+        push_memory(lab, &case, &shipped)?;
     }
     Ok(())
 }
 
-fn measure(lab: &Lab, carrier: Carrier, sessions: usize) -> Result<SessionFigures, BenchError> {
-    // One credit each: what the paper recommends for very many sessions.
-    let setup = Setup { credits: 1, sessions: MANY as u32 + 64, ..Setup::new(carrier) };
-    runs::with_server(lab, &setup, |server| {
-        let client = SessionsClient { setup: setup.clone(), server, sessions, load: runs::small_load(lab, BATCH) };
-        lab.client(client, lab.run_length())?.result()
+/// One credit each: what the paper recommends for very many sessions.
+fn one_credit(carrier: Carrier) -> Setup {
+    Setup { credits: 1, sessions: MANY as u32 + 64, ..Setup::new(carrier) }
+}
+
+fn push_memory(lab: &mut Lab, case: &str, measured: &[SessionFigures]) -> Result<(), BenchError> {
+    for (end, spread) in [
+        ("client", spread(measured, |figures| figures.client_bytes)?),
+        ("server", spread(measured, |figures| figures.server_bytes)?),
+    ] {
+        let row = RowBuilder::new(format!("{case}, {end}, each used once"), Metric::SessionMemory, spread);
+        lab.push(row.target(Target::Absolute(SESSION_BYTES_MAX)));
+    }
+    Ok(())
+}
+
+fn measure(
+    lab: &mut Lab,
+    case: &str,
+    setup: &Setup,
+    sessions: usize,
+    hints: Hints,
+) -> Result<Vec<SessionFigures>, BenchError> {
+    lab.case(case, |lab| {
+        runs::with_server(lab, setup, |server| {
+            let load = Load { hints, ..runs::small_load(lab, BATCH) };
+            let client = SessionsClient { setup: setup.clone(), server, sessions, load };
+            lab.client(client, lab.run_length())?.result()
+        })
     })
 }

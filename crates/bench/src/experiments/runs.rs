@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::measure::{Percentiles, Spread};
+use crate::lab::Lab;
+use crate::measure::{BesideFloor, Measured, Percentiles};
+use crate::report::{Metric, RowBuilder};
 use crate::roles::{
     BandwidthClient, BandwidthFloor, Carrier, EchoServer, LatencyClient, LatencyFloor, Load, RateClient, RateFloor, Setup,
 };
@@ -18,21 +19,40 @@ pub(super) const SESSIONS: usize = 8;
 /// Credits of a session for large requests, as in the paper.
 pub(super) const LARGE_CREDITS: u16 = 32;
 
-/// A figure and the floor of the same run.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Measured<T> {
-    pub ours: T,
-    pub floor: T,
+/// A row of a figure with the floor of the same runs beside it.
+pub(super) fn row<T>(
+    case: &str,
+    metric: Metric,
+    runs: &BesideFloor<T>,
+    figure: impl Fn(&T) -> f64,
+) -> Result<RowBuilder, BenchError> {
+    let spread = runs.spread(figure)?;
+    Ok(RowBuilder::new(case, metric, spread.ours).floor(spread.floor).repeated(runs.repeated()))
 }
 
-/// The spread of a figure, and the median of its floor.
-pub(super) fn summary<T>(runs: &[Measured<T>], figure: impl Fn(&T) -> f64) -> Result<(Spread, f64), BenchError> {
-    Ok((spread(runs, |run| figure(&run.ours))?, spread(runs, |run| figure(&run.floor))?.median))
+/// What the floor of a rate or bandwidth takes, for [`Lab::case_beside_floor`].
+fn time_per_unit(rate: &f64) -> f64 {
+    1.0 / rate
+}
+
+/// A case of [`latency`].
+pub(super) fn latency_case(lab: &mut Lab, case: &str, setup: &Setup) -> Result<BesideFloor<Percentiles>, BenchError> {
+    lab.case_beside_floor(case, |floor: &Percentiles| floor.p50, |lab| latency(lab, setup))
+}
+
+/// A case of [`rate`].
+pub(super) fn rate_case(lab: &mut Lab, case: &str, setup: &Setup, load: &Load) -> Result<BesideFloor<f64>, BenchError> {
+    lab.case_beside_floor(case, time_per_unit, |lab| rate(lab, setup, load))
+}
+
+/// A case of [`bandwidth`].
+pub(super) fn bandwidth_case(lab: &mut Lab, case: &str, setup: &Setup, size: usize) -> Result<BesideFloor<f64>, BenchError> {
+    lab.case_beside_floor(case, time_per_unit, |lab| bandwidth(lab, setup, size))
 }
 
 /// Echoes of [`SMALL_BYTES`], one outstanding.
 pub(super) fn latency(lab: &Lab, setup: &Setup) -> Result<Measured<Percentiles>, BenchError> {
-    let floor = LatencyFloor { carrier: setup.carrier, size: SMALL_BYTES, cores: lab.cores(), run: lab.run_length() };
+    let floor = LatencyFloor { carrier: setup.carrier, size: SMALL_BYTES, cores: lab.cores()?, run: lab.run_length() };
     let floor = lab.anywhere(floor, lab.run_length())?.result()?;
     let ours = with_server(lab, setup, |server| {
         let client = LatencyClient { setup: setup.clone(), server, size: SMALL_BYTES, run: lab.run_length() };
@@ -41,15 +61,15 @@ pub(super) fn latency(lab: &Lab, setup: &Setup) -> Result<Measured<Percentiles>,
     Ok(Measured { ours, floor })
 }
 
-/// Echoes in batches, up to [`IN_FLIGHT`] in flight, and the rate of bare messages.
+/// Echoes in batches, up to [`IN_FLIGHT`] in flight, and the rate of bare echoes.
 pub(super) fn rate(lab: &Lab, setup: &Setup, load: &Load) -> Result<Measured<f64>, BenchError> {
     let floor = rate_floor(lab, setup.carrier)?;
     Ok(Measured { ours: rate_without_floor(lab, setup, load)?, floor })
 }
 
-/// The rate of bare messages.
-pub(super) fn rate_floor(lab: &Lab, carrier: Carrier) -> Result<f64, BenchError> {
-    let floor = RateFloor { carrier, cores: lab.cores(), run: lab.run_length() };
+/// The rate of bare echoes, as many in flight.
+fn rate_floor(lab: &Lab, carrier: Carrier) -> Result<f64, BenchError> {
+    let floor = RateFloor { carrier, in_flight: IN_FLIGHT, cores: lab.cores()?, run: lab.run_length() };
     lab.anywhere(floor, lab.run_length())?.result()
 }
 
@@ -67,14 +87,14 @@ pub(super) fn small_load(lab: &Lab, batch: usize) -> Load {
 }
 
 /// Requests of `size` bytes, one outstanding.
-pub(super) fn bandwidth(lab: &Lab, setup: &Setup, size: usize) -> Result<Measured<f64>, BenchError> {
+fn bandwidth(lab: &Lab, setup: &Setup, size: usize) -> Result<Measured<f64>, BenchError> {
     let floor = bandwidth_floor(lab, setup.carrier, size)?;
     Ok(Measured { ours: bandwidth_without_floor(lab, setup, size)?, floor })
 }
 
 /// The bandwidth of a bare copy of `size` bytes, or of bare datagrams.
-pub(super) fn bandwidth_floor(lab: &Lab, carrier: Carrier, size: usize) -> Result<f64, BenchError> {
-    let floor = BandwidthFloor { carrier, size, cores: lab.cores(), run: lab.run_length() };
+fn bandwidth_floor(lab: &Lab, carrier: Carrier, size: usize) -> Result<f64, BenchError> {
+    let floor = BandwidthFloor { carrier, size, cores: lab.cores()?, run: lab.run_length() };
     lab.anywhere(floor, lab.run_length())?.result()
 }
 

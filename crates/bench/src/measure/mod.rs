@@ -1,13 +1,19 @@
 //! How figures are taken: on which core, how often, and what of them is kept.
 
+mod beside;
 mod busy;
+mod clocks;
 mod cores;
+mod gaps;
 mod latency;
 mod memory;
 mod spread;
 
+pub use beside::{BesideFloor, Measured};
 pub use busy::BusyNeighbour;
+pub use clocks::{SleepWatch, cpu_nanos, shared_nanos};
 pub use cores::{Cores, pin};
+pub use gaps::Gaps;
 pub use latency::{Latencies, Percentiles};
 pub use memory::resident_bytes;
 pub use spread::{RUNS, Spread};

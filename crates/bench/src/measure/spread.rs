@@ -33,6 +33,12 @@ impl Spread {
     }
 }
 
+impl From<f64> for Spread {
+    fn from(value: f64) -> Self {
+        Spread::single(value)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,8 @@ const TIMES: [Unit; 4] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")];
 const RATES: [Unit; 3] = [(1e6, "M RPC/s"), (1e3, "k RPC/s"), (1.0, "RPC/s")];
 const BITS: [Unit; 4] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")];
 const BYTES: [Unit; 4] = [(1073741824.0, "GiB"), (1048576.0, "MiB"), (1024.0, "KiB"), (1.0, "B")];
+const PERCENT: [Unit; 1] = [(1.0, "%")];
+const CALLS: [Unit; 1] = [(1.0, "calls")];
 const TIMES_OVER: [Unit; 1] = [(1.0, "x")];
 
 /// Units of a metric, from large to small.
@@ -17,6 +19,8 @@ fn units(metric: Metric) -> &'static [Unit] {
         Metric::Rate => &RATES,
         Metric::Bandwidth => &BITS,
         Metric::SessionMemory => &BYTES,
+        Metric::IdleShare => &PERCENT,
+        Metric::Calls => &CALLS,
         Metric::Advantage => &TIMES_OVER,
     }
 }

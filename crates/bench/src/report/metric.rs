@@ -8,7 +8,7 @@ pub enum Metric {
     /// Calls completed per second.
     #[serde(rename = "rate")]
     Rate,
-    /// Median time from sending a request to holding its response.
+    /// Median time from sending a request to holding its response, or to whatever else the case names.
     #[serde(rename = "latency p50")]
     LatencyP50,
     /// The same, 99th percentile.
@@ -23,6 +23,12 @@ pub enum Metric {
     /// Resident memory of one idle session.
     #[serde(rename = "memory per session")]
     SessionMemory,
+    /// Share of a core that an endpoint uses which has nothing to do.
+    #[serde(rename = "idle share of a core")]
+    IdleShare,
+    /// Number of calls that came to something bad.
+    #[serde(rename = "calls")]
+    Calls,
     /// How many times better than another system.
     #[serde(rename = "advantage")]
     Advantage,
@@ -47,6 +53,8 @@ impl Metric {
             Metric::LatencyP999 => "latency p99.9",
             Metric::Bandwidth => "bandwidth",
             Metric::SessionMemory => "memory per session",
+            Metric::IdleShare => "idle share of a core",
+            Metric::Calls => "calls",
             Metric::Advantage => "advantage",
         }
     }
@@ -58,6 +66,8 @@ impl Metric {
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 => "ns",
             Metric::Bandwidth => "bit/s",
             Metric::SessionMemory => "B",
+            Metric::IdleShare => "%",
+            Metric::Calls => "calls",
             Metric::Advantage => "x",
         }
     }
@@ -66,7 +76,8 @@ impl Metric {
     pub fn better(self) -> Better {
         match self {
             Metric::Rate | Metric::Bandwidth | Metric::Advantage => Better::Higher,
-            Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::SessionMemory => Better::Lower,
+            Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 => Better::Lower,
+            Metric::SessionMemory | Metric::IdleShare | Metric::Calls => Better::Lower,
         }
     }
 }
@@ -85,6 +96,14 @@ impl Better {
         match self {
             Better::Higher => a.max(b),
             Better::Lower => a.min(b),
+        }
+    }
+
+    /// The bar that is easier to reach.
+    pub fn easier(self, a: f64, b: f64) -> f64 {
+        match self {
+            Better::Higher => a.min(b),
+            Better::Lower => a.max(b),
         }
     }
 
@@ -110,6 +129,8 @@ mod tests {
             Metric::LatencyP999,
             Metric::Bandwidth,
             Metric::SessionMemory,
+            Metric::IdleShare,
+            Metric::Calls,
             Metric::Advantage,
         ] {
             assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
@@ -122,5 +143,6 @@ mod tests {
         assert!(Better::Lower.reaches(2.0, 2.0) && !Better::Lower.reaches(2.1, 2.0));
         assert_eq!(Better::Higher.stricter(1.0, 2.0), 2.0);
         assert_eq!(Better::Lower.stricter(1.0, 2.0), 1.0);
+        assert_eq!((Better::Higher.easier(1.0, 2.0), Better::Lower.easier(1.0, 2.0)), (1.0, 2.0));
     }
 }

@@ -38,6 +38,25 @@ impl Report {
     pub fn missed(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| row.verdict() == Some(Verdict::Missed))
     }
+
+    /// What to know of the machine while it was measured: which rows are not to be trusted, and what was taken again.
+    fn disturbance(&self) -> Option<String> {
+        let disturbed = self.rows.iter().filter(|row| row.is_disturbed()).count();
+        let repeated = self.rows.iter().filter(|row| row.repeated > 0).count();
+        let mut notes = Vec::new();
+        if disturbed > 0 {
+            notes.push(format!(
+                "The machine was disturbed: in {disturbed} of {} rows the floor moved more than 2x between runs.",
+                self.rows.len()
+            ));
+        }
+        if repeated > 0 {
+            notes.push(format!(
+                "Behind {repeated} rows are runs that were taken again, since their floor was 1.5x the best one."
+            ));
+        }
+        (!notes.is_empty()).then(|| notes.join(" "))
+    }
 }
 
 /// The JSON file: one report as an object, several as an array of them.
@@ -75,7 +94,7 @@ mod tests {
         assert_eq!(
             value["rows"][0],
             serde_json::json!({"case": "shm B=3", "metric": "rate", "unit": "RPC/s", "value": 1.1e7, "min": 1e7, "max": 1.2e7,
-                "floor": 6e7, "paper": 4.96e6, "paper_setup": "CX4 25 GbE", "target": 1e7})
+                "floor": 6e7, "floor_min": 6e7, "floor_max": 6e7, "repeated": 0, "disturbed": false, "paper": 4.96e6, "paper_setup": "CX4 25 GbE", "target": 1e7})
         );
         assert!(value["rows"][1]["floor"].is_null() && value["rows"][1]["paper_setup"].is_null());
     }
@@ -86,6 +105,23 @@ mod tests {
         assert_eq!(serde_json::from_str::<Report>(&json(std::slice::from_ref(&report)).unwrap()).unwrap(), report);
         let two: Vec<Report> = serde_json::from_str(&json(&[report.clone(), report]).unwrap()).unwrap();
         assert_eq!(two.len(), 2);
+    }
+
+    #[test]
+    fn a_floor_that_moves_is_a_disturbance() {
+        let mut builder = ReportBuilder::new("rpc-latency");
+        let floor = |max| Spread { median: 120.0, min: 100.0, max };
+        for (case, max, repeated) in [("quiet", 200.0, 0), ("disturbed", 201.0, 2)] {
+            let row = RowBuilder::new(case, Metric::LatencyP50, Spread::single(300.0));
+            builder.push(row.floor(floor(max)).repeated(repeated));
+        }
+        let report = builder.finish();
+        assert_eq!(report.rows.iter().map(Row::is_disturbed).collect::<Vec<_>>(), [false, true]);
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!((&json["rows"][1]["disturbed"], &json["rows"][1]["repeated"]), (&true.into(), &2.into()));
+        assert!(table::render(&report).contains("The machine was disturbed: in 1 of 2 rows"));
+        assert!(html::page(&[report]).contains("The machine was disturbed: in 1 of 2 rows"));
+        assert_eq!(super::tests::report().disturbance(), None);
     }
 
     #[test]

@@ -19,8 +19,17 @@ pub struct Row {
     pub min: Option<f64>,
     /// Highest run.
     pub max: Option<f64>,
-    /// What the bare transport does, measured in the same run.
+    /// What the bare transport does, measured in the same run: median.
     pub floor: Option<f64>,
+    /// Lowest run of the floor.
+    #[serde(default)]
+    pub floor_min: Option<f64>,
+    /// Highest run of the floor.
+    #[serde(default)]
+    pub floor_max: Option<f64>,
+    /// Runs that were taken again because the floor showed that the machine was disturbed.
+    #[serde(default)]
+    pub repeated: u32,
     /// What the paper reports.
     pub paper: Option<f64>,
     /// The hardware the paper reports it for.
@@ -29,7 +38,10 @@ pub struct Row {
     pub target: Option<f64>,
 }
 
-/// The row of the file: [`Row`] with the unit beside the metric.
+/// A floor that moved by more than this between the runs of a case says that the machine was disturbed.
+const FLOOR_RANGE_MAX: f64 = 2.0;
+
+/// The row of the file: [`Row`] with the unit beside the metric, and with what follows from its figures.
 #[derive(Serialize)]
 struct FileRow<'a> {
     case: &'a str,
@@ -39,6 +51,10 @@ struct FileRow<'a> {
     min: Option<f64>,
     max: Option<f64>,
     floor: Option<f64>,
+    floor_min: Option<f64>,
+    floor_max: Option<f64>,
+    repeated: u32,
+    disturbed: bool,
     paper: Option<f64>,
     paper_setup: Option<&'a str>,
     target: Option<f64>,
@@ -54,6 +70,10 @@ impl Serialize for Row {
             min: self.min,
             max: self.max,
             floor: self.floor,
+            floor_min: self.floor_min,
+            floor_max: self.floor_max,
+            repeated: self.repeated,
+            disturbed: self.is_disturbed(),
             paper: self.paper,
             paper_setup: self.paper_setup.as_deref(),
             target: self.target,
@@ -75,6 +95,11 @@ impl Row {
     /// Value divided by floor; none without a floor.
     pub fn ratio(&self) -> Option<f64> {
         self.floor.filter(|floor| *floor > 0.0).map(|floor| self.value / floor)
+    }
+
+    /// Whether the floor moved so much between the runs that other work must have had the machine: then neither figure nor ratio says much.
+    pub fn is_disturbed(&self) -> bool {
+        matches!((self.floor_min, self.floor_max), (Some(min), Some(max)) if max > min * FLOOR_RANGE_MAX)
     }
 
     /// Whether the target is met; none without a target.
@@ -110,6 +135,9 @@ impl RowBuilder {
             min: Some(spread.min),
             max: Some(spread.max),
             floor: None,
+            floor_min: None,
+            floor_max: None,
+            repeated: 0,
             paper: None,
             paper_setup: None,
             target: None,
@@ -118,8 +146,15 @@ impl RowBuilder {
     }
 
     /// Adds what the bare transport does.
-    pub fn floor(mut self, floor: f64) -> Self {
-        self.row.floor = Some(floor);
+    pub fn floor(mut self, floor: impl Into<Spread>) -> Self {
+        let Spread { median, min, max } = floor.into();
+        (self.row.floor, self.row.floor_min, self.row.floor_max) = (Some(median), Some(min), Some(max));
+        self
+    }
+
+    /// Says how many runs were taken again.
+    pub fn repeated(mut self, runs: u32) -> Self {
+        self.row.repeated = runs;
         self
     }
 

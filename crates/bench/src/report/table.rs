@@ -29,7 +29,8 @@ pub fn render(report: &Report) -> String {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    format!("{}\n{table}\n{}", heading(report), summary(report))
+    let disturbance = report.disturbance().map_or_else(String::new, |note| format!("\n(!) {note}"));
+    format!("{}\n{table}\n{}{disturbance}", heading(report), summary(report))
 }
 
 fn cells(case: &str, row: &Row) -> Vec<Cell> {
@@ -47,7 +48,7 @@ fn cells(case: &str, row: &Row) -> Vec<Cell> {
         Cell::new(row.metric.name()),
         Cell::new(show(Some(row.value))).add_attribute(Attribute::Bold),
         Cell::new(range),
-        Cell::new(show(row.floor)),
+        Cell::new(format!("{}{}", show(row.floor), if row.is_disturbed() { " (!)" } else { "" })),
         Cell::new(row.ratio().map_or_else(String::new, human::ratio)),
         Cell::new(paper),
         target_cell(row),

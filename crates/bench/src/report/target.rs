@@ -21,6 +21,8 @@ pub enum Target {
     },
     /// Each of these: the strictest counts.
     All(Vec<Target>),
+    /// One of these: the easiest counts.
+    Any(Vec<Target>),
 }
 
 impl Target {
@@ -36,6 +38,10 @@ impl Target {
             Target::All(targets) => {
                 let bars = targets.iter().filter_map(|target| target.resolve(metric, floor, rows));
                 bars.reduce(|a, b| metric.better().stricter(a, b))
+            }
+            Target::Any(targets) => {
+                let bars = targets.iter().filter_map(|target| target.resolve(metric, floor, rows));
+                bars.reduce(|a, b| metric.better().easier(a, b))
             }
         }
     }
@@ -66,6 +72,17 @@ mod tests {
             report.push(row("c", Metric::Rate, 500.0).floor(200.0).target(both()));
         });
         assert_eq!(resolved, [Some(500.0), Some(600.0), Some(600.0)]);
+    }
+
+    #[test]
+    fn easiest_of_several_counts() {
+        let either = || Target::Any(vec![Target::Absolute(30.0), Target::FloorPlus(5.0)]);
+        let resolved = targets(|report| {
+            report.push(row("a", Metric::LatencyP50, 9.0).floor(8.0).target(either()));
+            report.push(row("b", Metric::LatencyP50, 9.0).floor(40.0).target(either()));
+            report.push(row("c", Metric::LatencyP50, 9.0).target(either()));
+        });
+        assert_eq!(resolved, [Some(30.0), Some(45.0), Some(30.0)]);
     }
 
     #[test]

@@ -10,12 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::setup::Carrier;
 use crate::BenchError;
-use crate::measure::{Cores, Latencies, Percentiles, pin};
+use crate::measure::{Cores, Gaps, Latencies, Percentiles, pin};
 use crate::peer::{Control, Role};
 
-/// Datagrams of one call where small ones are sent: the most that the kernel takes.
-const SMALL_SEGMENTS: usize = 60;
-/// Bytes of those: header and payload of a small call.
+/// Bytes of a small datagram: header and payload of a small call.
 const SMALL_BYTES: usize = 64;
 /// Datagrams of one call where large ones are sent, and their bytes: what fills the 64 KiB of a call.
 const LARGE: (usize, usize) = (7, 9355);
@@ -56,11 +54,14 @@ impl Role for LatencyFloor {
     }
 }
 
-/// A bare burst: 64 B messages through a ring, or as datagrams with segmentation offload, in one direction.
+/// Bare echoes, many in flight: 64 B messages through a ring and back through another, or as datagrams with segmentation offload, there
+/// and back.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RateFloor {
     /// Of what.
     pub carrier: Carrier,
+    /// Echoes in flight.
+    pub in_flight: usize,
     /// Where its two threads run.
     pub cores: Cores,
     /// How long.
@@ -68,21 +69,54 @@ pub struct RateFloor {
 }
 
 impl Role for RateFloor {
-    const NAME: &'static str = "bare burst";
+    const NAME: &'static str = "bare echoes";
     type Ready = ();
-    /// Messages per second.
+    /// Echoes per second.
     type Output = f64;
 
     fn run(self, _: &Control<Self>) -> Result<f64, BenchError> {
         let Cores { client, server } = self.cores;
         match self.carrier {
-            Carrier::Shm => Ok(shm::raw::ring_rate(Some([client, server]), self.run)?),
+            Carrier::Shm => Ok(shm::raw::ring_echo_rate(Some([client, server]), self.in_flight as u64, self.run)?),
             Carrier::Udp => {
-                let method = Method::Offload(SMALL_SEGMENTS);
-                let rate = pinned(self.cores, |on_start| udp::one_way(method, SMALL_BYTES, self.run, on_start))?;
-                Ok(rate.packets_per_second())
+                // Two trains: one is on its way while the other is answered.
+                let train = self.in_flight / 2;
+                let run = self.run.max(UDP_RUN_MIN);
+                pinned(self.cores, |on_start| udp::echo_rate(SMALL_BYTES, train, run, on_start))
             }
         }
+    }
+}
+
+/// A bare wake-up: of a thread that sleeps at a word of memory, or at a socket.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct WakeFloor {
+    /// Of what.
+    pub carrier: Carrier,
+    /// Pauses between two wake-ups.
+    pub gaps: Gaps,
+    /// Where its two threads run.
+    pub cores: Cores,
+    /// How long.
+    pub run: Duration,
+}
+
+impl Role for WakeFloor {
+    const NAME: &'static str = "bare wake-up";
+    type Ready = ();
+    /// From the write or send until the sleeper ran.
+    type Output = Percentiles;
+
+    fn run(mut self, _: &Control<Self>) -> Result<Percentiles, BenchError> {
+        let Cores { client, server } = self.cores;
+        let mut gap = || self.gaps.next_gap();
+        let samples = match self.carrier {
+            Carrier::Shm => shm::raw::wake_ups(Some([client, server]), gap, self.run)?,
+            Carrier::Udp => pinned(self.cores, |on_start| udp::wake_ups(&mut gap, self.run, on_start))?,
+        };
+        let mut latencies = Latencies::new();
+        samples.iter().for_each(|ns| latencies.record(*ns));
+        latencies.percentiles()
     }
 }
 

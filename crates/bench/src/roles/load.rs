@@ -21,6 +21,15 @@ const ITERATIONS_PER_LOOK: u32 = 64;
 /// Time between two figures for the progress bar.
 const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
 
+/// Whether a client that knows its next sessions says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Hints {
+    /// It prefetches them, where there are more than caches hold.
+    Given,
+    /// It does not.
+    None,
+}
+
 /// The shape of the load.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Load {
@@ -30,6 +39,8 @@ pub struct Load {
     pub in_flight: usize,
     /// Bytes of requests and their responses; buffers take these sizes in turn.
     pub sizes: Vec<usize>,
+    /// Whether sessions are prefetched.
+    pub hints: Hints,
     /// Time before the measured run, not counted.
     pub warm_up: Duration,
     /// Length of the measured run.
@@ -50,6 +61,8 @@ struct State {
     batches: Vec<Batch>,
     continuation: Option<ContinuationId>,
     random: u64,
+    /// Whether there are enough sessions for hints, and they are wanted.
+    hints: Hints,
     completed: u64,
     error: Option<CallError>,
 }
@@ -57,7 +70,7 @@ struct State {
 impl Load {
     /// Batches of calls of one size, with the share of warm-up that experiments have.
     pub fn uniform(batch: usize, in_flight: usize, size: usize, run: Duration) -> Self {
-        Load { batch, in_flight, sizes: vec![size], warm_up: run.mul_f64(WARM_UP_SHARE), run }
+        Load { batch, in_flight, sizes: vec![size], hints: Hints::Given, warm_up: run.mul_f64(WARM_UP_SHARE), run }
     }
 
     /// Runs the load on `sessions` and gives the calls per second. `live` is told the rate from time to time and says whether
@@ -117,7 +130,9 @@ impl Load {
             }
             batches.push(batch);
         }
-        Ok(State { sessions, batches, continuation: None, random: 0x9e37_79b9_7f4a_7c15, completed: 0, error: None })
+        let hints = if sessions.len() > SESSIONS_IN_CACHE { self.hints } else { Hints::None };
+        let random = 0x9e37_79b9_7f4a_7c15;
+        Ok(State { sessions, batches, continuation: None, random, hints, completed: 0, error: None })
     }
 }
 
@@ -140,7 +155,7 @@ impl State {
                 Err(failure) => return self.error = Some(failure.error),
             }
         }
-        if self.sessions.len() <= SESSIONS_IN_CACHE {
+        if self.hints == Hints::None {
             return;
         }
         for _ in 0..self.batches[index].missing {

@@ -8,18 +8,20 @@ mod rate;
 mod server;
 mod sessions;
 mod setup;
+mod wakeup;
 mod workers;
 
 pub use bandwidth::BandwidthClient;
-pub use floor::{BandwidthFloor, LatencyFloor, RateFloor};
+pub use floor::{BandwidthFloor, LatencyFloor, RateFloor, WakeFloor};
 pub use latency::LatencyClient;
-pub use load::Load;
+pub use load::{Hints, Load};
 pub use rate::RateClient;
 pub(crate) use rate::open_sessions;
 pub use server::EchoServer;
 pub use sessions::{SessionFigures, SessionsClient};
 pub use setup::{Carrier, Factor, Setup};
-pub use workers::{Mode, SlowServer, WorkersClient};
+pub use wakeup::{Alarm, IdleWatcher, Sleeper};
+pub use workers::{FULL_POOL, Mode, SlowServer, Work, WorkersClient, WorkersFigures};
 
 /// Answers with the bytes of the request.
 pub const ECHO: u8 = 1;
@@ -29,6 +31,11 @@ pub const SINK: u8 = 2;
 pub const MEMORY: u8 = 3;
 /// Takes a millisecond.
 pub const SLOW: u8 = 4;
+
+/// Answers with the time at which its handler began, a `u64` of nanoseconds on the clock of the machine.
+pub const WAKE: u8 = 5;
+/// Answers with the time for which the server has had a core and the time of the machine, each a `u64` of nanoseconds.
+pub const IDLE_TIMES: u8 = 6;
 
 /// Response of [`SINK`], as in the paper's section 6.4.
 pub const SINK_RESPONSE_BYTES: usize = 32;

@@ -4,16 +4,19 @@ use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Endpoint, MsgBuf, Session};
 use serde::{Deserialize, Serialize};
 
-use super::MEMORY;
 use super::load::Load;
 use super::rate::open_sessions;
 use super::setup::{OnTransport, Setup, Side};
+use super::{ECHO, MEMORY};
 use crate::BenchError;
 use crate::measure::resident_bytes;
 use crate::peer::{Control, Role};
 use crate::report::Metric;
 
-/// Opens sessions, sees what memory they take while idle, then calls on all of them at random.
+/// Sessions with a call in progress at a time while each is used once.
+const USED_AT_A_TIME: usize = 32;
+
+/// Opens sessions, uses each once, sees what memory they then take while idle, then calls on all of them at random.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SessionsClient {
     /// Transport and endpoint.
@@ -62,6 +65,7 @@ impl OnTransport for Call<'_> {
         let first = endpoint.block_on(endpoint.connect(&server))?;
         let before = (resident_bytes()?, server_resident_bytes(&endpoint, &first)?);
         let sessions = open_sessions(&endpoint, &server, self.client.sessions)?;
+        use_once(&endpoint, &sessions, &self.client.load)?;
         let after = (resident_bytes()?, server_resident_bytes(&endpoint, &first)?);
         let per_session = |before: u64, after: u64| after.saturating_sub(before) as f64 / self.client.sessions as f64;
         let rate = self.client.load.run(&endpoint, sessions, |rate| {
@@ -74,6 +78,21 @@ impl OnTransport for Call<'_> {
             server_bytes: per_session(before.1, after.1),
         })
     }
+}
+
+/// One call on each session, a few at a time: what a session keeps for its next call it has from here on.
+fn use_once<T: Transport>(endpoint: &Endpoint<T>, sessions: &[Session], load: &Load) -> Result<(), BenchError> {
+    let size = load.sizes.first().copied().unwrap_or(0);
+    for some in sessions.chunks(USED_AT_A_TIME) {
+        let mut calls = Vec::with_capacity(some.len());
+        for session in some {
+            calls.push(session.call(ECHO, MsgBuf::with_len(size)?));
+        }
+        for call in calls {
+            endpoint.block_on(call).map_err(|failure| failure.error)?;
+        }
+    }
+    Ok(())
 }
 
 fn server_resident_bytes<T: Transport>(endpoint: &Endpoint<T>, session: &Session) -> Result<u64, BenchError> {

@@ -66,6 +66,8 @@ pub struct Setup {
     pub carrier: Carrier,
     /// Credits of a session.
     pub credits: u16,
+    /// Credits for calls in the other direction.
+    pub reverse_credits: u16,
     /// Sessions that must fit the receive queue.
     pub sessions: u32,
     /// Optimizations that are off.
@@ -88,10 +90,15 @@ pub(super) trait OnTransport {
 }
 
 impl Setup {
-    /// Everything as shipped, for a few sessions.
+    /// Everything as shipped, for `sessions` sessions: with credits for calls in both directions.
+    pub fn as_shipped(carrier: Carrier, sessions: u32) -> Self {
+        Setup { reverse_credits: EndpointConfig::default().reverse_credits, sessions, ..Setup::new(carrier) }
+    }
+
+    /// For a few sessions, with calls from clients only.
     pub fn new(carrier: Carrier) -> Self {
         let defaults = EndpointConfig::default();
-        Setup { carrier, credits: defaults.credits, sessions: 64, without: Vec::new(), loss: 0.0 }
+        Setup { carrier, credits: defaults.credits, reverse_credits: 0, sessions: 64, without: Vec::new(), loss: 0.0 }
     }
 
     /// The settings of the endpoint.
@@ -105,7 +112,12 @@ impl Setup {
             prefetch: switch(Factor::Prefetch),
             adjacent_header: switch(Factor::AdjacentHeader),
         };
-        EndpointConfig { credits: self.credits, reverse_credits: 0, optimizations, ..EndpointConfig::default() }
+        EndpointConfig {
+            credits: self.credits,
+            reverse_credits: self.reverse_credits,
+            optimizations,
+            ..EndpointConfig::default()
+        }
     }
 
     /// Opens the transport, with losses if there are to be any, and hands it over.
@@ -152,14 +164,15 @@ impl Setup {
             config.connect = Connect::Off;
         }
         if self.queue_len() > DEFAULT_QUEUE_LEN {
+            // Claimed, not counted: the loads with so many sessions have a few dozen small packets on the way.
             config.rx_queue_len = Some(self.queue_len() as usize);
         }
         Ok(UdpTransport::bind(config)?)
     }
 
-    /// Packets that may be on the way to one side.
+    /// Places of a receive queue that holds so many sessions: one for each direction in which a session has credits; further ones are lent.
     fn queue_len(&self) -> u32 {
-        self.sessions * u32::from(self.credits)
+        self.sessions * (u32::from(self.credits > 0) + u32::from(self.reverse_credits > 0))
     }
 
     fn has(&self, factor: Factor) -> bool {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_net::{Addr, Clock, Transport};
-use dunlin_rpc::{CallError, Endpoint, MsgBuf, Session, WorkerPool};
+use dunlin_rpc::{CallError, Endpoint, EndpointConfig, MsgBuf, Session, WorkerPool};
 use serde::{Deserialize, Serialize};
 
 use super::setup::{OnTransport, Setup, Side};
@@ -14,12 +14,16 @@ use crate::BenchError;
 use crate::measure::{Latencies, Percentiles, pin};
 use crate::peer::{Control, Role};
 
-/// What the slow handler waits, as for a device.
+/// What the slow handler takes.
 const SLOW_TIME: Duration = Duration::from_millis(1);
 /// Worker threads.
 const WORKERS: usize = 1;
 /// Requests that may wait for them.
 const WORKER_QUEUE: usize = 64;
+/// Slow calls outstanding with which the queue is full: the worker and the queue hold half of them.
+pub const FULL_POOL: usize = 2 * (WORKERS + WORKER_QUEUE);
+/// How long the last slow calls may take; what is not back by then is lost.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// Where the slow handler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +34,27 @@ pub enum Mode {
     Worker,
 }
 
+/// What the slow handler does all the while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// It waits, as for a device.
+    Wait,
+    /// It computes, so it needs a core.
+    Compute,
+}
+
+impl Work {
+    fn run(self) {
+        match self {
+            Work::Wait => std::thread::sleep(SLOW_TIME),
+            Work::Compute => {
+                let clock = Clock::new();
+                while clock.now() < SLOW_TIME.as_nanos() as u64 {}
+            }
+        }
+    }
+}
+
 /// Serves [`ECHO`] in dispatch mode and [`SLOW`] in either.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SlowServer {
@@ -37,6 +62,8 @@ pub struct SlowServer {
     pub setup: Setup,
     /// Where the slow handler runs.
     pub mode: Mode,
+    /// What it does there.
+    pub work: Work,
     /// Processor of the event loop; workers go where the system puts them.
     pub core: usize,
 }
@@ -70,14 +97,15 @@ impl OnTransport for Serve<'_> {
             let payload = request.payload();
             request.respond(payload);
         })?;
+        let work = self.server.work;
         match self.server.mode {
-            Mode::Dispatch => endpoint.register(SLOW, |request| {
-                std::thread::sleep(SLOW_TIME);
+            Mode::Dispatch => endpoint.register(SLOW, move |request| {
+                work.run();
                 let payload = request.payload();
                 request.respond(payload);
             })?,
-            Mode::Worker => endpoint.register_worker(SLOW, &self.pool, |request: MsgBuf| {
-                std::thread::sleep(SLOW_TIME);
+            Mode::Worker => endpoint.register_worker(SLOW, &self.pool, move |request: MsgBuf| {
+                work.run();
                 request
             })?,
         }
@@ -100,13 +128,25 @@ pub struct WorkersClient {
     pub run: Duration,
 }
 
+/// What it measured.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct WorkersFigures {
+    /// Latencies of the quick calls.
+    pub quick: Percentiles,
+    /// Slow calls answered per second.
+    pub answered: f64,
+    /// Slow calls pushed back per second, because the workers' queue was full.
+    pub busy: f64,
+    /// Slow calls that were neither answered nor pushed back.
+    pub lost: f64,
+}
+
 impl Role for WorkersClient {
     const NAME: &'static str = "client of slow and quick calls";
     type Ready = ();
-    /// Latencies of the quick calls.
-    type Output = Percentiles;
+    type Output = WorkersFigures;
 
-    fn run(self, control: &Control<Self>) -> Result<Percentiles, BenchError> {
+    fn run(self, control: &Control<Self>) -> Result<WorkersFigures, BenchError> {
         self.setup.on_transport(Side::Client, Call { client: &self, control })
     }
 }
@@ -117,50 +157,87 @@ struct Call<'a> {
 }
 
 impl OnTransport for Call<'_> {
-    type Output = Percentiles;
+    type Output = WorkersFigures;
 
-    fn run<T: Transport>(self, transport: T) -> Result<Percentiles, BenchError> {
+    fn run<T: Transport>(self, transport: T) -> Result<WorkersFigures, BenchError> {
         let server: Addr = self.client.server.parse()?;
         let endpoint = Endpoint::new(transport, self.client.setup.endpoint())?;
         let quick = endpoint.block_on(endpoint.connect(&server))?;
-        let failed = Rc::new(Cell::new(None));
-        for _ in 0..self.client.slow {
-            let slow = endpoint.block_on(endpoint.connect(&server))?;
-            endpoint.spawn(call_slowly(slow, Rc::clone(&failed)));
+        let slow = Rc::new(SlowCalls::default());
+        let slots = usize::from(EndpointConfig::default().slots);
+        for first in (0..self.client.slow).step_by(slots) {
+            let session = endpoint.block_on(endpoint.connect(&server))?;
+            for _ in first..self.client.slow.min(first + slots) {
+                endpoint.spawn(call_slowly(session.clone(), Rc::clone(&slow)));
+            }
         }
         let clock = Clock::new();
-        let warm = self.client.run.mul_f64(WARM_UP_SHARE).as_nanos() as u64;
-        let end = warm + self.client.run.as_nanos() as u64;
-        let calls = async {
-            let mut latencies = Latencies::new();
-            let mut buffer = MsgBuf::copy_from(&[7; 32])?;
-            loop {
-                let before = clock.now();
-                buffer = quick.call(ECHO, buffer).await.map_err(|failure| failure.error)?.request;
-                let after = clock.now();
-                if before >= warm {
-                    latencies.record(after - before);
-                }
-                if let Some(error) = failed.get() {
-                    return Err(BenchError::from(error));
-                }
-                // Beside a slow handler one call may take longer than the run: it counts then.
-                if (after >= end && latencies.count() > 0) || self.control.stopping() {
-                    return latencies.percentiles();
-                }
-            }
-        };
-        endpoint.block_on(calls)
+        let quick = endpoint.block_on(self.call_quickly(&clock, quick, &slow))?;
+        let seconds = clock.now() as f64 / 1e9;
+        let (answered, busy) = (slow.answered.get() as f64 / seconds, slow.busy.get() as f64 / seconds);
+        slow.stopping.set(true);
+        let drained_by = clock.now() + DRAIN_MAX.as_nanos() as u64;
+        endpoint.run_until(|| slow.outstanding() == 0 || clock.now() >= drained_by);
+        Ok(WorkersFigures { quick, answered, busy, lost: slow.outstanding() as f64 })
     }
 }
 
-/// Keeps one slow call outstanding until one fails.
-async fn call_slowly(session: Session, failed: Rc<Cell<Option<CallError>>>) {
+impl Call<'_> {
+    async fn call_quickly(&self, clock: &Clock, quick: Session, slow: &SlowCalls) -> Result<Percentiles, BenchError> {
+        let warm = self.client.run.mul_f64(WARM_UP_SHARE).as_nanos() as u64;
+        let end = warm + self.client.run.as_nanos() as u64;
+        let mut latencies = Latencies::new();
+        let mut buffer = MsgBuf::copy_from(&[7; 32])?;
+        loop {
+            let before = clock.now();
+            buffer = quick.call(ECHO, buffer).await.map_err(|failure| failure.error)?.request;
+            let after = clock.now();
+            if before >= warm {
+                latencies.record(after - before);
+            }
+            if let Some(error) = slow.failed.get() {
+                return Err(BenchError::from(error));
+            }
+            // Beside a slow handler one call may take longer than the run: it counts then.
+            if (after >= end && latencies.count() > 0) || self.control.stopping() {
+                return latencies.percentiles();
+            }
+        }
+    }
+}
+
+/// What became of the slow calls.
+#[derive(Default)]
+struct SlowCalls {
+    issued: Cell<u64>,
+    answered: Cell<u64>,
+    busy: Cell<u64>,
+    failed: Cell<Option<CallError>>,
+    stopping: Cell<bool>,
+}
+
+impl SlowCalls {
+    fn outstanding(&self) -> u64 {
+        self.issued.get() - self.answered.get() - self.busy.get()
+    }
+}
+
+/// Keeps one slow call outstanding until it is told to stop or one fails. One that is pushed back is issued again.
+async fn call_slowly(session: Session, calls: Rc<SlowCalls>) {
+    let count = |counter: &Cell<u64>| counter.set(counter.get() + 1);
     let mut request = vec![7; 32];
-    loop {
+    while !calls.stopping.get() {
+        count(&calls.issued);
         match session.call(SLOW, request).await {
-            Ok(reply) => request = reply.request,
-            Err(failure) => return failed.set(Some(failure.error)),
+            Ok(reply) => {
+                count(&calls.answered);
+                request = reply.request;
+            }
+            Err(failure) if failure.error == CallError::Busy => {
+                count(&calls.busy);
+                request = failure.request;
+            }
+            Err(failure) => return calls.failed.set(Some(failure.error)),
         }
     }
 }

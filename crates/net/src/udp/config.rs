@@ -15,6 +15,8 @@ const DATAGRAM_BYTES_V6: usize = 1452;
 /// UDP payload of a full datagram over the loopback interface, whose MTU is 64 KiB. Seven of them fill one send with
 /// segmentation offload, and each holds 8 KiB of data and its header. See docs/performance.md for the measurement.
 const DATAGRAM_BYTES_LOOPBACK: usize = TRAIN_BYTES_MAX / 7 / 2 * 2;
+/// Packets that the receive queue must hold for the longer datagrams over loopback: room for 64 sessions with all their default credits.
+const LOOPBACK_QUEUE_MIN: usize = 1024;
 /// Smallest packet size that may be configured, in bytes.
 const MTU_MIN: usize = 64;
 
@@ -55,7 +57,8 @@ pub struct UdpConfig {
     /// Local address. Port 0 takes a free one.
     pub addr: SocketAddr,
     /// Largest packet in bytes ([`Transport::mtu`](crate::Transport::mtu)); `None` chooses by the local address: 9352 on
-    /// loopback, else what fits an Ethernet frame (1470 over IPv4, 1450 over IPv6).
+    /// loopback if the receive buffer that was granted holds 1,024 of them, else what fits an Ethernet frame (1470 over IPv4,
+    /// 1450 over IPv6).
     pub mtu: Option<usize>,
     /// Segmentation offload: many datagrams to one destination in one system call.
     pub gso: Offload,
@@ -71,8 +74,12 @@ pub struct UdpConfig {
     pub recv_buffer_bytes: usize,
     /// Send buffer of the socket to ask for, in bytes; likewise limited by `net.core.wmem_max`.
     pub send_buffer_bytes: usize,
-    /// Receive queue to claim, in packets, instead of the estimate from the buffer that was granted: see
-    /// [`UdpTransport`](super::UdpTransport).
+    /// Length of packet, in bytes, of which a full receive queue shall hold as many as
+    /// [`Transport::rx_queue_len`](crate::Transport::rx_queue_len) says; `None` for the longest. A smaller number admits more
+    /// sessions to a server whose messages are small: see [`UdpTransport`](super::UdpTransport).
+    pub queued_packet_bytes: Option<usize>,
+    /// Receive queue to claim, in packets, instead of what follows from the buffer that was granted: for those who know what
+    /// is on the way at a time.
     pub rx_queue_len: Option<usize>,
     /// Most routes at a time.
     pub routes_max: usize,
@@ -90,26 +97,65 @@ impl UdpConfig {
             connect: Connect::Auto,
             recv_buffer_bytes: 64 << 20,
             send_buffer_bytes: 4 << 20,
+            queued_packet_bytes: None,
             rx_queue_len: None,
             routes_max: 65_536,
         }
     }
 
-    /// UDP payload of a full datagram, in bytes: an even number.
-    pub(super) fn datagram_bytes(&self) -> Result<usize, NetError> {
-        let Some(mtu) = self.mtu else {
-            return Ok(match self.addr {
-                addr if addr.ip().is_loopback() => DATAGRAM_BYTES_LOOPBACK,
-                SocketAddr::V4(_) => DATAGRAM_BYTES_V4,
-                SocketAddr::V6(_) => DATAGRAM_BYTES_V6,
-            });
-        };
-        let mtu_max = TRAIN_BYTES_MAX - frame_bytes(0);
-        if !(MTU_MIN..=mtu_max).contains(&mtu) {
-            let why = format!("{mtu} bytes for {}; choose {MTU_MIN} to {mtu_max}", Addr::Udp(self.addr));
-            return Err(NetError::BadSetting { name: "mtu", why });
+    /// UDP payload of a full datagram, in bytes: an even number. `recv_buffer_bytes` is what the kernel granted.
+    pub(super) fn datagram_bytes(&self, recv_buffer_bytes: usize) -> Result<usize, NetError> {
+        if let Some(mtu) = self.mtu {
+            self.in_range("mtu", mtu, MTU_MIN)?;
+            return Ok(frame_bytes(mtu));
         }
-        Ok(frame_bytes(mtu))
+        let holds_long_ones = recv_buffer_bytes / charge(DATAGRAM_BYTES_LOOPBACK) >= LOOPBACK_QUEUE_MIN;
+        Ok(match self.addr {
+            addr if addr.ip().is_loopback() && holds_long_ones => DATAGRAM_BYTES_LOOPBACK,
+            SocketAddr::V4(_) => DATAGRAM_BYTES_V4,
+            SocketAddr::V6(_) => DATAGRAM_BYTES_V6,
+        })
+    }
+
+    /// Packets that fit a receive buffer of `recv_buffer_bytes` where the longest take `datagram_bytes`, or what is claimed.
+    pub(super) fn queue_len(&self, recv_buffer_bytes: usize, datagram_bytes: usize) -> Result<usize, NetError> {
+        let lone = match self.queued_packet_bytes {
+            Some(bytes) => {
+                self.in_range("queued_packet_bytes", bytes, 1)?;
+                frame_bytes(bytes).min(datagram_bytes)
+            }
+            None => datagram_bytes,
+        };
+        Ok(self.rx_queue_len.unwrap_or(recv_buffer_bytes / charge(lone)).max(1))
+    }
+
+    fn in_range(&self, name: &'static str, bytes: usize, min: usize) -> Result<(), NetError> {
+        let max = TRAIN_BYTES_MAX - frame_bytes(0);
+        if (min..=max).contains(&bytes) {
+            return Ok(());
+        }
+        let why = format!("{bytes} bytes for {}; choose {min} to {max}", Addr::Udp(self.addr));
+        Err(NetError::BadSetting { name, why })
+    }
+}
+
+/// What the kernel charges a receive buffer for a datagram of `payload` bytes that arrives alone, at most: the memory that it
+/// takes for it, not its bytes. Up to 16 KiB that is one piece, a power of two that has room for headers and bookkeeping too,
+/// and the description of the packet; beyond, pages that are counted by the byte. (`truesize` in Linux; packets that a network card
+/// wrote may be charged more where its driver spends a page of 4 KiB on each, and those that the kernel joins are charged less.)
+fn charge(payload: usize) -> usize {
+    /// Headers of IPv6 and UDP, room for that of a link, and what the kernel keeps behind the data (320 bytes).
+    const IN_PIECE: usize = 400;
+    /// The largest piece.
+    const PIECE_MAX: usize = 16_384;
+    /// The description; beyond `PIECE_MAX` with a small piece for the headers.
+    const DESCRIPTION: usize = 256;
+    const DESCRIPTION_PAGED: usize = 1024;
+    /// The smallest charge: small packets come from a cache of pieces of 576 bytes.
+    const CHARGE_MIN: usize = 832;
+    match payload + IN_PIECE {
+        piece if piece <= PIECE_MAX => (piece.next_power_of_two() + DESCRIPTION).max(CHARGE_MIN),
+        _ => payload + DESCRIPTION_PAGED,
     }
 }
 
@@ -117,23 +163,52 @@ impl UdpConfig {
 mod tests {
     use super::*;
 
+    /// Granted to who may ask for the default.
+    const PLENTY: usize = 128 << 20;
+    /// Granted to an ordinary user by an ordinary kernel.
+    const ORDINARY: usize = 2 * 212_992;
+
+    fn config(addr: &str) -> UdpConfig {
+        UdpConfig::new(addr.parse().unwrap())
+    }
+
     #[test]
-    fn packet_sizes_follow_the_address() {
-        let datagram = |addr: &str| UdpConfig::new(addr.parse().unwrap()).datagram_bytes().unwrap();
-        assert_eq!(datagram("0.0.0.0:0"), 1472);
-        assert_eq!(datagram("[::]:0"), 1452);
-        assert_eq!(datagram("[::1]:0"), 9354);
-        assert!(datagram("127.0.0.1:0") >= frame_bytes(8192 + 32));
+    fn packet_sizes_follow_the_address_and_the_buffer() {
+        let datagram = |addr, granted| config(addr).datagram_bytes(granted).unwrap();
+        assert_eq!(datagram("0.0.0.0:0", PLENTY), 1472);
+        assert_eq!(datagram("[::]:0", PLENTY), 1452);
+        assert_eq!(datagram("[::1]:0", PLENTY), 9354);
+        assert!(datagram("127.0.0.1:0", PLENTY) >= frame_bytes(8192 + 32));
+        assert_eq!((datagram("127.0.0.1:0", ORDINARY), datagram("[::1]:0", ORDINARY)), (1472, 1452));
     }
 
     #[test]
     fn packet_sizes_have_limits() {
-        let mut config = UdpConfig::new("127.0.0.1:0".parse().unwrap());
+        let mut config = config("127.0.0.1:0");
         for bad in [0, 63, 65_485, usize::MAX] {
             config.mtu = Some(bad);
-            assert!(matches!(config.datagram_bytes(), Err(NetError::BadSetting { name: "mtu", .. })));
+            assert!(matches!(config.datagram_bytes(PLENTY), Err(NetError::BadSetting { name: "mtu", .. })));
         }
         config.mtu = Some(65_484);
-        assert_eq!(config.datagram_bytes().unwrap(), TRAIN_BYTES_MAX);
+        assert_eq!(config.datagram_bytes(PLENTY).unwrap(), TRAIN_BYTES_MAX);
+        for bad in [0, 65_485, usize::MAX] {
+            config.queued_packet_bytes = Some(bad);
+            let refused = config.queue_len(PLENTY, 1472);
+            assert!(matches!(refused, Err(NetError::BadSetting { name: "queued_packet_bytes", .. })));
+        }
+    }
+
+    #[test]
+    fn queue_holds_the_longest_packets_unless_told_otherwise() {
+        let mut config = config("127.0.0.1:0");
+        assert_eq!(config.queue_len(PLENTY, 9354).unwrap(), PLENTY / (16_384 + 256));
+        assert_eq!(config.queue_len(ORDINARY, 1472).unwrap(), ORDINARY / (2048 + 256));
+        assert_eq!(config.queue_len(100, 1472).unwrap(), 1);
+        config.queued_packet_bytes = Some(64);
+        assert_eq!(config.queue_len(PLENTY, 9354).unwrap(), PLENTY / 832);
+        config.queued_packet_bytes = Some(20_000);
+        assert_eq!(config.queue_len(PLENTY, 9354).unwrap(), PLENTY / (16_384 + 256), "none is longer than the MTU");
+        config.rx_queue_len = Some(777);
+        assert_eq!(config.queue_len(PLENTY, 9354).unwrap(), 777);
     }
 }

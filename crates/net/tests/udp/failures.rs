@@ -135,13 +135,14 @@ fn a_waker_ends_this_wait_or_the_next() {
 }
 
 #[test]
-fn buffers_hold_what_the_rpc_layer_may_send() {
+fn sizes_follow_the_buffer_that_was_granted() {
     let transport = bind(loopback_v4());
-    assert!(transport.mtu() >= 8192 + 32);
-    if std::fs::read_to_string("/proc/self/status").unwrap().contains("CapEff:\t000001ff") {
-        assert!(transport.rx_queue_len() >= 20_000, "{}", transport.rx_queue_len());
-    }
+    // What an ordinary user gets of an ordinary kernel is enough for a dozen sessions, with shorter packets.
+    assert!(transport.rx_queue_len() >= 180, "{}", transport.rx_queue_len());
+    assert!(transport.mtu() >= 8192 + 32 || transport.mtu() == 1470, "{}", transport.mtu());
     let mut config = loopback_v4();
+    config.queued_packet_bytes = Some(64);
+    assert!(bind(config.clone()).rx_queue_len() > transport.rx_queue_len());
     config.rx_queue_len = Some(777);
     assert_eq!(bind(config).rx_queue_len(), 777);
 }

@@ -7,6 +7,7 @@
 
 use std::task::Waker;
 
+use super::handle::Handle;
 use super::session::{SessionRef, State};
 use super::transmit::{Owner, Source};
 use super::{Core, NONE};
@@ -22,23 +23,25 @@ const RETRIES_BEFORE_PING: u8 = 2;
 /// No deadline.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
-/// Names a call; the generation tells it from a later call with the same index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CallRef {
-    pub index: u32,
-    pub generation: u32,
-}
+/// Names a call.
+pub(crate) type CallRef = Handle<Call>;
 
 /// Who waits for the end of a call.
+/// One number, since it is handed on with every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waiter {
-    Nobody,
+pub(crate) struct Waiter(u32);
+
+impl Waiter {
     /// A future, which polls; [`Call::waker`] wakes its task.
-    Future,
+    pub const FUTURE: Waiter = Waiter(u32::MAX);
     /// A future that the endpoint's own `block_on` or `poll_once` polls: a flag wakes it.
-    Root,
+    pub const ROOT: Waiter = Waiter(u32::MAX - 1);
+
     /// A registered continuation.
-    Continuation(u32),
+    #[inline]
+    pub fn continuation(number: u32) -> Waiter {
+        Waiter(number)
+    }
 }
 
 /// A call that ended, for its continuation.
@@ -126,7 +129,7 @@ impl Call {
             timer: None,
             request: None,
             response: None,
-            waiter: Waiter::Nobody,
+            waiter: Waiter::FUTURE,
             waker: None,
             tag: 0,
             error: None,
@@ -195,7 +198,7 @@ impl Core {
             self.calls.len() as u32 - 1
         });
         let call = &mut self.calls[index as usize];
-        let reference = CallRef { index, generation: call.generation };
+        let reference = CallRef::new(index, call.generation);
         call.req_type = new.req_type;
         (call.session, call.session_generation) = (session.index, session.generation);
         call.request_packets = new.request.len().div_ceil(packet_data).max(1) as u32;
@@ -223,12 +226,12 @@ impl Core {
     /// Turns the timeouts of calls issued since the last iteration into deadlines, now that the time is known.
     pub fn set_deadlines(&mut self) {
         while let Some(reference) = self.fresh_deadlines.pop() {
-            let call = &mut self.calls[reference.index as usize];
-            if call.generation == reference.generation && matches!(call.state, CallState::Queued | CallState::InSlot) {
+            let call = &mut self.calls[reference.place()];
+            if call.generation == reference.generation() && matches!(call.state, CallState::Queued | CallState::InSlot) {
                 call.deadline = self.now.saturating_add(call.timeout);
                 call.timeout = NO_DEADLINE;
                 let deadline = call.deadline;
-                self.arm_call(reference.index, deadline);
+                self.arm_call(reference.index(), deadline);
             }
         }
     }
@@ -353,7 +356,8 @@ impl Core {
     /// so that none waits for ever.
     #[inline]
     pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
-        if self.sessions[session as usize].may_borrow {
+        let entry = &self.sessions[session as usize];
+        if entry.stalled != 0 && entry.may_borrow {
             self.borrow(session);
         }
         while self.sessions[session as usize].stalled != 0 && self.sessions[session as usize].credits > 0 {
@@ -392,10 +396,9 @@ impl Core {
         let call = &mut self.calls[index as usize];
         call.state = CallState::Done;
         match call.waiter {
-            Waiter::Nobody => self.free_call(index),
-            Waiter::Future => self.woken.extend(call.waker.take()),
-            Waiter::Root => self.root_woken = true,
-            Waiter::Continuation(_) => self.ended.push_back(index),
+            Waiter::FUTURE => self.woken.extend(call.waker.take()),
+            Waiter::ROOT => self.root_woken = true,
+            Waiter(_) => self.ended.push_back(index),
         }
     }
 
@@ -406,9 +409,10 @@ impl Core {
             let index = self.ended.pop_front()?;
             let call = &mut self.calls[index as usize];
             let session = SessionRef { index: call.session, generation: call.session_generation };
-            let (waiter, tag, result, request) = (call.waiter, call.tag, call.take_result(), call.request.take());
+            let (Waiter(continuation), tag) = (call.waiter, call.tag);
+            let (result, request) = (call.take_result(), call.request.take());
             self.free_call(index);
-            if let (Waiter::Continuation(continuation), Some(result), Some(request)) = (waiter, result, request) {
+            if let (Some(result), Some(request)) = (result, request) {
                 return Some(Ended { continuation, tag, session, result, request });
             }
         }
@@ -463,15 +467,15 @@ impl Core {
     ///
     /// Gives back what awaited it, to be dropped once nobody borrows the core: a waker may own what comes back here.
     pub fn cancel_call(&mut self, reference: CallRef) -> Option<Waker> {
-        let call = self.calls.get_mut(reference.index as usize)?;
-        if call.generation != reference.generation || call.state == CallState::Free {
+        let call = self.calls.get_mut(reference.place())?;
+        if call.generation != reference.generation() || call.state == CallState::Free {
             return None;
         }
         let (state, session, sent) = (call.state, call.session, call.sent > 0);
         let waker = call.waker.take();
         match state {
-            CallState::Queued => self.unlink_queued(reference.index),
-            CallState::InSlot => self.leave_slot(reference.index),
+            CallState::Queued => self.unlink_queued(reference.index()),
+            CallState::InSlot => self.leave_slot(reference.index()),
             CallState::Done | CallState::Free => {}
         }
         if state != CallState::Done {
@@ -480,7 +484,7 @@ impl Core {
                 self.send_release(session);
             }
         }
-        self.free_call(reference.index);
+        self.free_call(reference.index());
         waker
     }
 

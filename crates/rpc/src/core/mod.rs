@@ -20,6 +20,7 @@ pub(crate) mod answer;
 pub(crate) mod backlog;
 pub(crate) mod call;
 pub(crate) mod close;
+pub(crate) mod handle;
 pub(crate) mod handshake;
 pub(crate) mod loan;
 pub(crate) mod observe;

@@ -1,5 +1,7 @@
 //! The first look at a packet: is it of a session of ours, and whose business is it?
 
+use arrayvec::ArrayVec;
+use dunlin_net::transport::RX_BURST;
 use dunlin_net::{Route, RxPacket};
 
 use super::Core;
@@ -9,12 +11,23 @@ use crate::payload::Payload;
 use crate::wire::control::SLOTS_MAX;
 use crate::wire::{HEADER_BYTES, Header, Kind, MASK_24};
 
-/// What the event loop does with a packet after the first look.
-pub(crate) enum Received {
-    /// Nothing more.
-    Done,
-    /// Run a handler.
-    Dispatch(Dispatch),
+/// What the event loop does with the packets of a burst after the first look, each with its number. Filled in place: a packet's result
+/// is not handed through.
+#[derive(Default)]
+pub(crate) struct Received {
+    /// Requests whose handlers are to run.
+    pub dispatches: Dispatches,
+    pub others: Others,
+}
+
+/// The requests of one burst.
+pub(crate) type Dispatches = ArrayVec<(u8, Dispatch), RX_BURST>;
+/// The other packets of a burst that need the event loop.
+pub(crate) type Others = ArrayVec<(u8, Other), RX_BURST>;
+
+/// A packet that is not for a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Other {
     /// Manage sessions, which needs the transport.
     Control(Header),
     /// It belongs to a session that does not exist here: say so.
@@ -64,21 +77,21 @@ impl Core {
 
     /// Takes a packet in. Whatever its bytes are, at worst a counter changes.
     #[inline]
-    pub fn on_packet(&mut self, packet: &RxPacket<'_>) -> Received {
+    pub fn on_packet(&mut self, i: u8, packet: &RxPacket<'_>, received: &mut Received) {
         match Header::parse_plain(packet.head(), packet.len()) {
-            Some(header) => self.on_session_packet(&header, packet),
-            None => self.on_any_packet(packet),
+            Some(header) => self.on_session_packet(i, &header, packet, received),
+            None => self.on_any_packet(i, packet, received),
         }
     }
 
     /// A packet that is not plain data.
     #[inline(never)]
-    fn on_any_packet(&mut self, packet: &RxPacket<'_>) -> Received {
+    fn on_any_packet(&mut self, i: u8, packet: &RxPacket<'_>, received: &mut Received) {
         let header = match Header::parse(packet.head(), packet.len()) {
             Ok(header) => header,
             Err(_) => {
                 self.counters.dropped_malformed += 1;
-                return Received::Done;
+                return;
             }
         };
         let is_sessionless = match header.kind {
@@ -87,17 +100,17 @@ impl Core {
             _ => false,
         };
         if is_sessionless {
-            return Received::Control(header);
+            return received.others.push((i, Other::Control(header)));
         }
-        self.on_session_packet(&header, packet)
+        self.on_session_packet(i, &header, packet, received);
     }
 
     #[inline(always)]
-    fn on_session_packet(&mut self, header: &Header, packet: &RxPacket<'_>) -> Received {
+    fn on_session_packet(&mut self, i: u8, header: &Header, packet: &RxPacket<'_>, received: &mut Received) {
         let index = header.session;
         let Some(session) = self.sessions.get_mut(index as usize).filter(|s| s.is_for(header, packet.route())) else {
             self.counters.dropped_unknown_session += 1;
-            return Received::Unknown(*header);
+            return received.others.push((i, Other::Unknown(*header)));
         };
         session.traffic.rx_packets += 1;
         session.traffic.rx_bytes += packet.len() as u64;
@@ -107,14 +120,13 @@ impl Core {
             Kind::Response => self.on_response(index, header, packet),
             Kind::Request => {
                 if let Some(dispatch) = self.on_request(index, header, packet) {
-                    return Received::Dispatch(dispatch);
+                    received.dispatches.push((i, dispatch));
                 }
             }
             Kind::CreditReturn => self.on_credit_return(index, header),
             Kind::RequestForResponse => self.on_request_for_response(index, header),
-            _ => return Received::Control(*header),
+            _ => received.others.push((i, Other::Control(*header))),
         }
-        Received::Done
     }
 }
 

@@ -6,6 +6,7 @@
 
 use dunlin_net::RxPacket;
 
+use super::handle::Handle;
 use super::session::{ServerSlot, State};
 use super::transmit::{Owner, Source};
 use super::{Core, NONE};
@@ -17,11 +18,7 @@ use crate::wire::control::{Release, SLOTS_MAX};
 use crate::wire::{Header, Kind, Multi, Status};
 
 /// Names a request in the hands of a handler. When the client gives the request up, the generation moves on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ServeRef {
-    pub index: u32,
-    pub generation: u32,
-}
+pub(crate) type ServeRef = Handle<Serve>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServeState {
@@ -58,13 +55,32 @@ pub(crate) struct Serve {
     pub spare: Option<MsgBuf>,
 }
 
-/// A request that is complete: for the event loop to give to its handler.
+/// A request that is complete: for the event loop to give to its handler. Two words.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dispatch {
     pub serve: ServeRef,
-    pub req_type: u8,
-    /// Where in the received packet the payload starts, and its length; the payload is in the serve's buffer if this is `None`.
-    pub in_packet: Option<(u16, u16)>,
+    /// Request type, then, if the payload lies in the received packet, 1, where it starts there, and its length: 16 bits each.
+    word: u64,
+}
+
+impl Dispatch {
+    #[inline]
+    fn new(serve: ServeRef, req_type: u8, in_packet: Option<(u16, u16)>) -> Dispatch {
+        let place = in_packet.map_or(0, |(start, len)| 1 << 16 | (start as u64) << 32 | (len as u64) << 48);
+        Dispatch { serve, word: req_type as u64 | place }
+    }
+
+    #[inline]
+    pub fn req_type(self) -> u8 {
+        self.word as u8
+    }
+
+    /// Where in the received packet the payload starts, and its length; `None` if it is in the serve's buffer.
+    #[inline]
+    pub fn in_packet(self) -> Option<(usize, usize)> {
+        let (start, len) = ((self.word >> 32) as u16 as usize, (self.word >> 48) as usize);
+        (self.word & 1 << 16 != 0).then_some((start, len))
+    }
 }
 
 impl Core {
@@ -198,8 +214,7 @@ impl Core {
     fn dispatch(&mut self, index: u32, in_packet: Option<(u16, u16)>) -> Option<Dispatch> {
         let serve = &mut self.serves[index as usize];
         serve.state = ServeState::Executing;
-        let reference = ServeRef { index, generation: serve.generation };
-        Some(Dispatch { serve: reference, req_type: serve.req_type, in_packet })
+        Some(Dispatch::new(ServeRef::new(index, serve.generation), serve.req_type, in_packet))
     }
 
     /// Copies the first packet's data into a buffer for the whole request. Without memory the packet counts as lost, and the
@@ -355,8 +370,8 @@ impl Core {
     /// The entry behind a handler's reference, if the client still waits.
     #[inline]
     fn waiting(&mut self, reference: ServeRef) -> Result<&mut Serve, RespondError> {
-        match self.serves.get_mut(reference.index as usize) {
-            Some(serve) if serve.generation == reference.generation && serve.state == ServeState::Executing => Ok(serve),
+        match self.serves.get_mut(reference.place()) {
+            Some(serve) if serve.generation == reference.generation() && serve.state == ServeState::Executing => Ok(serve),
             _ => Err(RespondError::Orphaned),
         }
     }
@@ -394,14 +409,14 @@ impl Core {
             self.discard(response);
             return Err(RespondError::TooLarge { len, max });
         }
-        self.finish_serve(reference.index, Some(response), Status::Ok);
+        self.finish_serve(reference.index(), Some(response), Status::Ok);
         Ok(())
     }
 
     /// Ends a request with a status and no data.
     pub fn respond_status(&mut self, reference: ServeRef, status: Status) {
         if self.waiting(reference).is_ok() {
-            self.finish_serve(reference.index, None, status);
+            self.finish_serve(reference.index(), None, status);
         }
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use dunlin_net::Transport;
 
 use super::Shared;
-use crate::core::receive::Received;
+use crate::core::receive::Other;
 use crate::observe::DropReason;
 use crate::wire::control::{Body, Credits, Presence, Release};
 use crate::wire::{HEADER_BYTES, Header, Kind};
@@ -17,14 +17,14 @@ const CONTROL_BODY_MAX: usize = 64;
 
 /// Handles a packet that manages sessions.
 #[cold]
-pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, received: &Received) {
+pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, received: &Other) {
     let mut bytes = [0; CONTROL_BODY_MAX];
     let packet = transport.rx_packet(i);
     let from = packet.route();
     let mut core = shared.core.borrow_mut();
     let header = match received {
-        Received::Control(header) => header,
-        Received::Unknown(header) => {
+        Other::Control(header) => header,
+        Other::Unknown(header) => {
             use Kind::{Close, Credits, Ping, Request, RequestForResponse};
             let answered = matches!(header.kind, Request | RequestForResponse | Ping | Close | Credits);
             // The address may be forged: nothing longer goes there than came from it. A peer whose packets are short asks by PING.
@@ -34,7 +34,6 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
             }
             return;
         }
-        Received::Done | Received::Dispatch(_) => return,
     };
     let len = packet.len().saturating_sub(header.wire_len());
     if len > CONTROL_BODY_MAX {

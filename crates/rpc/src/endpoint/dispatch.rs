@@ -8,90 +8,111 @@ use dunlin_net::transport::RX_BURST;
 
 use super::Shared;
 use super::handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
-use super::taken::Taken;
 use super::worker::Job;
+use crate::core::receive::Dispatches;
 use crate::core::serve::{Dispatch, ServeRef};
 use crate::msgbuf::MsgBuf;
 use crate::wire::Status;
-
-/// The requests of one burst, each with the number of its packet.
-pub(crate) type Dispatches = ArrayVec<(u8, Dispatch), RX_BURST>;
 
 /// Runs the handlers of a burst's requests, in order; requests of one type that stand together are handed over together if their
 /// handler wants that.
 pub(crate) fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T, dispatches: &Dispatches) {
     let mut rest = &dispatches[..];
     while let Some((_, first)) = rest.first() {
-        let req_type = first.req_type;
-        let same = rest.iter().take_while(|(_, d)| d.req_type == req_type).count();
+        let req_type = first.req_type();
+        let same = rest.iter().take_while(|(_, d)| d.req_type() == req_type).count();
         let (group, after) = rest.split_at(same);
         rest = after;
-        let Some(mut handler) = Taken::from(&shared.handlers, req_type as usize) else {
-            for (_, dispatch) in group {
-                shared.core.borrow_mut().respond_status(dispatch.serve, Status::NoHandler);
-            }
-            continue;
-        };
-        run_group(shared, transport, &mut handler, group);
+        let handler = shared.handlers.get(req_type as usize);
+        match handler.as_ref().map(|handler| handler.try_borrow_mut()) {
+            Some(Ok(mut handler)) => run_group(shared, transport, &mut handler, group),
+            _ => refuse(shared, group),
+        }
+        if !shared.core.borrow().config.optimizations.transmit_batching.is_on() {
+            shared.core.borrow_mut().transmit(transport);
+        }
     }
 }
 
-fn run_group<T: Transport>(shared: &Rc<Shared>, transport: &mut T, handler: &mut Handler, group: &[(u8, Dispatch)]) {
-    let mut owned = ArrayVec::<Option<MsgBuf>, RX_BURST>::new();
-    let transmit_each = !shared.core.borrow().config.optimizations.transmit_batching.is_on();
+#[cold]
+fn refuse(shared: &Rc<Shared>, group: &[(u8, Dispatch)]) {
     for (_, dispatch) in group {
-        owned.push(take_buffer(shared, dispatch));
+        shared.core.borrow_mut().respond_status(dispatch.serve, Status::NoHandler);
     }
-    let packets = &*transport;
+}
+
+/// Runs one handler for some requests.
+fn run_group<T: Transport>(shared: &Rc<Shared>, packets: &T, handler: &mut Handler, group: &[(u8, Dispatch)]) {
+    match handler {
+        Handler::Dispatch(handle) => for_each(shared, packets, group, |serve, payload, req_type| {
+            handle(Request { shared, serve, payload, req_type });
+        }),
+        Handler::Burst(handle) => run_burst(shared, packets, group, |requests, req_type| {
+            handle(&mut RequestBurst { shared, requests, req_type, answered: 0 });
+        }),
+        Handler::Async(start) => for_each(shared, packets, group, |serve, payload, req_type| {
+            if let Some(payload) = admit(shared, serve, payload) {
+                let right = ReplyRight::new(shared, serve);
+                let request = OwnedRequest::new(shared, serve, payload, req_type);
+                shared.executor.spawn(start(request, right));
+            }
+        }),
+        Handler::Worker { pool, handler } => for_each(shared, packets, group, |serve, payload, _| {
+            if let Some(request) = admit(shared, serve, payload) {
+                pool.send(Job::new(shared, serve, request, handler.clone()));
+            }
+        }),
+    }
+}
+
+/// Gives each request to `run`, unless its caller has given up meanwhile.
+#[inline(always)]
+fn for_each<T: Transport>(
+    shared: &Rc<Shared>,
+    packets: &T,
+    group: &[(u8, Dispatch)],
+    mut run: impl FnMut(ServeRef, &[u8], u8),
+) {
+    for (i, dispatch) in group {
+        let buffer = take_buffer(shared, dispatch);
+        if let Some(payload) = payload_of(packets, *i, dispatch, buffer.as_ref())
+            && !is_over(shared, dispatch.serve)
+        {
+            run(dispatch.serve, payload, dispatch.req_type());
+        }
+    }
+}
+
+/// Gives all requests to `run` together.
+fn run_burst<T: Transport>(
+    shared: &Rc<Shared>,
+    packets: &T,
+    group: &[(u8, Dispatch)],
+    run: impl FnOnce(&[(ServeRef, &[u8])], u8),
+) {
+    let buffers: ArrayVec<_, RX_BURST> = group.iter().map(|(_, dispatch)| take_buffer(shared, dispatch)).collect();
     let mut batch = ArrayVec::<(ServeRef, &[u8]), RX_BURST>::new();
-    for ((i, dispatch), buffer) in group.iter().zip(&owned) {
+    for ((i, dispatch), buffer) in group.iter().zip(&buffers) {
         if let Some(payload) = payload_of(packets, *i, dispatch, buffer.as_ref())
             && !is_over(shared, dispatch.serve)
         {
             batch.push((dispatch.serve, payload));
         }
     }
-    let Some((_, Dispatch { req_type, .. })) = group.first().copied() else { return };
-    match handler {
-        Handler::Dispatch(handle) => {
-            for (serve, payload) in batch.iter().copied() {
-                handle(Request { shared, serve, payload, req_type });
-            }
-        }
-        Handler::Burst(handle) => {
-            handle(&mut RequestBurst { shared, requests: &batch, req_type, answered: 0 });
-        }
-        Handler::Async(start) => {
-            for (serve, payload) in batch.iter().copied() {
-                if let Some(payload) = admit(shared, serve, payload) {
-                    let right = ReplyRight::new(shared, serve);
-                    let request = OwnedRequest::new(shared, serve, payload, req_type);
-                    shared.executor.spawn(start(request, right));
-                }
-            }
-        }
-        Handler::Worker { pool, handler } => {
-            for (serve, payload) in batch.iter().copied() {
-                if let Some(request) = admit(shared, serve, payload) {
-                    pool.send(Job::new(shared, serve, request, handler.clone()));
-                }
-            }
-        }
-    }
-    drop(batch);
-    if transmit_each {
-        shared.core.borrow_mut().transmit(transport);
+    if let Some((_, first)) = group.first() {
+        run(&batch, first.req_type());
     }
 }
 
 /// The buffer of a request that is not used where it was received.
+#[inline]
 fn take_buffer(shared: &Rc<Shared>, dispatch: &Dispatch) -> Option<MsgBuf> {
-    if dispatch.in_packet.is_some() {
+    if dispatch.in_packet().is_some() {
         return None;
     }
-    let serve = &mut shared.core.borrow_mut().serves[dispatch.serve.index as usize];
+    let serve = &mut shared.core.borrow_mut().serves[dispatch.serve.place()];
     // A later packet of the burst may have begun the slot's next request, whose buffer this is then.
-    if serve.generation == dispatch.serve.generation { serve.request.take() } else { None }
+    if serve.generation == dispatch.serve.generation() { serve.request.take() } else { None }
 }
 
 #[inline]
@@ -101,10 +122,10 @@ fn payload_of<'a, T: Transport>(
     dispatch: &Dispatch,
     buffer: Option<&'a MsgBuf>,
 ) -> Option<&'a [u8]> {
-    match dispatch.in_packet {
+    match dispatch.in_packet() {
         Some((start, len)) => {
             let bytes = transport.rx_packet(i as usize).bytes()?;
-            bytes.get(start as usize..start as usize + len as usize)
+            bytes.get(start..start + len)
         }
         None => buffer.map(|buffer| &buffer[..]),
     }
@@ -114,8 +135,8 @@ fn payload_of<'a, T: Transport>(
 #[inline]
 fn is_over(shared: &Rc<Shared>, serve: ServeRef) -> bool {
     let mut core = shared.core.borrow_mut();
-    let entry = &core.serves[serve.index as usize];
-    if entry.generation != serve.generation {
+    let entry = &core.serves[serve.place()];
+    if entry.generation != serve.generation() {
         return true;
     }
     if entry.deadline > core.now {

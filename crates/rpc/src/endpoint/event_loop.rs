@@ -10,14 +10,12 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
-use dunlin_net::transport::RX_BURST;
 use dunlin_net::{PollPolicy, Transport};
 
 use super::control::control;
-use super::dispatch::{Dispatches, push_back, run_handlers};
+use super::dispatch::{push_back, run_handlers};
+use super::registry::Entry;
 use super::session::{Completion, Session};
-use super::taken::Taken;
 use super::{Continuation, Endpoint, Shared};
 use crate::core::receive::Received;
 use crate::wire::Status;
@@ -120,15 +118,16 @@ impl<T: Transport> Endpoint<T> {
             core.start_openings(transport);
             core.set_deadlines();
         }
-        // The clock is read when everything urgent is done.
-        if core.tx.has_packets() {
-            core.transmit(transport);
-        } else {
-            core.now = transport.now();
-        }
         // Answers that wait in the queue come before timeouts: only a drained queue proves that one is late.
         core.busy_iterations = if packets == 0 { 0 } else { core.busy_iterations + 1 };
         let drained = packets == 0 || core.busy_iterations >= BUSY_ITERATIONS_MAX;
+        // The clock is read when everything urgent is done: after a transmission, or when there is nothing else to do. What was just
+        // received may have made the application want to send.
+        if core.tx.has_packets() {
+            core.transmit(transport);
+        } else if drained {
+            core.now = transport.now();
+        }
         if drained && core.now >= core.timers_at {
             core.timers_at = core.now + TIMER_PAUSE_NANOS;
             core.busy_iterations = 0;
@@ -234,8 +233,7 @@ impl<T: Transport> Endpoint<T> {
 
 /// Takes in a burst of `count` packets and runs the handlers it calls for.
 fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
-    let mut dispatches = Dispatches::new();
-    let mut others = ArrayVec::<(u8, Received), RX_BURST>::new();
+    let mut received = Received::default();
     let refuses;
     {
         let mut core = shared.core.borrow_mut();
@@ -254,7 +252,11 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
             }
         }
         let clock_each = !optimizations.batched_timestamps.is_on();
-        let mut clocked = false;
+        // Who polls has read it a moment ago; who was woken, by a packet or a simulation, has not.
+        let mut clocked = core.config.poll == PollPolicy::Sleep;
+        if clocked {
+            core.now = transport.now();
+        }
         for i in 0..count {
             let packet = transport.rx_packet(i);
             // The time of the last iteration is good enough for round trips. A deadline is turned into a time of ours, and nobody
@@ -264,22 +266,18 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
                 core.now = transport.now();
                 clocked = true;
             }
-            match core.on_packet(&packet) {
-                Received::Done => {}
-                Received::Dispatch(dispatch) => dispatches.push((i as u8, dispatch)),
-                other => others.push((i as u8, other)),
-            }
+            core.on_packet(i as u8, &packet, &mut received);
         }
-        core.counters.requests_handled += dispatches.len() as u64;
+        core.counters.requests_handled += received.dispatches.len() as u64;
         refuses = core.shutting_down;
     }
     if refuses {
-        dispatches.iter().for_each(|(_, dispatch)| push_back(shared, dispatch.serve));
-    } else if !dispatches.is_empty() {
-        run_handlers(shared, transport, &dispatches);
+        received.dispatches.iter().for_each(|(_, dispatch)| push_back(shared, dispatch.serve));
+    } else if !received.dispatches.is_empty() {
+        run_handlers(shared, transport, &received.dispatches);
     }
-    for (i, received) in &others {
-        control(shared, transport, *i as usize, received);
+    for (i, other) in &received.others {
+        control(shared, transport, *i as usize, other);
     }
 }
 
@@ -316,17 +314,17 @@ pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
 
 /// Runs the continuations of calls that ended.
 pub(crate) fn run_continuations(shared: &Rc<Shared>) {
-    // Taken once for all calls in a row that it is for.
-    let mut taken: Option<Taken<'_, Continuation>> = None;
+    // Looked up once for all calls in a row that it is for.
+    let mut continuation: Option<(u32, Entry<Continuation>)> = None;
     loop {
         let Some(ended) = shared.core.borrow_mut().next_ended() else { return };
-        let index = ended.continuation as usize;
-        if taken.as_ref().is_none_or(|taken| taken.index() != index) {
-            taken = Taken::from(&shared.continuations, index);
+        if continuation.as_ref().is_none_or(|(number, _)| *number != ended.continuation) {
+            let found = shared.continuations.get(ended.continuation as usize);
+            continuation = found.map(|entry| (ended.continuation, entry));
         }
-        if let Some(continuation) = &mut taken {
+        if let Some(Ok(mut run)) = continuation.as_ref().map(|(_, entry)| entry.try_borrow_mut()) {
             let session = Session::new(shared, ended.session);
-            continuation(Completion { session, tag: ended.tag, result: ended.result, request: ended.request });
+            run(Completion { session, tag: ended.tag, result: ended.result, request: ended.request });
         }
     }
 }

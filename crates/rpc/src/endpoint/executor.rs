@@ -62,6 +62,16 @@ struct TaskWaker {
     task: u32,
     /// Whether it stands in the queue already.
     queued: AtomicBool,
+    /// Of the root: the same, if it was woken by its own thread, which alone looks here. Needs no ordering, which would wait for the store
+    /// buffer.
+    queued_here: AtomicBool,
+}
+
+impl TaskWaker {
+    fn new(queue: &Arc<ReadyQueue>, task: u32) -> Arc<TaskWaker> {
+        let (queued, queued_here) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(TaskWaker { queue: queue.clone(), task, queued, queued_here })
+    }
 }
 
 impl Wake for TaskWaker {
@@ -72,6 +82,9 @@ impl Wake for TaskWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         // Almost every wake-up comes from the endpoint's own thread, which is awake and needs no ordering against itself.
         let is_own_thread = thread_token() == self.queue.thread;
+        if is_own_thread && self.task == ROOT {
+            return self.queued_here.store(true, Relaxed);
+        }
         if is_own_thread {
             if self.queued.load(Relaxed) {
                 return;
@@ -128,7 +141,7 @@ impl Executor {
             notifier,
             thread: thread_token(),
         });
-        let root = Arc::new(TaskWaker { queue: queue.clone(), task: ROOT, queued: AtomicBool::new(false) });
+        let root = TaskWaker::new(&queue, ROOT);
         let batch = RefCell::new(VecDeque::new());
         Executor {
             slots: RefCell::new(Vec::new()),
@@ -153,7 +166,7 @@ impl Executor {
             slots.push(None);
             slots.len() as u32 - 1
         });
-        let waker = Arc::new(TaskWaker { queue: self.queue.clone(), task: index, queued: AtomicBool::new(false) });
+        let waker = TaskWaker::new(&self.queue, index);
         slots[index as usize] = Some(Slot { task: Some(task), waker: waker.clone() });
         self.live.set(self.live.get() + 1);
         drop(slots);
@@ -211,16 +224,23 @@ impl Executor {
     /// Wakes the future that stands outside, from this thread.
     #[inline]
     pub fn wake_root(&self) {
-        self.root.queued.store(true, Relaxed);
+        self.root.queued_here.store(true, Relaxed);
     }
 
     /// Polls a future that stands outside, if it was woken or never polled.
     pub fn poll_root<F: Future + ?Sized>(&self, future: Pin<&mut F>, first: bool) -> Poll<F::Output> {
-        if !first && !self.root.queued.load(Acquire) {
+        let woken_here = self.root.queued_here.load(Relaxed);
+        if self.root.queued.load(Acquire) {
+            self.root.queued.store(false, SeqCst);
+        } else if !first && !woken_here {
             return Poll::Pending;
         }
-        self.root.queued.store(false, SeqCst);
+        self.root.queued_here.store(false, Relaxed);
         future.poll(&mut Context::from_waker(&self.root_waker))
+    }
+
+    fn is_root_woken(&self) -> bool {
+        self.root.queued_here.load(Relaxed) || self.root.queued.load(SeqCst)
     }
 
     /// What other threads wake this one with.
@@ -233,7 +253,7 @@ impl Executor {
     pub fn sleep_unless(&self, work_waits: impl FnOnce() -> bool, sleep: impl FnOnce()) {
         self.queue.notifier.sleeping.store(true, SeqCst);
         fence(SeqCst);
-        if self.queue.lock().is_empty() && !self.root.queued.load(SeqCst) && !work_waits() {
+        if self.queue.lock().is_empty() && !self.is_root_woken() && !work_waits() {
             sleep();
         }
         self.queue.notifier.sleeping.store(false, SeqCst);

@@ -128,13 +128,13 @@ fn respond_with(shared: &Rc<Shared>, serve: ServeRef, len: usize, fill: impl FnO
 
 fn session_of(shared: &Rc<Shared>, serve: ServeRef) -> Session {
     let core = shared.core.borrow();
-    let session = core.serves[serve.index as usize].session;
+    let session = core.serves[serve.place()].session;
     Session::new(shared, core.session_ref(session))
 }
 
 fn time_left(shared: &Rc<Shared>, serve: ServeRef) -> Option<Duration> {
     let core = shared.core.borrow();
-    let deadline = core.serves[serve.index as usize].deadline;
+    let deadline = core.serves[serve.place()].deadline;
     (deadline != NO_DEADLINE).then(|| Duration::from_nanos(deadline.saturating_sub(core.now)))
 }
 

@@ -7,6 +7,7 @@
 //! | [`dispatch`] | requests go to their handlers |
 //! | [`control`] | packets that manage sessions |
 //! | [`handler`] | what handlers get and give |
+//! | [`registry`] | handlers and continuations by number |
 //! | [`session`] | the handle of a session, and calls |
 //! | [`executor`] | tasks of this thread |
 //! | [`worker`] | threads for long handlers |
@@ -17,9 +18,9 @@ pub(crate) mod dispatch;
 pub(crate) mod event_loop;
 pub(crate) mod executor;
 pub(crate) mod handler;
+pub(crate) mod registry;
 pub(crate) mod session;
 pub(crate) mod shutdown;
-pub(crate) mod taken;
 pub(crate) mod worker;
 
 use std::cell::{Cell, RefCell};
@@ -40,8 +41,8 @@ use crate::stats::EndpointStats;
 use crate::wire::Status;
 use executor::Executor;
 use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
+use registry::Registry;
 use session::{Completion, Connecting, ContinuationId};
-use taken::{Place, Table};
 use worker::{WorkerPool, WorkerReply};
 
 /// A registered continuation.
@@ -51,8 +52,8 @@ pub(crate) type Continuation = Box<dyn FnMut(Completion)>;
 pub(crate) struct Shared {
     pub core: RefCell<Core>,
     pub executor: Executor,
-    pub handlers: Table<Handler>,
-    pub continuations: Table<Continuation>,
+    pub handlers: Registry<Handler>,
+    pub continuations: Registry<Continuation>,
     pub local_addr: Addr,
     /// As of the last look at timers, for whoever asks while the event loop has the transport.
     pub transport_counters: Cell<TransportCounters>,
@@ -138,8 +139,8 @@ impl<T: Transport> Endpoint<T> {
         let shared = Shared {
             core: RefCell::new(core),
             executor: Executor::new(waker),
-            handlers: RefCell::new((0..=u8::MAX).map(|_| Place::Empty).collect()),
-            continuations: RefCell::new(Vec::new()),
+            handlers: Registry::with_places(u8::MAX as usize + 1),
+            continuations: Registry::with_places(0),
             local_addr: transport.local_addr(),
             transport_counters: Cell::default(),
             worker_replies: crossbeam_channel::unbounded(),
@@ -159,13 +160,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     fn register_handler(&self, req_type: u8, handler: Handler) -> Result<(), RegisterError> {
-        let mut handlers = self.shared.handlers.borrow_mut();
-        let place = &mut handlers[req_type as usize];
-        if !matches!(place, Place::Empty) {
-            return Err(RegisterError { req_type });
-        }
-        *place = Place::Here(handler);
-        Ok(())
+        if self.shared.handlers.fill(req_type as usize, handler) { Ok(()) } else { Err(RegisterError { req_type }) }
     }
 
     /// Registers a dispatch-mode handler: it runs in the event loop, on the request where it was received. For handlers of up to a
@@ -334,9 +329,7 @@ impl<T: Transport> Endpoint<T> {
     /// Registers what runs when calls of [`crate::Session::enqueue_request`] end: the paper's continuation. One registration serves
     /// any number of calls, told apart by their tag; so a call allocates nothing.
     pub fn register_continuation(&self, continuation: impl FnMut(Completion) + 'static) -> ContinuationId {
-        let mut continuations = self.shared.continuations.borrow_mut();
-        continuations.push(Place::Here(Box::new(continuation)));
-        ContinuationId(continuations.len() as u32 - 1)
+        ContinuationId(self.shared.continuations.push(Box::new(continuation)) as u32)
     }
 
     /// Opens a session to `addr`. The handshake runs while the event loop does.
@@ -404,8 +397,8 @@ impl<T: Transport> Drop for Endpoint<T> {
         event_loop::wake_waiting(&self.shared);
         event_loop::run_continuations(&self.shared);
         self.shared.drop_discarded();
-        // Handlers and continuations may hold sessions, which hold `shared`; and what they own may use the endpoint when it is dropped.
-        let (handlers, continuations) = (self.shared.handlers.take(), self.shared.continuations.take());
-        drop((handlers, continuations));
+        // Handlers and continuations may hold sessions, which hold `shared`.
+        self.shared.handlers.clear();
+        self.shared.continuations.clear();
     }
 }

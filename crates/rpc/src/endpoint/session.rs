@@ -158,7 +158,7 @@ impl Session {
     /// ```
     pub fn call_with<B: RequestBuffer>(&self, req_type: u8, request: B, options: CallOptions) -> Call<B> {
         let timeout = options.timeout_nanos();
-        let new = NewCall { req_type, request: request.into(), timeout, waiter: Waiter::Future, tag: 0 };
+        let new = NewCall { req_type, request: request.into(), timeout, waiter: Waiter::FUTURE, tag: 0 };
         let state = match self.shared.core.borrow_mut().start_call(self.reference, new) {
             Ok(call) => CallState::Started(call),
             Err((error, request)) => CallState::Failed(error, request),
@@ -230,7 +230,7 @@ impl Session {
         tag: u64,
         options: CallOptions,
     ) -> Result<(), CallFailure> {
-        let waiter = Waiter::Continuation(continuation.0);
+        let waiter = Waiter::continuation(continuation.0);
         let timeout = options.timeout_nanos();
         let new = NewCall { req_type, request: request.into(), timeout, waiter, tag };
         match self.shared.core.borrow_mut().start_call(self.reference, new) {
@@ -337,13 +337,13 @@ impl<B: RequestBuffer> Future for Call<B> {
             };
         };
         let mut core = this.shared.core.borrow_mut();
-        let entry = &mut core.calls[call.index as usize];
+        let entry = &mut core.calls[call.place()];
         let Some(result) = entry.take_result() else {
             let before = if this.shared.executor.is_root(context.waker()) {
-                entry.waiter = Waiter::Root;
+                entry.waiter = Waiter::ROOT;
                 entry.waker.take()
             } else {
-                entry.waiter = Waiter::Future;
+                entry.waiter = Waiter::FUTURE;
                 match &mut entry.waker {
                     Some(waker) if waker.will_wake(context.waker()) => None,
                     waker => waker.replace(context.waker().clone()),
@@ -356,7 +356,7 @@ impl<B: RequestBuffer> Future for Call<B> {
         };
         this.state = CallState::Taken;
         let request = entry.request.take().expect("a finished call has its request");
-        core.free_call(call.index);
+        core.free_call(call.index());
         drop(core);
         let request = Self::request(request);
         Poll::Ready(match result {

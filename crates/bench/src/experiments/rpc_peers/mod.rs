@@ -7,10 +7,10 @@ mod tarpc_echo;
 
 pub(crate) use roles::{OtherClient, OtherServer};
 
-use super::runs::{self, Measured};
+use super::runs;
 use crate::BenchError;
 use crate::lab::{Lab, spread};
-use crate::measure::Percentiles;
+use crate::measure::{BesideFloor, Measured, Percentiles};
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, Setup};
 use roles::{OtherFigures, System};
@@ -76,14 +76,11 @@ fn other(lab: &Lab, system: System) -> Result<OtherFigures, BenchError> {
 
 fn push_ours(lab: &mut Lab, carrier: Carrier, rounds: &[Round], of: impl Fn(&Round) -> &Ours) -> Result<(), BenchError> {
     let case = format!("dunlin over {}", carrier.name());
-    let latencies: Vec<_> = rounds.iter().map(|round| of(round).latency).collect();
-    let rates: Vec<_> = rounds.iter().map(|round| of(round).rate).collect();
-    let (p50, p50_floor) = runs::summary(&latencies, |p| p.p50)?;
-    let (p99, p99_floor) = runs::summary(&latencies, |p| p.p99)?;
-    let (rate, rate_floor) = runs::summary(&rates, |rate| *rate)?;
-    lab.push(RowBuilder::new(&case, Metric::LatencyP50, p50).floor(p50_floor));
-    lab.push(RowBuilder::new(&case, Metric::LatencyP99, p99).floor(p99_floor));
-    lab.push(RowBuilder::new(&case, Metric::Rate, rate).floor(rate_floor));
+    let latencies = BesideFloor::of(rounds.iter().map(|round| of(round).latency).collect());
+    let rates = BesideFloor::of(rounds.iter().map(|round| of(round).rate).collect());
+    lab.push(runs::row(&case, Metric::LatencyP50, &latencies, |p| p.p50)?);
+    lab.push(runs::row(&case, Metric::LatencyP99, &latencies, |p| p.p99)?);
+    lab.push(runs::row(&case, Metric::Rate, &rates, |rate| *rate)?);
     Ok(())
 }
 

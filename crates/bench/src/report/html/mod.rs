@@ -43,6 +43,9 @@ const LEGEND: &str = "<p class=\"legend\"><span class=\"key ours\"></span>Dunlin
     <span class=\"key floor\"></span>raw floor: the bare transport in the same run\
     <span class=\"key paper\"></span>the paper, on its hardware<span class=\"key target\"></span>target</p>\n";
 
+/// Stands beside a floor that moved.
+const DISTURBED: &str = " <span class=\"chip missed\">disturbed</span>";
+
 fn facts(report: &Report) -> String {
     let machine = &report.machine;
     let met = report.rows.iter().filter(|row| row.verdict() == Some(Verdict::Met)).count();
@@ -54,6 +57,7 @@ fn facts(report: &Report) -> String {
     if missed > 0 {
         let _ = write!(chips, "<span class=\"chip missed\">{missed} missed</span>");
     }
+    let note = report.disturbance().map_or_else(String::new, |note| format!("<p>{note}</p>\n"));
     let facts = [
         machine.date.clone(),
         format!("{} cores of {}", machine.cores, machine.cpu),
@@ -64,7 +68,7 @@ fn facts(report: &Report) -> String {
         format!("commit {}", report.commit),
     ];
     let list: String = facts.iter().map(|fact| format!("<li>{}</li>", escape(fact))).collect();
-    format!("<p class=\"chips\">{chips}</p>\n<ul class=\"facts\">{list}</ul>\n")
+    format!("<p class=\"chips\">{chips}</p>\n<ul class=\"facts\">{list}</ul>\n{note}")
 }
 
 fn table(rows: &[Row]) -> String {
@@ -102,7 +106,7 @@ fn table_row(row: &Row) -> String {
     let cells = [
         ("Ours", "ours", show(Some(row.value))),
         ("Runs", "", range),
-        ("Raw floor", "", show(row.floor)),
+        ("Raw floor", "", show(row.floor) + if row.is_disturbed() { DISTURBED } else { "" }),
         ("Ratio", "", ratio),
         ("Paper", "", paper),
         ("Target", "", target),

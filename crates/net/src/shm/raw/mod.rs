@@ -5,13 +5,17 @@
 use std::panic::resume_unwind;
 use std::ptr::NonNull;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::error::NetError;
 use crate::shm::mapping::Mapping;
+
+mod wake;
+
+pub use wake::wake_ups;
 
 /// Round trips measured at most.
 const SAMPLES_MAX: usize = 1 << 24;
@@ -72,12 +76,7 @@ pub fn ping_pong(cpus: Option<[usize; 2]>, duration: Duration) -> Result<Vec<u64
 /// # Panics
 /// If a message arrives garbled.
 pub fn ring_ping_pong(cpus: Option<[usize; 2]>, duration: Duration) -> Result<Vec<u64>, NetError> {
-    const RING_BYTES: usize = RING_LEN as usize * MESSAGE_WORDS * 8;
-    let words = Words::new(2 * RING_BYTES + WORD_SPACING)?;
-    let message = |ring: usize, number: u64, word: usize| {
-        words.at(ring * RING_BYTES + ((number % RING_LEN) as usize * MESSAGE_WORDS + word) * 8)
-    };
-    let done = words.at(2 * RING_BYTES);
+    let rings = Rings::new()?;
     let caller = || {
         let clock = Clock::new();
         let mut samples = Vec::with_capacity((duration.as_micros() as usize * 10).min(SAMPLES_MAX));
@@ -86,37 +85,53 @@ pub fn ring_ping_pong(cpus: Option<[usize; 2]>, duration: Duration) -> Result<Ve
         let end = before + duration.as_nanos() as u64;
         while before < end && samples.len() < samples.capacity() {
             let number = samples.len() as u64 + 1;
-            for word in 1..MESSAGE_WORDS {
-                message(0, number, word).store(number ^ word as u64, Ordering::Relaxed);
-            }
-            message(0, number, 0).store(number, Ordering::Release);
-            while message(1, number, 0).load(Ordering::Acquire) != number {}
-            for word in 1..MESSAGE_WORDS {
-                differs |= message(1, number, word).load(Ordering::Relaxed) ^ number ^ word as u64;
-            }
+            rings.write(number);
+            while !rings.has(Ring::Answers, number) {}
+            differs |= rings.differs(number);
             let now = clock.now();
             samples.push(now - before);
             before = now;
         }
-        done.store(1, Ordering::Release);
+        rings.finish();
         (samples, differs)
     };
-    let echo = || {
-        for number in 1.. {
-            while message(0, number, 0).load(Ordering::Acquire) != number {
-                if done.load(Ordering::Relaxed) != 0 {
-                    return;
-                }
-            }
-            for word in 1..MESSAGE_WORDS {
-                message(1, number, word).store(message(0, number, word).load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-            message(1, number, 0).store(number, Ordering::Release);
-        }
-    };
-    let (samples, differs) = run_pair(cpus, caller, echo)?;
+    let (samples, differs) = run_pair(cpus, caller, || rings.echo())?;
     assert_eq!(differs, 0, "a message arrived garbled");
     Ok(samples)
+}
+
+/// Messages of 64 B per second that went through a ring and back through another, at most `in_flight` (up to 1,024) of them on the way,
+/// every byte written, copied by the echo and checked. Runs for about `duration`, each thread on its processor if `cpus` names them.
+///
+/// # Errors
+/// As [`ping_pong`].
+///
+/// # Panics
+/// If a message arrives garbled.
+pub fn ring_echo_rate(cpus: Option<[usize; 2]>, in_flight: u64, duration: Duration) -> Result<f64, NetError> {
+    let in_flight = in_flight.clamp(1, RING_LEN);
+    let rings = Rings::new()?;
+    let caller = || {
+        let start = Instant::now();
+        let (mut sent, mut answered, mut differs) = (0, 0, 0);
+        while start.elapsed() < duration {
+            for _ in 0..HEAD_INTERVAL {
+                while sent - answered < in_flight {
+                    sent += 1;
+                    rings.write(sent);
+                }
+                while rings.has(Ring::Answers, answered + 1) {
+                    answered += 1;
+                    differs |= rings.differs(answered);
+                }
+            }
+        }
+        rings.finish();
+        (answered as f64 / start.elapsed().as_secs_f64(), differs)
+    };
+    let (rate, differs) = run_pair(cpus, caller, || rings.echo())?;
+    assert_eq!(differs, 0, "a message arrived garbled");
+    Ok(rate)
 }
 
 /// Messages of 64 B per second through a ring with one producer and one consumer, every byte written and checked. Runs for
@@ -207,6 +222,74 @@ fn pin(cpu: usize) -> Result<(), NetError> {
     if result == 0 { Ok(()) } else { Err(NetError::last_os(format!("pin a thread to processor {cpu}"))) }
 }
 
+/// Two rings of 64 B messages, and a word that says when it is over.
+struct Rings(Words);
+
+/// A ring by what it carries.
+#[derive(Clone, Copy)]
+enum Ring {
+    Questions,
+    Answers,
+}
+
+impl Rings {
+    const RING_BYTES: usize = RING_LEN as usize * MESSAGE_WORDS * 8;
+
+    fn new() -> Result<Self, NetError> {
+        Words::new(2 * Self::RING_BYTES + WORD_SPACING).map(Rings)
+    }
+
+    #[inline(always)]
+    fn word(&self, ring: Ring, number: u64, word: usize) -> &AtomicU64 {
+        self.0.at(ring as usize * Self::RING_BYTES + ((number % RING_LEN) as usize * MESSAGE_WORDS + word) * 8)
+    }
+
+    /// Asks a question.
+    #[inline(always)]
+    fn write(&self, number: u64) {
+        for word in 1..MESSAGE_WORDS {
+            self.word(Ring::Questions, number, word).store(number ^ word as u64, Ordering::Relaxed);
+        }
+        self.word(Ring::Questions, number, 0).store(number, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn has(&self, ring: Ring, number: u64) -> bool {
+        self.word(ring, number, 0).load(Ordering::Acquire) == number
+    }
+
+    /// Bits in which an answer differs from what it should be.
+    #[inline(always)]
+    fn differs(&self, number: u64) -> u64 {
+        let word = |word| self.word(Ring::Answers, number, word).load(Ordering::Relaxed) ^ number ^ word as u64;
+        (1..MESSAGE_WORDS).fold(0, |differs, i| differs | word(i))
+    }
+
+    /// Answers questions until it is over.
+    fn echo(&self) {
+        for number in 1.. {
+            while !self.has(Ring::Questions, number) {
+                if self.over().load(Ordering::Relaxed) != 0 {
+                    return;
+                }
+            }
+            for word in 1..MESSAGE_WORDS {
+                let bits = self.word(Ring::Questions, number, word).load(Ordering::Relaxed);
+                self.word(Ring::Answers, number, word).store(bits, Ordering::Relaxed);
+            }
+            self.word(Ring::Answers, number, 0).store(number, Ordering::Release);
+        }
+    }
+
+    fn finish(&self) {
+        self.over().store(1, Ordering::Release);
+    }
+
+    fn over(&self) -> &AtomicU64 {
+        self.0.at(2 * Self::RING_BYTES)
+    }
+}
+
 /// Zeroed shared words.
 struct Words(Mapping);
 
@@ -225,6 +308,13 @@ impl Words {
         // SAFETY: the word is aligned and mapped, as just checked, and only accessed as an atomic.
         unsafe { word.byte_add(offset).as_ref() }
     }
+
+    /// The first half of a word.
+    fn word32(&self, offset: usize) -> &AtomicU32 {
+        let word: NonNull<AtomicU32> = NonNull::from(self.at(offset)).cast();
+        // SAFETY: the lower half of a word that is aligned, mapped and only accessed as an atomic of this size from here on.
+        unsafe { word.as_ref() }
+    }
 }
 
 #[cfg(test)]
@@ -238,6 +328,9 @@ mod tests {
         let samples = ring_ping_pong(None, Duration::from_millis(20)).unwrap();
         assert!(!samples.is_empty() && samples.iter().all(|&ns| ns > 0));
         assert!(ring_rate(None, Duration::from_millis(20)).unwrap() > 0.0);
+        for in_flight in [1, 60, u64::MAX] {
+            assert!(ring_echo_rate(None, in_flight, Duration::from_millis(20)).unwrap() > 0.0);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Nothing here is framed, routed or coalesced. Each measurement has two halves, which run in two threads ([`ping_pong`],
 //! [`one_way`]) or in two processes: one process calls [`ping_serve`] or [`receive`] on a socket from [`bind`], the other
-//! calls [`ping_call`] or [`send`] with the address of the first. Every half ends by itself: at its deadline, or when the other
+//! calls [`ping_call`] or [`send`] with the address of the first ([`echo_rate`] and [`wake_ups`] run in two threads only). Every half ends by itself: at its deadline, or when the other
 //! half says that it is done.
 
 use std::io;
@@ -18,6 +18,12 @@ use super::open::{ask_buffer, set};
 use super::sockaddr::SockAddr;
 use super::socket::{Arrival, Socket};
 use super::train::{TRAIN_BYTES_MAX, TRAIN_DATAGRAMS_MAX};
+
+mod echo;
+mod wake;
+
+pub use echo::echo_rate;
+pub use wake::wake_ups;
 
 /// Most datagrams of one [`Method::Batched`] call.
 pub const BATCH_MAX: usize = 32;

@@ -1,0 +1,81 @@
+//! Clocks that processes have in common, and whether another process sleeps.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::BenchError;
+
+/// Nanoseconds on the clock that all processes of this machine share.
+#[inline]
+pub fn shared_nanos() -> u64 {
+    nanos(ClockId::Monotonic)
+}
+
+/// Nanoseconds for which the threads of this process have had a core.
+pub fn cpu_nanos() -> u64 {
+    nanos(ClockId::ProcessCPUTime)
+}
+
+fn nanos(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Looks whether the main thread of a process sleeps.
+#[derive(Debug)]
+pub struct SleepWatch(File);
+
+impl SleepWatch {
+    /// Of the process with this number.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`] if there is none.
+    pub fn of(process: u32) -> Result<Self, BenchError> {
+        let path = format!("/proc/{process}/stat");
+        let file = File::open(&path).map_err(BenchError::io(format!("open {path}")))?;
+        Ok(SleepWatch(file))
+    }
+
+    /// Whether it sleeps now, and not merely waits for a core.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`] if it has ended.
+    pub fn sleeps(&self) -> Result<bool, BenchError> {
+        let mut line = [0; 256];
+        let doing = || BenchError::io("read the state of a process from /proc");
+        let len = self.0.read_at(&mut line, 0).map_err(doing())?;
+        state(&line[..len]).map(|state| state == b'S').ok_or_else(|| doing()(io::ErrorKind::InvalidData.into()))
+    }
+}
+
+/// The letter behind the name, which stands in parentheses and may hold anything.
+fn state(line: &[u8]) -> Option<u8> {
+    let name_end = line.iter().rposition(|byte| *byte == b')')?;
+    line.get(name_end + 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_run() {
+        let (wall, cpu) = (shared_nanos(), cpu_nanos());
+        while cpu_nanos() == cpu {}
+        assert!(shared_nanos() > wall);
+    }
+
+    #[test]
+    fn who_looks_does_not_sleep() {
+        assert_eq!(state(b"7 (a) b) S 1 7"), Some(b'S'));
+        assert_eq!(state(b"7 (a"), None);
+        // The main thread of a test waits for the others.
+        let watch = SleepWatch::of(std::process::id()).unwrap();
+        while !watch.sleeps().unwrap() {
+            std::thread::yield_now();
+        }
+    }
+}
