@@ -91,6 +91,8 @@ fn refusal(reason: RefuseReason) -> &'static str {
         RefuseReason::TooManySessions => "it has as many sessions as it allows",
         RefuseReason::Settings => "packet size, slots or credits cannot be agreed on",
         RefuseReason::ShuttingDown => "it is shutting down",
+        RefuseReason::PeerSessions => "this endpoint has as many sessions with it as it allows one peer",
+        RefuseReason::PeerCredits => "this endpoint holds as much of its receive queue as it allows one peer",
     }
 }
 

@@ -176,7 +176,8 @@ impl Core {
             if shares {
                 self.change_places(si, |places| places.inbound = held + 1);
             }
-            let lent = target.min(held.saturating_add(self.room_for_loan(held))).max(held);
+            let room = self.room_for_loan(held).min(self.share_left(si));
+            let lent = target.min(held.saturating_add(room)).max(held);
             if lent < target {
                 self.want_places();
             }
@@ -187,6 +188,11 @@ impl Core {
             (loan.lent, loan.answered) = (lent, asks.number);
         }
         self.send_loan(si, KEEP_ALL);
+    }
+
+    /// What the other end of a session may hold in addition, by the limits of a peer.
+    fn share_left(&self, si: u32) -> u16 {
+        self.places_left(Some(self.sessions[si as usize].route)).min(u16::MAX as usize) as u16
     }
 
     /// What a direction that holds `held` borrowed credits may have in addition.

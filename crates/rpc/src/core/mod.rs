@@ -10,6 +10,7 @@
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
 //! | [`places`], [`loan`] | who may have how many packets in a receive queue, and credits lent where they are used |
+//! | [`share`] | what one peer may hold |
 //! | [`handshake`], [`close`], [`peer`] | sessions begin, end, and are kept alive |
 //! | [`observe`] | what is counted of single sessions |
 //! | [`timers`] | what happens when a timer fires |
@@ -30,6 +31,7 @@ pub(crate) mod random;
 pub(crate) mod receive;
 pub(crate) mod serve;
 pub(crate) mod session;
+pub(crate) mod share;
 pub(crate) mod timers;
 pub(crate) mod transmit;
 

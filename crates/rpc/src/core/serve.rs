@@ -115,7 +115,8 @@ impl Core {
             self.tx.forget_serve(index);
         }
         serve.generation = serve.generation.wrapping_add(1);
-        serve.request = None;
+        let (session, is_receiving) = (serve.session, serve.state == ServeState::Receiving);
+        let unfinished = serve.request.take().filter(|_| is_receiving).map(|request| request.len());
         let small = self.mtu;
         serve.state = ServeState::Free;
         match serve.response.take() {
@@ -129,6 +130,9 @@ impl Core {
                 }
             }
             None => {}
+        }
+        if let Some(bytes) = unfinished {
+            self.refund_receiving(session, bytes);
         }
     }
 
@@ -253,7 +257,14 @@ impl Core {
         self.serves[index as usize].request_packets = total.div_ceil(packet_data) as u32;
         self.serves[index as usize].state = ServeState::Receiving;
         self.sessions[si as usize].server[slot].sequence = self.serves[index as usize].sequence;
-        if self.keep_request(index, header, packet, total) {
+        if !self.may_receive(si, total) {
+            self.counters.requests_over_memory_share += 1;
+            let serve = &mut self.serves[index as usize];
+            serve.state = ServeState::Executing;
+            let reference = ServeRef::new(index, serve.generation);
+            self.respond_status(reference, Status::Busy);
+        } else if self.keep_request(index, header, packet, total) {
+            self.charge_receiving(si, total);
             self.send_credit_return(si, index, 0);
         }
         None
@@ -307,6 +318,7 @@ impl Core {
         serve.received += 1;
         if serve.received == serve.request_packets {
             debug_assert_eq!(self.sessions[si as usize].server[slot].serve, index);
+            self.refund_receiving(si, multi.message_bytes as usize);
             return self.dispatch(index, None);
         }
         self.send_credit_return(si, index, number);

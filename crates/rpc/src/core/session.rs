@@ -247,6 +247,7 @@ impl Core {
         session.state = State::Free;
         session.local_tag = 0;
         let route = session.route;
+        self.leave_peer(index);
         self.give_up_places(index);
         let cold = &mut self.cold[index as usize];
         if let Some(timer) = cold.timer.take() {
@@ -258,7 +259,6 @@ impl Core {
         if route.0 != NONE {
             self.idle_routes.push(route);
         }
-        self.leave_peer(index);
         self.session_count -= 1;
         self.free_sessions.push(index);
     }

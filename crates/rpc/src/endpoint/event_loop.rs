@@ -286,6 +286,7 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
     while let Ok(reply) = shared.worker_replies.1.try_recv() {
         taken += 1;
         shared.at_workers.set(shared.at_workers.get() - 1);
+        shared.core.borrow_mut().uncount_deferred(reply.peer);
         match reply.result {
             // A caller that gave up is not an error of the handler's.
             Ok(response) => drop(shared.core.borrow_mut().respond(reply.serve, response)),
