@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dunlin_net::PeerHealth;
-use dunlin_rpc::{CallError, CallOptions, Completion, DeferredRequest, EndpointConfig, OwnedRequest, Session};
+use dunlin_rpc::{
+    CallError, CallOptions, Completion, DeferredRequest, EndpointConfig, MsgBuf, OwnedRequest, Session, WorkerPool,
+};
 
 use crate::pair::{Ep, Lab, address, config};
 use crate::{ECHO, echo};
@@ -16,6 +18,7 @@ use crate::{ECHO, echo};
 const HOLD: u8 = 2;
 /// An asynchronous handler that waits for the test.
 const ASYNC: u8 = 3;
+const WORK: u8 = 5;
 
 type Held = Rc<RefCell<Vec<DeferredRequest>>>;
 
@@ -119,6 +122,37 @@ fn a_handler_that_outlives_its_client_answers_nobody() {
     held.borrow_mut().remove(0).enqueue_response(b"yours".to_vec()).unwrap();
     assert_eq!(&lab.drive(1, call).unwrap().response[..], b"yours");
     assert_eq!(lab.server().stats().counters.responses_orphaned, 3);
+}
+
+#[test]
+fn a_worker_that_outlives_its_client_answers_nobody() {
+    let lab = Lab::pair();
+    let pool = WorkerPool::by_hand(8);
+    let runs = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let count = runs.clone();
+    let work = move |request: MsgBuf| {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        request
+    };
+    lab.server().register_worker(WORK, &pool, work).unwrap();
+    let session = lab.connect();
+    let calls: Vec<_> = (0..3).map(|_| Box::pin(session.call(WORK, vec![7; 3000]))).collect();
+    lab.run_until(|| lab.server().stats().counters.requests_handled == 3);
+    lab.network.set_health(2, PeerHealth::Dead);
+    lab.run_until(|| lab.server().stats().sessions == 0);
+    lab.network.set_health(2, PeerHealth::Unknown);
+    // A shutdown waits for them, although nobody waits for what they answer.
+    let mut leaving = Box::pin(lab.server().shutdown(Duration::from_secs(5)));
+    for _ in 0..100 {
+        lab.network.advance(Duration::from_millis(1));
+        assert!(lab.server().poll_once(leaving.as_mut()).is_none());
+    }
+    assert_eq!(pool.run_queued(), 3);
+    assert!(lab.drive(0, leaving).is_nothing());
+    assert_eq!(runs.load(std::sync::atomic::Ordering::Relaxed), 3);
+    let stats = lab.server().stats();
+    assert_eq!((stats.counters.responses_orphaned, stats.requests_held), (3, 0), "{stats}");
+    drop(calls);
 }
 
 #[test]
