@@ -1,16 +1,10 @@
-//! What the `Transport` trait promises, checked against each transport.
+//! What the `Transport` trait promises, as a suite that any transport is put through. Transports of other crates include this file.
 
 use std::collections::BTreeSet;
-use std::net::UdpSocket;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use dunlin_net::fault::{FaultInjector, Faults};
-use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
-use dunlin_net::pcap::PcapWriter;
-use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::transport::{HEAD_BYTES, RX_BURST};
-use dunlin_net::udp::{Coalesce, Offload, UdpConfig, UdpTransport};
 use dunlin_net::{Addr, NetError, PeerHealth, Route, ShmName, Transport, TxPacket};
 
 /// How long a packet may take. Reached only when something is broken.
@@ -22,7 +16,7 @@ const QUEUED_PACKET_BYTES: usize = 1450;
 
 /// Checks the promises of two fresh transports that can reach each other. `drive` lets time pass for them; it is called again
 /// and again while a packet is awaited.
-fn transport_keeps_its_promises<T: Transport>(a: T, b: T, drive: impl FnMut()) {
+pub fn transport_keeps_its_promises<T: Transport>(a: T, b: T, drive: impl FnMut()) {
     let mut link = Link { a, b, drive, handed_over: 0, received: 0, received_bytes: 0 };
     link.has_sensible_limits();
     link.shows_strangers_by_their_source();
@@ -160,6 +154,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
             Addr::Shm(ShmName::new("contract-test-nobody").unwrap()),
             Addr::Udp(([127, 0, 0, 1], 9).into()),
             Addr::Node(u32::MAX),
+            Addr::Sim { host: 0, thread: 0 },
         ];
         let kind = std::mem::discriminant(&self.a.local_addr());
         for addr in others.iter().filter(|addr| std::mem::discriminant(*addr) != kind) {
@@ -272,63 +267,5 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         assert!(a.tx_packets >= b.rx_packets && a.tx_bytes >= b.rx_bytes, "{a:?} {b:?}");
         assert!((1..=a.tx_packets).contains(&a.tx_batches) && (1..=b.rx_packets).contains(&b.rx_batches), "{a:?} {b:?}");
         assert_eq!((b.tx_packets, a.rx_packets, b.rx_dropped_malformed), (0, 0, 0), "{a:?} {b:?}");
-    }
-}
-
-fn network(delay: Duration) -> LoopbackNetwork {
-    LoopbackNetwork::new(LoopbackConfig { mtu: 1472, queue_len: 1000, delay })
-}
-
-#[test]
-fn loopback() {
-    for delay in [Duration::ZERO, Duration::from_nanos(300)] {
-        let net = network(delay);
-        let (a, b) = (net.endpoint(1).unwrap(), net.endpoint(2).unwrap());
-        transport_keeps_its_promises(a, b, || net.advance(Duration::from_nanos(300)));
-    }
-}
-
-#[test]
-fn fault_injector_without_faults() {
-    let net = network(Duration::from_nanos(300));
-    let wrap = |node| FaultInjector::new(net.endpoint(node).unwrap(), node.into(), Faults::default()).unwrap();
-    transport_keeps_its_promises(wrap(1), wrap(2), || net.advance(Duration::from_nanos(300)));
-}
-
-#[test]
-fn pcap_writer() {
-    let net = network(Duration::from_nanos(300));
-    let wrap = |node| PcapWriter::new(net.endpoint(node).unwrap(), std::io::sink());
-    transport_keeps_its_promises(wrap(1), wrap(2), || net.advance(Duration::from_nanos(300)));
-}
-
-#[test]
-fn shared_memory() {
-    let directory = std::env::temp_dir().join(format!("dunlin-contract-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let open = |name| {
-        let mut config = ShmConfig::named(ShmName::new(name).unwrap());
-        config.directory.clone_from(&directory);
-        (config.queue_len, config.bulk_buffers) = (256, 256);
-        ShmTransport::new(&config).unwrap()
-    };
-    transport_keeps_its_promises(open("a"), open("b"), || {});
-    std::fs::remove_dir_all(&directory).unwrap();
-}
-
-#[test]
-fn udp() {
-    for (gso, coalesce) in [(Offload::Auto, Coalesce::Fill), (Offload::Off, Coalesce::Off)] {
-        // A host without IPv6 has no `::1`.
-        let locals = ["127.0.0.1:0", "[::1]:0"].into_iter().filter(|local| UdpSocket::bind(local).is_ok());
-        for local in locals {
-            let config = UdpConfig::new(local.parse().unwrap());
-            let bind = || {
-                let mut config = config.clone();
-                (config.gso, config.gro, config.coalesce) = (gso, gso, coalesce);
-                UdpTransport::bind(config).unwrap()
-            };
-            transport_keeps_its_promises(bind(), bind(), || {});
-        }
     }
 }
