@@ -55,7 +55,7 @@ impl Switch {
 
     /// The link on which a packet to `host` leaves.
     #[inline]
-    pub fn route(&self, host: u16, flow: u32, links: &[Link]) -> u16 {
+    pub fn route(&self, host: u16, flow: u16, links: &[Link]) -> u16 {
         let (first, count) = match self.routing {
             Routing::Single { first_down } => return first_down + host,
             Routing::Tor { first_host, hosts, first_down, first_up, uplinks } => {
@@ -69,7 +69,7 @@ impl Switch {
                 (first_down + host / hosts_per_tor * stride, parallel)
             }
         };
-        let hash = mix(flow ^ self.salt);
+        let hash = mix(u32::from(flow) ^ self.salt);
         let choice = first + below(hash, count);
         if !links[choice as usize].is_down { choice } else { self.route_around(first, count, hash, links) }
     }
@@ -185,8 +185,8 @@ mod tests {
         };
         // A packet fits while the queue with it is no longer than what is free without it.
         assert_eq!(fill(0, &mut links), 5);
-        assert_eq!(fill(79_999, &mut links), 0);
-        assert_eq!(fill(80_000, &mut links), 1);
+        assert_eq!(fill(39_999, &mut links), 0);
+        assert_eq!(fill(40_000, &mut links), 1);
         assert_eq!(fill(480_000, &mut links), 5);
     }
 }
