@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        assert_eq!(size_of::<Entry>(), 16);
+        assert_eq!(size_of::<Entry>(), 24);
     }
 
     #[test]

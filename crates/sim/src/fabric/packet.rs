@@ -3,27 +3,30 @@
 /// Packets up to this size are held in small buffers, so that many of them share the processor's cache.
 const SMALL_BYTES: usize = 256;
 
-/// A packet between `tx_burst` and `rx_burst`.
+/// What a packet's two ends look at, between `tx_burst` and `rx_burst`.
 #[derive(Debug, Default)]
 pub(crate) struct Packet {
-    /// A buffer from [`Buffers`], of which `len` bytes are the packet.
+    /// A buffer from [`Buffers`]; the packet is the first bytes of it.
     pub buffer: Box<[u8]>,
-    pub len: u16,
-    /// Congestion experienced (ECN).
-    pub marked: bool,
-    pub to_host: u16,
     /// Index of the sending thread.
     pub from: u32,
-    /// Index of the receiving thread.
-    pub to: u32,
-    /// What ECMP chooses by: the same for all packets of one sender to one receiver.
-    pub flow: u32,
 }
 
-impl Packet {
-    pub fn bytes(&self) -> &[u8] {
-        &self.buffer[..self.len as usize]
-    }
+/// What a packet is known by on its way. It travels in events and queues, so that a hop touches no other memory of the packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transit {
+    /// Its number in [`Packets`].
+    pub number: u32,
+    /// The link it is on.
+    pub link: u16,
+    /// Bytes.
+    pub len: u16,
+    pub to_host: u16,
+    pub to_thread: u16,
+    /// What ECMP chooses by: the same for all packets of one sender to one receiver.
+    pub flow: u16,
+    /// Congestion experienced (ECN).
+    pub marked: bool,
 }
 
 /// Buffers to be used again.
@@ -81,12 +84,12 @@ impl Packets {
     }
 
     /// A copy with bytes of its own.
-    pub fn duplicate(&mut self, number: u32) -> u32 {
-        let original = &self.table[number as usize];
-        let mut buffer = self.buffers.take(original.len as usize);
-        buffer[..original.len as usize].copy_from_slice(original.bytes());
-        let copy = Packet { buffer, ..*original };
-        self.insert(copy)
+    pub fn duplicate(&mut self, transit: Transit) -> Transit {
+        let original = &self.table[transit.number as usize];
+        let mut buffer = self.buffers.take(transit.len as usize);
+        buffer[..transit.len as usize].copy_from_slice(&original.buffer[..transit.len as usize]);
+        let copy = Packet { buffer, from: original.from };
+        Transit { number: self.insert(copy), ..transit }
     }
 
     /// Takes a packet out of the table, with its buffer.
@@ -136,11 +139,15 @@ mod tests {
             for len in [1, SMALL_BYTES, SMALL_BYTES + 1, 1472] {
                 let buffer = packets.buffers.take(len);
                 assert!(buffer.len() >= len);
-                numbers.push(packets.insert(Packet { buffer, len: len as u16, ..Packet::default() }));
+                numbers.push(packets.insert(Packet { buffer, from: len as u32 }));
             }
-            let copy = packets.duplicate(numbers[3]);
-            assert_eq!((copy, packets[copy].bytes().len(), packets.live()), (4, 1472, 5), "round {round}");
-            numbers.push(copy);
+            packets[numbers[3]].buffer[1471] = round;
+            let original =
+                Transit { number: numbers[3], len: 1472, link: 0, to_host: 0, to_thread: 0, flow: 0, marked: true };
+            let copy = packets.duplicate(original);
+            assert_eq!((copy.number, packets.live(), copy.marked), (4, 5, true));
+            assert_eq!((packets[4].from, packets[4].buffer[1471]), (1472, round));
+            numbers.push(copy.number);
             numbers.into_iter().rev().for_each(|number| packets.discard(number));
         }
         assert_eq!((packets.live(), packets.table.len()), (0, 5));

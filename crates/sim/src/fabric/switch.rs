@@ -55,7 +55,7 @@ impl Switch {
 
     /// The link on which a packet to `host` leaves.
     #[inline]
-    pub fn route(&self, host: u16, flow: u32, links: &[Link]) -> u16 {
+    pub fn route(&self, host: u16, flow: u16, links: &[Link]) -> u16 {
         let (first, count) = match self.routing {
             Routing::Single { first_down } => return first_down + host,
             Routing::Tor { first_host, hosts, first_down, first_up, uplinks } => {
@@ -69,7 +69,7 @@ impl Switch {
                 (first_down + host / hosts_per_tor * stride, parallel)
             }
         };
-        let hash = mix(flow ^ self.salt);
+        let hash = mix(u32::from(flow) ^ self.salt);
         let choice = first + below(hash, count);
         if !links[choice as usize].is_down { choice } else { self.route_around(first, count, hash, links) }
     }
@@ -150,4 +150,43 @@ fn mix(mut x: u32) -> u32 {
 /// Maps a hash to a number below `count`.
 fn below(hash: u32, count: u16) -> u16 {
     ((u64::from(hash) * u64::from(count)) >> 32) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_begin_at_the_minimum_and_grow_to_the_maximum() {
+        let ecn = Ecn { kmin_bytes: 10_000, kmax_bytes: 30_000, pmax: 0.4 };
+        let mut random = Random::new(1);
+        for (queued, probability) in [(0, 0.0), (10_000, 0.0), (15_000, 0.1), (20_000, 0.2), (30_000, 0.4), (30_001, 1.0)] {
+            let marked = (0..10_000).filter(|_| marks(&ecn, queued, &mut random)).count();
+            assert!((marked as f64 - 10_000.0 * probability).abs() < 200.0, "{marked} of 10,000 at {queued} B");
+        }
+        let step = Ecn { kmin_bytes: 10_000, kmax_bytes: 10_000, pmax: 0.5 };
+        assert!(!marks(&step, 10_000, &mut random) && marks(&step, 10_001, &mut random));
+    }
+
+    #[test]
+    fn a_buffer_that_drained_takes_packets_again() {
+        use super::super::link::Node;
+        let mut links = vec![Link::new(Node::Switch(0), Node::Host(0), 100, 0)];
+        let settings = Settings { buffer: Buffer::Shared { bytes: 10_000, alpha: 1.0 }, ..Settings::default() };
+        let mut switch = Switch::new(&settings, Routing::Single { first_down: 0 }, vec![0], 0);
+        let mut random = Random::new(1);
+        let mut fill = |now, links: &mut Vec<Link>| {
+            let mut admitted = 0;
+            while switch.admit(0, 1000, now, links, &mut random) != Admission::Dropped {
+                links[0].enqueue(1000, now);
+                admitted += 1;
+            }
+            admitted
+        };
+        // A packet fits while the queue with it is no longer than what is free without it.
+        assert_eq!(fill(0, &mut links), 5);
+        assert_eq!(fill(39_999, &mut links), 0);
+        assert_eq!(fill(40_000, &mut links), 1);
+        assert_eq!(fill(480_000, &mut links), 5);
+    }
 }

@@ -17,8 +17,6 @@ mod active;
 mod packet;
 mod plan;
 mod random;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use active::ActiveFaults;
 pub use active::FaultId;

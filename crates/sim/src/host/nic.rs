@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 
 use crate::engine::time::{NEVER, Picos, from_nanos};
+use crate::fabric::packet::Transit;
 use crate::topology::Nic as Settings;
 
 /// A packet that waits for the line.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
-    packet: u32,
+    transit: Transit,
     /// When the NIC has fetched it.
     ready: Picos,
     /// When its last bit will have left, as far as that could be told when it was queued.
@@ -41,8 +42,8 @@ pub(crate) struct Nic {
 /// What a NIC does when it is asked to transmit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It sends this packet, which was ready at a time.
-    Send { packet: u32 },
+    /// It sends this packet.
+    Send(Transit),
     /// Nothing is ready before this time.
     Later(Picos),
 }
@@ -80,7 +81,7 @@ impl Nic {
     /// Queues a packet that a thread rings the doorbell for at `now` (its own), and that takes `time` on the line. Gives when the NIC
     /// has fetched it.
     #[inline]
-    pub fn queue(&mut self, thread: u16, packet: u32, now: Picos, time: Picos, line_free_at: Picos) -> Picos {
+    pub fn queue(&mut self, thread: u16, transit: Transit, now: Picos, time: Picos, line_free_at: Picos) -> Picos {
         let ready = now + self.tx_latency;
         let queue = &mut self.queues[thread as usize];
         if queue.waiting.is_empty() {
@@ -89,7 +90,7 @@ impl Nic {
         let share = time * self.turns.len() as u64;
         let leaves = queue.last_leaves.max(ready).max(line_free_at) + share;
         queue.last_leaves = leaves;
-        queue.waiting.push_back(Waiting { packet, ready, leaves });
+        queue.waiting.push_back(Waiting { transit, ready, leaves });
         ready
     }
 
@@ -111,7 +112,7 @@ impl Nic {
             if !queue.waiting.is_empty() {
                 self.turns.push_back(thread);
             }
-            return Turn::Send { packet: head.packet };
+            return Turn::Send(head.transit);
         }
         Turn::Later(earliest)
     }
@@ -123,14 +124,14 @@ impl Nic {
         heads.map(|head| head.ready).min().unwrap_or(NEVER)
     }
 
-    /// Takes out all packets, for a host that crashes.
+    /// Takes out the numbers of all packets, for a host that crashes.
     pub fn drain(&mut self) -> Vec<u32> {
         self.turns.clear();
         self.next_transmit = NEVER;
         let mut packets = Vec::new();
         for queue in &mut self.queues {
             queue.last_leaves = 0;
-            packets.extend(queue.waiting.drain(..).map(|waiting| waiting.packet));
+            packets.extend(queue.waiting.drain(..).map(|waiting| waiting.transit.number));
         }
         packets
     }

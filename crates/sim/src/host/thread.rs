@@ -21,7 +21,10 @@ pub(crate) enum State {
 pub(crate) struct Arrived {
     /// When the CPU can see it.
     pub visible: Picos,
+    /// Its number in the table of packets.
     pub packet: u32,
+    pub len: u16,
+    pub marked: bool,
 }
 
 #[derive(Debug)]

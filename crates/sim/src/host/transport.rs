@@ -9,6 +9,7 @@ use dunlin_net::transport::RX_BURST;
 use dunlin_net::{Addr, NetError, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
 use super::clock::ThreadClock;
+use super::thread::Arrived;
 use crate::world::flight::Flow;
 use crate::world::{Shared, World};
 
@@ -106,7 +107,7 @@ impl SimTransport {
         };
         let ends = [from_host, from_thread.into(), host, thread.into()];
         let hash = ends.iter().fold(0, |hash, end| Random::new(hash ^ u64::from(*end)).next());
-        Ok(Flow { from: self.thread, to, to_host: host as u16, hash: hash as u32 })
+        Ok(Flow { to, to_host: host as u16, to_thread: thread, hash: hash as u16 })
     }
 
     fn live_entry(&mut self, route: Route) -> Option<&mut RouteEntry> {
@@ -122,7 +123,7 @@ impl SimTransport {
             return;
         };
         self.clock.charge_picos(world.cost.tx_packet_ns * 1000 + world.cost.tx_byte_ps * len as u64);
-        world.send(flow, header, payload);
+        world.send(self.thread, flow, header, payload);
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += len as u64;
     }
@@ -233,11 +234,12 @@ impl Transport for SimTransport {
         let now = self.clock.picos();
         let rx = &mut world.threads[self.thread as usize].rx;
         let mut bytes = 0;
-        while let Some(arrived) = rx.front().filter(|arrived| arrived.visible <= now && !self.burst.is_full()) {
+        while let Some(arrived) = rx.front().copied().filter(|arrived| arrived.visible <= now && !self.burst.is_full()) {
             let packet = world.packets.remove(arrived.packet);
             rx.pop_front();
-            bytes += u64::from(packet.len);
-            self.burst.push(Received { buffer: packet.buffer, len: packet.len, marked: packet.marked, from: packet.from });
+            bytes += u64::from(arrived.len);
+            let Arrived { len, marked, .. } = arrived;
+            self.burst.push(Received { buffer: packet.buffer, len, marked, from: packet.from });
         }
         let count = self.burst.len() as u64;
         if count == 0 {

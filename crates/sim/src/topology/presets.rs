@@ -100,14 +100,14 @@ impl Topology {
         let switch = Switch { latency_ns: 430, ..Switch::default() };
         Topology {
             name: "CX4".into(),
-            nic: Nic { tx_latency_ns: 590, rx_latency_ns: 590, propagation_ns: 20, ..Nic::default() },
+            nic: Nic { tx_latency_ns: 613, rx_latency_ns: 613, propagation_ns: 20, ..Nic::default() },
             layout: Layout::TwoTier(TwoTier {
                 tors: 5,
                 hosts_per_tor: 40,
                 spines: 1,
                 links_per_spine: 5,
                 uplink_gbit_per_s: 100,
-                uplink_propagation_ns: 100,
+                uplink_propagation_ns: 131,
                 tor: switch.clone(),
                 spine: switch,
             }),

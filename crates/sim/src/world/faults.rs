@@ -5,6 +5,7 @@ use crate::engine::Event;
 use crate::engine::time::{NEVER, Picos, from_nanos};
 use crate::error::SimError;
 use crate::fabric::link::Node;
+use crate::fabric::packet::Transit;
 use crate::fault::{Fault, FaultId, FaultPlan};
 use crate::host::thread::State;
 
@@ -102,38 +103,37 @@ impl World {
     }
 
     /// A packet is lost to a fault of a link.
-    pub(super) fn lose(&mut self, link: u16, packet: u32) {
-        self.links[link as usize].lost += 1;
+    pub(super) fn lose(&mut self, transit: Transit) {
+        self.links[transit.link as usize].lost += 1;
         self.counters.lost += 1;
-        self.packets.discard(packet);
+        self.packets.discard(transit.number);
     }
 
     /// A packet whose last bit should arrive at `arrival` is on a link that is not as it should be.
     #[cold]
-    pub(super) fn put_on_faulty_wire(&mut self, link: u16, packet: u32, arrival: Picos) {
-        let line = &mut self.links[link as usize];
+    pub(super) fn put_on_faulty_wire(&mut self, transit: Transit, arrival: Picos) {
+        let line = &mut self.links[transit.link as usize];
         let is_separated = match line.from {
-            Node::Host(from) => self.faults.separates(from, self.packets[packet].to_host),
+            Node::Host(from) => self.faults.separates(from, transit.to_host),
             Node::Switch(_) => false,
         };
         if line.is_down || is_separated {
-            return self.lose(link, packet);
+            return self.lose(transit);
         }
         let Some(faults) = line.faults.as_deref().copied() else {
-            return self.events.push(arrival, Event::Arrive { link, packet });
+            return self.events.push(arrival, Event::Arrive(transit));
         };
         let random = &mut self.fault_random;
         if random.chance(faults.loss) {
-            return self.lose(link, packet);
+            return self.lose(transit);
         }
-        if random.chance(faults.corrupt) && self.packets[packet].len > 0 {
-            let packet = &mut self.packets[packet];
-            let bit = random.below(u64::from(packet.len) * 8);
-            packet.buffer[(bit / 8) as usize] ^= 1 << (bit % 8);
+        if random.chance(faults.corrupt) && transit.len > 0 {
+            let bit = random.below(u64::from(transit.len) * 8);
+            self.packets[transit.number].buffer[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
-        let copy = random.chance(faults.duplicate).then(|| self.packets.duplicate(packet));
+        let copy = random.chance(faults.duplicate).then(|| self.packets.duplicate(transit));
         self.counters.sent += u64::from(copy.is_some());
-        for packet in std::iter::once(packet).chain(copy) {
+        for transit in std::iter::once(transit).chain(copy) {
             let mut arrival = arrival;
             if random.chance(faults.reorder) {
                 arrival += random.between(0, from_nanos(faults.reorder_max_ns));
@@ -144,7 +144,7 @@ impl World {
                 arrival = arrival.max(line.last_arrival);
                 line.last_arrival = arrival;
             }
-            self.events.push(arrival, Event::Arrive { link, packet });
+            self.events.push(arrival, Event::Arrive(transit));
         }
     }
 }

@@ -4,47 +4,42 @@ use super::World;
 use crate::engine::Event;
 use crate::engine::time::{NEVER, Picos};
 use crate::fabric::link::Node;
-use crate::fabric::packet::Packet;
+use crate::fabric::packet::{Packet, Transit};
 use crate::fabric::switch::Admission;
 use crate::host::nic::Turn;
-use crate::host::thread::{Arrived, State};
+use crate::host::thread::{Arrived, State, Thread};
 use crate::trace::CapturePoint;
 
 /// The two ends of a flow, as a transport knows them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flow {
-    pub from: u32,
+    /// Index of the receiving thread.
     pub to: u32,
     pub to_host: u16,
-    pub hash: u32,
+    pub to_thread: u16,
+    pub hash: u16,
 }
 
 impl World {
     /// Hands a packet to the NIC of its sender, at the time of the sender's clock, once its transmit queue has room.
     #[inline]
-    pub fn send(&mut self, flow: Flow, header: &[u8], payload: &[u8]) {
+    pub fn send(&mut self, from: u32, flow: Flow, header: &[u8], payload: &[u8]) {
         let len = header.len() + payload.len();
         let mut buffer = self.packets.buffers.take(len);
         buffer[..header.len()].copy_from_slice(header);
         buffer[header.len()..len].copy_from_slice(payload);
-        let packet = self.packets.insert(Packet {
-            buffer,
-            len: len as u16,
-            marked: false,
-            to_host: flow.to_host,
-            from: flow.from,
-            to: flow.to,
-            flow: flow.hash,
-        });
+        let number = self.packets.insert(Packet { buffer, from });
         self.counters.sent += 1;
-        let thread = &self.threads[flow.from as usize];
-        let (host, number) = (thread.host, thread.number);
-        let nic = &mut self.hosts[host as usize].nic;
-        thread.clock.spin_until(nic.room_at(number));
+        let thread = &self.threads[from as usize];
+        let Thread { host, number: thread_number, .. } = *thread;
+        let Flow { to_host, to_thread, hash: flow, .. } = flow;
         // The cable of host `h` is link `h`.
+        let transit = Transit { number, link: host, len: len as u16, to_host, to_thread, flow, marked: false };
+        let nic = &mut self.hosts[host as usize].nic;
+        thread.clock.spin_until(nic.room_at(thread_number));
         let line = &self.links[host as usize];
         let time = line.serialization(len as u64 + self.wire_overhead);
-        let ready = nic.queue(number, packet, thread.clock.picos(), time, line.free_at);
+        let ready = nic.queue(thread_number, transit, thread.clock.picos(), time, line.free_at);
         self.schedule_transmit(host, ready);
     }
 
@@ -69,13 +64,13 @@ impl World {
         nic.next_transmit = NEVER;
         let next_ready = match nic.next(now) {
             Turn::Later(time) => time,
-            Turn::Send { packet } => {
+            Turn::Send(transit) => {
                 let next_ready = nic.next_ready();
-                self.capture(CapturePoint::Sent, packet);
-                let bytes = u64::from(self.packets[packet].len) + self.wire_overhead;
+                self.capture(CapturePoint::Sent, transit);
+                let bytes = u64::from(transit.len) + self.wire_overhead;
                 let line = &mut self.links[host as usize];
                 let departs = line.enqueue(bytes, now + line.serialization(bytes));
-                self.put_on_wire(host, packet, departs);
+                self.put_on_wire(transit, departs);
                 next_ready
             }
         };
@@ -84,70 +79,69 @@ impl World {
         }
     }
 
-    /// The last bit of a packet leaves on a link at `departs`.
+    /// The last bit of a packet leaves on its link at `departs`.
     #[inline]
-    pub fn put_on_wire(&mut self, link: u16, packet: u32, departs: Picos) {
-        let line = &self.links[link as usize];
+    pub fn put_on_wire(&mut self, transit: Transit, departs: Picos) {
+        let line = &self.links[transit.link as usize];
         let arrival = departs + line.propagation;
         if line.is_faulty {
-            return self.put_on_faulty_wire(link, packet, arrival);
+            return self.put_on_faulty_wire(transit, arrival);
         }
-        self.events.push(arrival, Event::Arrive { link, packet });
+        self.events.push(arrival, Event::Arrive(transit));
     }
 
-    /// The last bit of a packet is at the far end of a link.
+    /// The last bit of a packet is at the far end of its link.
     #[inline]
-    pub fn arrive(&mut self, link: u16, packet: u32) {
-        let line = &self.links[link as usize];
+    pub fn arrive(&mut self, transit: Transit) {
+        let line = &self.links[transit.link as usize];
         if line.is_down {
-            return self.lose(link, packet);
+            return self.lose(transit);
         }
         match line.to {
-            Node::Switch(switch) => self.forward(switch, link, packet),
-            Node::Host(host) => self.deliver(host, packet),
+            Node::Switch(switch) => self.forward(switch, transit),
+            Node::Host(host) => self.deliver(host, transit),
         }
     }
 
-    fn forward(&mut self, switch: u16, link: u16, packet: u32) {
+    fn forward(&mut self, switch: u16, transit: Transit) {
         let now = self.now();
-        let Packet { len, flow, to_host, .. } = self.packets[packet];
+        let Transit { number, link, len, to_host, flow, .. } = transit;
         let bytes = u64::from(len) + self.wire_overhead;
         let switch = &mut self.switches[switch as usize];
         let out = switch.route(to_host, flow, &self.links);
         let Admission::Queued { marked } = switch.admit(out, bytes, now, &self.links, &mut self.random) else {
             self.links[out as usize].dropped += 1;
             self.counters.dropped_buffer += 1;
-            return self.packets.discard(packet);
+            return self.packets.discard(number);
         };
         let time_in = self.links[link as usize].serialization(bytes);
         let port = &mut self.links[out as usize];
         if marked {
-            self.packets[packet].marked = true;
             port.marked += 1;
             self.counters.marked += 1;
         }
         let earliest = switch.earliest_departure(now, time_in, port.serialization(bytes));
         let departs = port.enqueue(bytes, earliest);
-        self.put_on_wire(out, packet, departs);
+        self.put_on_wire(Transit { link: out, marked: transit.marked | marked, ..transit }, departs);
     }
 
     /// A packet is at its host's NIC.
-    fn deliver(&mut self, host: u16, packet: u32) {
-        let index = self.packets[packet].to;
-        let thread = &mut self.threads[index as usize];
-        if thread.transport.is_none() || !self.hosts[host as usize].is_up {
+    fn deliver(&mut self, host: u16, transit: Transit) {
+        let Transit { number, len, marked, .. } = transit;
+        let index = self.hosts[host as usize].threads[transit.to_thread as usize].unwrap_or(u32::MAX);
+        let Some(thread) = self.threads.get_mut(index as usize).filter(|thread| thread.transport.is_some()) else {
             self.counters.dropped_nobody += 1;
-            return self.packets.discard(packet);
-        }
+            return self.packets.discard(number);
+        };
         if thread.rx.len() >= self.rx_descriptors {
             thread.rx_dropped += 1;
             self.counters.dropped_descriptors += 1;
-            return self.packets.discard(packet);
+            return self.packets.discard(number);
         }
-        self.capture(CapturePoint::Received, packet);
+        self.capture(CapturePoint::Received, transit);
         let thread = &mut self.threads[index as usize];
         let visible = self.now.get() + self.rx_latency;
-        thread.rx.push_back(Arrived { visible, packet });
+        thread.rx.push_back(Arrived { visible, packet: number, len, marked });
         if thread.state == State::Listening {
             self.run_by(index, visible);
         }

@@ -204,7 +204,7 @@ impl World {
             self.now.set(time);
             self.counters.events += 1;
             match event {
-                Event::Arrive { link, packet } => self.arrive(link, packet),
+                Event::Arrive(transit) => self.arrive(transit),
                 Event::Transmit { host } => self.transmit(host),
                 Event::Run { thread } => {
                     if self.may_run(thread) {

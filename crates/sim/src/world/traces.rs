@@ -4,6 +4,7 @@ use super::World;
 use crate::engine::time::{NEVER, Picos};
 use crate::error::SimError;
 use crate::fabric::Port;
+use crate::fabric::packet::Transit;
 use crate::trace::CapturePoint;
 use crate::trace::series::Sampler;
 
@@ -32,21 +33,19 @@ impl World {
 
     /// Records a packet that is at a point.
     #[inline]
-    pub(super) fn capture(&mut self, point: CapturePoint, packet: u32) {
+    pub(super) fn capture(&mut self, point: CapturePoint, transit: Transit) {
         if self.capture.is_some() {
-            self.record(point, packet);
+            self.record(point, transit);
         }
     }
 
     #[cold]
-    fn record(&mut self, point: CapturePoint, packet: u32) {
-        let packet = &self.packets[packet];
-        let ends = [packet.from, packet.to].map(|index| {
-            let thread = &self.threads[index as usize];
-            (thread.host, thread.number)
-        });
+    fn record(&mut self, point: CapturePoint, transit: Transit) {
+        let packet = &self.packets[transit.number];
+        let from = &self.threads[packet.from as usize];
+        let (from, to) = ((from.host, from.number), (transit.to_host, transit.to_thread));
         if let Some(capture) = self.capture.as_mut().filter(|capture| capture.point == point) {
-            capture.record(self.now.get(), ends[0], ends[1], packet.bytes());
+            capture.record(self.now.get(), from, to, &packet.buffer[..transit.len as usize]);
         }
     }
 }
