@@ -47,6 +47,7 @@ local STATUSES = {
 
 local REFUSALS = {
   [1] = "no protocol version in common", [2] = "no credits", [3] = "too many sessions", [4] = "settings", [5] = "shutting down",
+  [6] = "too many sessions of this peer", [7] = "too many places of this peer",
 }
 
 local ROLES = { [0] = "borrower", [1] = "lender" }

@@ -2,13 +2,15 @@
 
 use dunlin_net::RxPacket;
 
+use super::observe::record_rtt;
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
+use crate::observe::DropReason;
 use crate::wire::{Header, Multi, Status};
 
-/// Calls whose round trip is sampled into the histogram: one in this many.
-const RTT_SAMPLING: u64 = 8;
+/// Calls of a slot whose round trip is sampled into the histograms: one in this many.
+const RTT_SAMPLING: u32 = 8;
 
 impl Core {
     /// The call that a packet from the server answers, if it is still in progress.
@@ -16,7 +18,7 @@ impl Core {
     fn answered_call(&mut self, session: u32, header: &Header) -> Option<u32> {
         let slot = &self.sessions[session as usize].client[header.request as usize & 7];
         if slot.call == NONE || slot.sequence as u64 != header.request >> 3 {
-            self.counters.dropped_stale += 1;
+            self.drop_on(session, DropReason::Stale);
             return None;
         }
         Some(slot.call)
@@ -29,18 +31,18 @@ impl Core {
         let call = &mut self.calls[index as usize];
         let packet = header.aux;
         if packet + 1 >= call.request_packets || packet >= call.sent {
-            self.counters.dropped_out_of_order += 1;
+            self.drop_on(session, DropReason::OutOfOrder);
             return;
         }
         if packet < call.received {
-            self.counters.dropped_duplicate += 1;
+            self.drop_on(session, DropReason::Duplicate);
             return;
         }
         if call.received == 0 && !call.sent_again {
             let sample = self.now.saturating_sub(call.started);
             self.on_rtt_sample(session, sample, header.ecn_echo);
-            if self.counters.calls_completed.is_multiple_of(RTT_SAMPLING) {
-                self.rtt.record(sample);
+            if self.calls[index as usize].sequence % RTT_SAMPLING == 1 {
+                record_rtt(&mut self.rtt, &mut self.cold[session as usize], self.config.observe_sessions, sample);
             }
         }
         let call = &mut self.calls[index as usize];
@@ -72,14 +74,14 @@ impl Core {
         let session = &mut self.sessions[si];
         let packet_data = session.packet_data as usize;
         if call.response_packets != 0 {
-            self.counters.dropped_duplicate += 1;
+            self.drop_on(si as u32, DropReason::Duplicate);
             return;
         }
         let well_formed = header.payload_len() == total.min(packet_data)
             && (header.multi.is_some() == (total > packet_data))
             && total <= session.message_bytes_max as usize;
         if !well_formed || !call.was_sent() {
-            self.counters.dropped_malformed += 1;
+            self.drop_on(si as u32, DropReason::Malformed);
             return;
         }
         session.credits += call.in_flight() as u16;
@@ -89,13 +91,14 @@ impl Core {
         if call.request_packets == 1 {
             let since = if call.sent_again { call.started } else { call.progress };
             let sample = self.now.saturating_sub(since);
+            let sequence = call.sequence;
             if call.sent_again || header.deferred {
                 session.sample_rtt(sample);
             } else {
                 self.on_rtt_sample(si as u32, sample, header.ecn_echo);
             }
-            if self.counters.calls_completed.is_multiple_of(RTT_SAMPLING) {
-                self.rtt.record(sample);
+            if sequence % RTT_SAMPLING == 1 {
+                record_rtt(&mut self.rtt, &mut self.cold[si], self.config.observe_sessions, sample);
             }
         }
         let call = &mut self.calls[index as usize];
@@ -112,7 +115,7 @@ impl Core {
             return self.fail_call(index, error);
         }
         let Ok(mut response) = MsgBuf::with_len(total) else {
-            return self.fail_call(index, CallError::ResponseTooLarge);
+            return self.fail_call(index, CallError::NoBuffer);
         };
         packet.copy_to(header.wire_len(), &mut response[..total.min(packet_data)]);
         if total <= packet_data {
@@ -126,13 +129,14 @@ impl Core {
 
     fn on_later_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
         let call = &mut self.calls[index as usize];
-        let session = &mut self.sessions[call.session as usize];
+        let si = call.session;
+        let session = &mut self.sessions[si as usize];
         let packet_data = session.packet_data as usize;
         let expected = (call.received + 1).saturating_sub(call.request_packets);
         let Some(response) = call.response.as_mut().filter(|_| multi.packet == expected && call.received < call.sent) else {
             match multi.packet < expected {
-                true => self.counters.dropped_duplicate += 1,
-                false => self.counters.dropped_out_of_order += 1,
+                true => self.drop_on(si, DropReason::Duplicate),
+                false => self.drop_on(si, DropReason::OutOfOrder),
             }
             return;
         };
@@ -141,7 +145,7 @@ impl Core {
             && offset < response.len()
             && header.payload_len() == (response.len() - offset).min(packet_data);
         if !fits || header.status != Status::Ok {
-            self.counters.dropped_malformed += 1;
+            self.drop_on(si, DropReason::Malformed);
             return;
         }
         packet.copy_to(header.wire_len(), &mut response[offset..offset + header.payload_len()]);

@@ -471,9 +471,12 @@ impl Core {
         debug_assert!(call.state == CallState::Done || call.state == CallState::Queued);
         call.state = CallState::Free;
         call.generation = call.generation.wrapping_add(1);
-        call.request = None;
+        let request = call.request.take();
         call.response = None;
         self.free_calls.push(index);
+        if let Some(request) = request {
+            self.discard(request);
+        }
     }
 
     /// Ends a call that its caller no longer wants, in whatever state it is. Its buffers are free at once; a response that comes

@@ -233,7 +233,7 @@ impl Core {
         let key = (connect.nonce, connect.incarnation);
         let index = match self.accepted.get(&key) {
             Some(&index) => index,
-            None => match self.accept(routes, &addr, &connect) {
+            None => match self.accept(routes, from, &addr, &connect) {
                 Ok(Some(index)) => index,
                 // The client repeats its CONNECT, and by then others may have given up some credits.
                 Ok(None) => return,
@@ -264,7 +264,13 @@ impl Core {
     }
 
     /// Makes the session of a client that has proven its address; `None` if places for it are being asked back from others.
-    fn accept(&mut self, routes: &mut dyn Routes, addr: &Addr, connect: &Connect) -> Result<Option<u32>, RefuseReason> {
+    fn accept(
+        &mut self,
+        routes: &mut dyn Routes,
+        from: Option<Route>,
+        addr: &Addr,
+        connect: &Connect,
+    ) -> Result<Option<u32>, RefuseReason> {
         if self.shutting_down {
             return Err(RefuseReason::ShuttingDown);
         }
@@ -286,8 +292,11 @@ impl Core {
         let agreed = Places::new(inbound, outbound);
         // What the client has no places for at the start need not have any here either, if it may come and go.
         let wanted = if self.shares_credits() { Places { inbound: start.0, outbound: start.1, ..agreed } } else { agreed };
-        let (places, start) = match self.admission(wanted) {
-            Admission::Full => (wanted, start),
+        self.check_share(from, wanted)?;
+        let fits_share = wanted.sum() <= self.places_left(from);
+        let (places, start) = match self.admission(if fits_share { wanted } else { wanted.least() }) {
+            Admission::Full if fits_share => (wanted, start),
+            Admission::Full => (wanted.least(), (1, outbound.min(1))),
             Admission::Least => (wanted.least(), (1, outbound.min(1))),
             Admission::Later => return Ok(None),
             Admission::Refused => return Err(RefuseReason::NoCredits),

@@ -11,7 +11,9 @@
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
 //! | [`places`], [`loan`] | who may have how many packets in a receive queue, and credits lent where they are used |
+//! | [`share`] | what one peer may hold |
 //! | [`handshake`], [`close`], [`peer`] | sessions begin, end, and are kept alive |
+//! | [`observe`] | what is counted of single sessions |
 //! | [`timers`] | what happens when a timer fires |
 //!
 //! Nothing here reads a clock: [`Core::now`] is set by the event loop, once per burst.
@@ -24,12 +26,14 @@ pub(crate) mod congestion;
 pub(crate) mod handle;
 pub(crate) mod handshake;
 pub(crate) mod loan;
+pub(crate) mod observe;
 pub(crate) mod peer;
 pub(crate) mod places;
 pub(crate) mod random;
 pub(crate) mod receive;
 pub(crate) mod serve;
 pub(crate) mod session;
+pub(crate) mod share;
 pub(crate) mod timers;
 pub(crate) mod transmit;
 
@@ -40,6 +44,7 @@ use std::task::Waker;
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
 
 use crate::config::EndpointConfig;
+use crate::payload::Payload;
 use crate::stats::{Counters, RttHistogram};
 use crate::timer::{TimerId, Wheel};
 use crate::wire::HEADER_BYTES_MAX;
@@ -131,6 +136,10 @@ pub(crate) struct Core {
     pub tx: TxQueue,
     /// Who is to be woken once nobody borrows this: a waker may run code that comes back here.
     pub woken: Vec<Waker>,
+    /// Memory of the application's that is no longer needed, to be dropped likewise: its owner's `Drop` may come back here, too.
+    pub discarded: Vec<Payload>,
+    /// Who is to be woken at the next tick.
+    pub ticked: Option<Waker>,
     /// Whether the future that `block_on` or `poll_once` polls is to be woken.
     pub root_woken: bool,
     /// Calls that ended and whose continuation has not run yet.
@@ -194,6 +203,8 @@ impl Core {
             tick_timer,
             tx: TxQueue::default(),
             woken: Vec::new(),
+            discarded: Vec::new(),
+            ticked: None,
             root_woken: false,
             ended: VecDeque::new(),
             cookie_key: CookieKey::new(&mut random),
@@ -209,7 +220,7 @@ impl Core {
 
     /// Whether something waits for the next iteration of the event loop.
     pub fn has_work(&self) -> bool {
-        self.tx.has_packets() || self.has_begun() || self.has_ended()
+        self.tx.has_packets() || self.has_begun() || self.has_ended() || !self.discarded.is_empty()
     }
 
     /// Whether the application began something that needs the time or the transport.
@@ -222,6 +233,14 @@ impl Core {
     #[inline]
     pub fn has_ended(&self) -> bool {
         self.root_woken || !self.woken.is_empty() || !self.ended.is_empty()
+    }
+
+    /// Takes what a message was sent from. Message buffers are dropped here; what may run code of the application's, when nobody borrows this.
+    #[inline]
+    pub fn discard(&mut self, payload: Payload) {
+        if payload.is_foreign() {
+            self.discarded.push(payload);
+        }
     }
 
     /// Calls in progress or queued.

@@ -12,6 +12,7 @@ use super::transmit::{Owner, Source};
 use super::{Core, NONE};
 use crate::error::RespondError;
 use crate::msgbuf::MsgBuf;
+use crate::observe::DropReason;
 use crate::payload::{Payload, RequestBuffer};
 use crate::wire::control::{Release, SLOTS_MAX};
 use crate::wire::{Header, Kind, Multi, Status};
@@ -120,16 +121,25 @@ impl Core {
             self.tx.forget_serve(index);
         }
         serve.generation = serve.generation.wrapping_add(1);
-        serve.request = None;
+        let (session, is_receiving) = (serve.session, serve.state == ServeState::Receiving);
+        let unfinished = serve.request.take().filter(|_| is_receiving).map(|request| request.len());
         let small = self.mtu;
-        let response = serve.response.take().and_then(MsgBuf::from_payload);
-        if let Some(buf) = response
-            && buf.capacity() <= small
-            && self.config.optimizations.preallocated_responses.is_on()
-        {
-            serve.spare = Some(buf);
-        }
         serve.state = ServeState::Free;
+        match serve.response.take() {
+            Some(response) if response.is_foreign() => self.discard(response),
+            Some(response) => {
+                if let Some(buf) = MsgBuf::from_payload(response)
+                    && buf.capacity() <= small
+                    && self.config.optimizations.preallocated_responses.is_on()
+                {
+                    serve.spare = Some(buf);
+                }
+            }
+            None => {}
+        }
+        if let Some(bytes) = unfinished {
+            self.refund_receiving(session, bytes);
+        }
     }
 
     /// Frees the server entry of a slot, if it has one.
@@ -149,13 +159,13 @@ impl Core {
         let sequence = (header.request >> 3) as u32;
         let ServerSlot { sequence: last, serve } = session.server[slot];
         if header.request >> 35 != 0 || slot >= self.sessions[si as usize].slots as usize {
-            self.counters.dropped_malformed += 1;
+            self.drop_on(si, DropReason::Malformed);
             return None;
         }
         // Sequence numbers wrap; what is less than half the circle ahead is newer.
         let ahead = sequence.wrapping_sub(last) as i32;
         if ahead < 0 {
-            self.counters.dropped_stale += 1;
+            self.drop_on(si, DropReason::Stale);
             return None;
         }
         if ahead == 0 {
@@ -164,18 +174,18 @@ impl Core {
         let packet_data = session.packet_data as usize;
         match header.multi {
             None if header.payload_len() > packet_data => {
-                self.counters.dropped_malformed += 1;
+                self.drop_on(si, DropReason::Malformed);
                 return None;
             }
             None => {}
             Some(multi) => {
                 let total = multi.message_bytes as usize;
                 if total <= packet_data || total > self.sessions[si as usize].message_bytes_max as usize {
-                    self.counters.dropped_malformed += 1;
+                    self.drop_on(si, DropReason::Malformed);
                     return None;
                 }
                 if multi.packet != 0 {
-                    self.counters.dropped_out_of_order += 1;
+                    self.drop_on(si, DropReason::OutOfOrder);
                     return None;
                 }
             }
@@ -223,8 +233,8 @@ impl Core {
     /// client sends it again.
     fn keep_request(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize) -> bool {
         let Ok(mut buf) = MsgBuf::with_len(total) else {
-            self.counters.dropped_no_memory += 1;
             let (session, slot) = (self.serves[index as usize].session, self.serves[index as usize].slot);
+            self.drop_on(session, DropReason::NoMemory);
             let entry = &mut self.sessions[session as usize].server[slot as usize];
             // As if the packet had never come.
             entry.sequence = self.serves[index as usize].sequence.wrapping_sub(1);
@@ -248,14 +258,21 @@ impl Core {
         let packet_data = self.sessions[si as usize].packet_data as usize;
         let total = multi.message_bytes as usize;
         if header.payload_len() != packet_data {
-            self.counters.dropped_malformed += 1;
+            self.drop_on(si, DropReason::Malformed);
             self.drop_serve_of(si, slot);
             return None;
         }
         self.serves[index as usize].request_packets = total.div_ceil(packet_data) as u32;
         self.serves[index as usize].state = ServeState::Receiving;
         self.sessions[si as usize].server[slot].sequence = self.serves[index as usize].sequence;
-        if self.keep_request(index, header, packet, total) {
+        if !self.may_receive(si, total) {
+            self.counters.requests_over_memory_share += 1;
+            let serve = &mut self.serves[index as usize];
+            serve.state = ServeState::Executing;
+            let reference = ServeRef::new(index, serve.generation);
+            self.respond_status(reference, Status::Busy);
+        } else if self.keep_request(index, header, packet, total) {
+            self.charge_receiving(si, total);
             self.send_credit_return(si, index, 0);
         }
         None
@@ -272,7 +289,7 @@ impl Core {
     ) -> Option<Dispatch> {
         if index == NONE {
             // Released: the client has its response, or wants none.
-            self.counters.dropped_stale += 1;
+            self.drop_on(si, DropReason::Stale);
             return None;
         }
         let packet_data = self.sessions[si as usize].packet_data as usize;
@@ -284,32 +301,33 @@ impl Core {
             || number >= serve.request_packets
             || header.multi.is_some() != (serve.request_packets > 1)
         {
-            self.counters.dropped_out_of_order += 1;
+            self.drop_on(si, DropReason::OutOfOrder);
             return None;
         }
         if number < serve.received {
-            self.counters.dropped_duplicate += 1;
             if number + 1 < serve.request_packets {
                 self.send_credit_return(si, index, number);
             } else if serve.state == ServeState::Responded {
                 self.send_response_packet(index, 0);
             }
+            self.drop_on(si, DropReason::Duplicate);
             return None;
         }
         let (Some(buf), Some(multi)) = (serve.request.as_mut(), header.multi) else {
-            self.counters.dropped_malformed += 1;
+            self.drop_on(si, DropReason::Malformed);
             return None;
         };
         let offset = number as usize * packet_data;
         let len = header.payload_len();
         if multi.message_bytes as usize != buf.len() || len != (buf.len() - offset).min(packet_data) {
-            self.counters.dropped_malformed += 1;
+            self.drop_on(si, DropReason::Malformed);
             return None;
         }
         packet.copy_to(header.wire_len(), &mut buf[offset..offset + len]);
         serve.received += 1;
         if serve.received == serve.request_packets {
             debug_assert_eq!(self.sessions[si as usize].server[slot].serve, index);
+            self.refund_receiving(si, multi.message_bytes as usize);
             return self.dispatch(index, None);
         }
         self.send_credit_return(si, index, number);
@@ -330,7 +348,7 @@ impl Core {
     pub fn on_request_for_response(&mut self, si: u32, header: &Header) {
         let ServerSlot { sequence, serve: index } = self.sessions[si as usize].server[header.request as usize & 7];
         if index == NONE || sequence as u64 != header.request >> 3 {
-            self.counters.dropped_stale += 1;
+            self.drop_on(si, DropReason::Stale);
             return;
         }
         let packet_data = self.sessions[si as usize].packet_data as usize;
@@ -338,7 +356,7 @@ impl Core {
         serve.ecn_echo = header.ecn_echo;
         let packets = serve.response.as_ref().map_or(0, |r| r.len().div_ceil(packet_data));
         if serve.state != ServeState::Responded || header.aux == 0 || header.aux as usize >= packets {
-            self.counters.dropped_out_of_order += 1;
+            self.drop_on(si, DropReason::OutOfOrder);
             return;
         }
         self.send_response_packet(index, header.aux);
@@ -413,12 +431,14 @@ impl Core {
         let len = response.len();
         let Ok(serve) = self.waiting(reference) else {
             self.counters.responses_orphaned += 1;
+            self.discard(response);
             return Err(RespondError::Orphaned);
         };
         let session = serve.session;
         let max = self.sessions[session as usize].message_bytes_max as usize;
         if len > max {
             self.respond_status(reference, Status::ResponseTooLarge);
+            self.discard(response);
             return Err(RespondError::TooLarge { len, max });
         }
         self.finish_serve(reference.index(), Some(response), Status::Ok);

@@ -9,6 +9,7 @@ use super::loan::Loan;
 use super::places::Places;
 use super::{Core, NONE};
 use crate::error::CallError;
+use crate::observe::Observed;
 use crate::timer::TimerId;
 use crate::wire::control::SLOTS_MAX;
 
@@ -145,6 +146,8 @@ pub(crate) struct SessionCold {
     pub opening: Option<Box<OpenState>>,
     /// Who waits for the end of [`State::Closing`].
     pub closers: Vec<std::task::Waker>,
+    /// Once somebody asked for it.
+    pub observed: Option<Box<Observed>>,
 }
 
 impl Session {
@@ -219,6 +222,7 @@ impl SessionCold {
             accepted_as: None,
             opening: None,
             closers: Vec::new(),
+            observed: None,
         }
     }
 }
@@ -253,6 +257,7 @@ impl Core {
         session.state = State::Free;
         session.local_tag = 0;
         let route = session.route;
+        self.leave_peer(index);
         self.give_up_places(index);
         let cold = &mut self.cold[index as usize];
         if let Some(timer) = cold.timer.take() {
@@ -264,7 +269,6 @@ impl Core {
         if route.0 != NONE {
             self.idle_routes.push(route);
         }
-        self.leave_peer(index);
         self.congestion.forget(index);
         self.session_count -= 1;
         self.free_sessions.push(index);

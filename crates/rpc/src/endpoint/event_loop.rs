@@ -151,6 +151,7 @@ impl<T: Transport> Endpoint<T> {
             drop(core);
             wake_waiting(&self.shared);
             run_continuations(&self.shared);
+            self.shared.drop_discarded();
         }
     }
 
@@ -256,6 +257,7 @@ fn sleep_until(core: &Core) -> Option<Option<u64>> {
 /// Takes in a burst of `count` packets and runs the handlers it calls for.
 fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
     let mut received = Received::default();
+    let refuses;
     {
         let mut core = shared.core.borrow_mut();
         let optimizations = core.config.optimizations;
@@ -290,8 +292,11 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
             core.on_packet(i as u8, &packet, &mut received);
         }
         core.counters.requests_handled += received.dispatches.len() as u64;
+        refuses = core.shutting_down;
     }
-    if !received.dispatches.is_empty() {
+    if refuses {
+        received.dispatches.iter().for_each(|(_, dispatch)| push_back(shared, dispatch.serve));
+    } else if !received.dispatches.is_empty() {
         run_handlers(shared, transport, &received.dispatches);
     }
     for (i, other) in &received.others {
@@ -304,6 +309,7 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
     while let Ok(reply) = shared.worker_replies.1.try_recv() {
         taken += 1;
         shared.at_workers.set(shared.at_workers.get() - 1);
+        shared.core.borrow_mut().uncount_deferred(reply.peer);
         match reply.result {
             // A caller that gave up is not an error of the handler's.
             Ok(response) => drop(shared.core.borrow_mut().respond(reply.serve, response)),
@@ -331,7 +337,7 @@ pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
 }
 
 /// Runs the continuations of calls that ended.
-fn run_continuations(shared: &Rc<Shared>) {
+pub(crate) fn run_continuations(shared: &Rc<Shared>) {
     // Looked up once for all calls in a row that it is for.
     let mut continuation: Option<(u32, Entry<Continuation>)> = None;
     loop {

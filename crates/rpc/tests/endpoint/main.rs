@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
 //! | [`guards`] | panics, hoarding, and asking the endpoint from inside its loop |
+//! | [`leaving`] | nodes that fail, nodes that leave, and what they leave behind |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
 //! | [`many`] | twenty thousand sessions with one peer |
 //! | [`messages`] | messages up to many megabytes, over every transport |
@@ -17,6 +18,7 @@ mod pair;
 mod calls;
 mod congestion;
 mod guards;
+mod leaving;
 mod many;
 mod marking;
 mod messages;
