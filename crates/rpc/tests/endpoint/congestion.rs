@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
 use dunlin_rpc::congestion::{Allowance, CongestionControl, DcqcnConfig, SwiftConfig, TimelyConfig};
 use dunlin_rpc::{Endpoint, EndpointConfig, Optimizations, Session, Switch};
 
@@ -180,10 +180,10 @@ fn a_server_that_did_not_run_is_forgiven_soon() {
     }
 }
 
-/// A server and a client whose networks mark packets, and the switches for that.
-type MarkedEndpoint = Endpoint<Marking<dunlin_net::loopback::LoopbackTransport>>;
+type MarkedEp = Endpoint<Marking<LoopbackTransport>>;
 
-fn marked_pair() -> (LoopbackNetwork, [MarkedEndpoint; 2], [Rc<Cell<bool>>; 2]) {
+/// A server and a client whose networks mark packets, and the switches for that.
+fn marked_pair() -> (LoopbackNetwork, [MarkedEp; 2], [Rc<Cell<bool>>; 2]) {
     let network = LoopbackNetwork::new(LoopbackConfig { mtu: 1_024, ..LoopbackConfig::default() });
     network.advance_to(1_000_000_000);
     let marks: [Rc<Cell<bool>>; 2] = Default::default();
