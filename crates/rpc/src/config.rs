@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use dunlin_net::PollPolicy;
 
+use crate::congestion::CongestionControl;
 use crate::msgbuf::MESSAGE_BYTES_MAX;
 use crate::wire::control::SLOTS_MAX;
 
@@ -39,6 +40,10 @@ pub struct Optimizations {
     pub prefetch: Switch,
     /// Put the first packet's header right in front of its data (section 4.2.1).
     pub adjacent_header: Switch,
+    /// Do not tell congestion control of short round trips while it limits nothing anyway (section 5.2.2).
+    pub rate_update_bypass: Switch,
+    /// Do not ask congestion control before sending while it limits nothing (section 5.2.2).
+    pub rate_limiter_bypass: Switch,
 }
 
 /// What one peer may hold of an endpoint, so that it leaves something to the others. A peer is one endpoint, at one address.
@@ -132,6 +137,8 @@ pub struct EndpointConfig {
     /// Whether every session counts its own round-trip times and dropped packets from its first call on, for some 600 bytes each. Off by
     /// default; [`crate::Session::observe`] does it for one session.
     pub observe_sessions: Switch,
+    /// What limits the requests of a session besides its credits. Default [`CongestionControl::Swift`].
+    pub congestion: CongestionControl,
     /// Switches of optimizations.
     pub optimizations: Optimizations,
     /// Seed of nonces, tags and the cookie key. `None` takes it from the operating system; give one only in tests and simulations.
@@ -157,6 +164,7 @@ impl Default for EndpointConfig {
             connect_timeout: Duration::from_secs(3),
             peer_timeout: Duration::from_secs(1),
             observe_sessions: Switch::Off,
+            congestion: CongestionControl::default(),
             optimizations: Optimizations::default(),
             seed: None,
         }
@@ -205,6 +213,6 @@ impl EndpointConfig {
         if self.peer_timeout < Duration::from_millis(10) {
             return fail("peer_timeout", format!("{:?}", self.peer_timeout), "choose at least 10 ms");
         }
-        Ok(())
+        self.congestion.check()
     }
 }

@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 pub mod config;
+pub mod congestion;
 mod core;
 mod endpoint;
 pub mod error;
@@ -27,6 +28,7 @@ pub mod timer;
 pub mod wire;
 
 pub use config::{EndpointConfig, Optimizations, PeerLimits, Switch};
+pub use congestion::{Allowance, CongestionControl};
 pub use endpoint::Endpoint;
 pub use endpoint::handler::{DeferredRequest, OwnedRequest, Request, RequestBurst};
 pub use endpoint::session::{Call, CallOptions, Closing, Completion, Connecting, ContinuationId, Reply, Session};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dunlin_net::TransportCounters;
 
+use crate::congestion::Allowance;
 use crate::observe::{DropReason, Observed};
 
 /// Declares a struct of `u64` counters with a list of their names for printing.
@@ -57,6 +58,10 @@ counters! {
         retransmissions,
         /// Packets sent more than once because of them.
         tx_packets_again,
+        /// Times a session that was not limited by congestion control became so.
+        congestion_onsets,
+        /// Times a session that was limited waited for its pacing.
+        sends_paced,
         /// Dropped: not of this protocol.
         dropped_malformed,
         /// Dropped: the session is unknown, or the tag or the sender wrong.
@@ -177,7 +182,7 @@ impl fmt::Display for EndpointStats {
 }
 
 /// One session at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct SessionStats {
     /// Calls in progress in this direction.
@@ -200,6 +205,10 @@ pub struct SessionStats {
     pub rtt_smoothed: Duration,
     /// Retransmission timeout now.
     pub rto: Duration,
+    /// What congestion control allows now.
+    pub allowance: Allowance,
+    /// Times it waited for its pacing.
+    pub sends_paced: u64,
     /// Retransmissions so far.
     pub retransmissions: u32,
     /// Packets sent on it, repetitions and control packets included.

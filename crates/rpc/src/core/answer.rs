@@ -10,7 +10,13 @@ use crate::observe::DropReason;
 use crate::wire::{Header, Multi, Status};
 
 /// Calls of a slot whose round trip is sampled into the histograms: one in this many.
-const RTT_SAMPLING: u32 = 8;
+const RTT_SAMPLING: u64 = 8;
+
+/// Whether the round trip of the request that a packet answers goes into the histograms.
+#[inline]
+fn is_sampled(answer: &Header) -> bool {
+    (answer.request >> 3) % RTT_SAMPLING == 1
+}
 
 impl Core {
     /// The call that a packet from the server answers, if it is still in progress.
@@ -40,11 +46,12 @@ impl Core {
         }
         if call.received == 0 && !call.sent_again {
             let sample = self.now.saturating_sub(call.started);
-            self.sessions[session as usize].sample_rtt(sample);
-            if call.sequence % RTT_SAMPLING == 1 {
+            self.on_rtt_sample(session, sample, header.ecn_echo);
+            if is_sampled(header) {
                 record_rtt(&mut self.rtt, &mut self.cold[session as usize], self.config.observe_sessions, sample);
             }
         }
+        let call = &mut self.calls[index as usize];
         let returned = packet + 1 - call.received;
         call.received += returned;
         call.progress = self.now;
@@ -79,7 +86,7 @@ impl Core {
         let well_formed = header.payload_len() == total.min(packet_data)
             && (header.multi.is_some() == (total > packet_data))
             && total <= session.message_bytes_max as usize;
-        if !well_formed || call.sent == 0 {
+        if !well_formed || !call.was_sent() {
             self.drop_on(si as u32, DropReason::Malformed);
             return;
         }
@@ -90,11 +97,16 @@ impl Core {
         if call.request_packets == 1 {
             let since = if call.sent_again { call.started } else { call.progress };
             let sample = self.now.saturating_sub(since);
-            session.sample_rtt(sample);
-            if call.sequence % RTT_SAMPLING == 1 {
+            if call.sent_again || header.deferred {
+                session.sample_rtt(sample);
+            } else {
+                self.on_rtt_sample(si as u32, sample, header.ecn_echo);
+            }
+            if is_sampled(header) {
                 record_rtt(&mut self.rtt, &mut self.cold[si], self.config.observe_sessions, sample);
             }
         }
+        let call = &mut self.calls[index as usize];
         call.progress = self.now;
         call.retries = 0;
         if header.status != Status::Ok {

@@ -154,6 +154,18 @@ impl Call {
         self.request_packets + self.response_packets.saturating_sub(1)
     }
 
+    /// Whether anything of it was ever sent, be it before a timeout.
+    #[inline]
+    pub fn was_sent(&self) -> bool {
+        self.sent > 0 || self.sent_again
+    }
+
+    /// Whether the last packet of the request was sent and not answered: its answer is the response, when the handler has made it.
+    #[inline]
+    pub fn awaits_handler(&self) -> bool {
+        self.sent == self.request_packets && self.response_packets == 0
+    }
+
     /// Credits that it holds.
     #[inline]
     pub fn in_flight(&self) -> u32 {
@@ -296,16 +308,21 @@ impl Core {
 
     /// Queues every packet of a call that may be sent now.
     pub fn pump(&mut self, index: u32) {
+        let mut granted = u32::MAX;
+        if self.sessions[self.calls[index as usize].session as usize].limited {
+            granted = self.grant(index);
+        }
         let batch = self.tx.batch;
         let call = &mut self.calls[index as usize];
         let session = &mut self.sessions[call.session as usize];
         let sendable = call.sendable();
         while call.sent < sendable {
-            if session.credits == 0 {
+            if session.credits == 0 || granted == 0 {
                 session.stalled |= 1 << call.slot;
                 return;
             }
             session.credits -= 1;
+            granted -= 1;
             let number = call.sequence as u64 * 8 + call.slot as u64;
             let mut header = Header::new(Kind::Request, 0, session.remote_session, number, session.remote_tag);
             if call.sent < call.request_packets {
@@ -357,10 +374,10 @@ impl Core {
     #[inline]
     pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
         let entry = &self.sessions[session as usize];
-        if entry.stalled != 0 && entry.may_borrow {
+        if entry.stalled != 0 && entry.may_borrow && !entry.limited {
             self.borrow(session);
         }
-        while self.sessions[session as usize].stalled != 0 && self.sessions[session as usize].credits > 0 {
+        while self.sessions[session as usize].stalled != 0 && self.may_send(session) {
             let entry = &mut self.sessions[session as usize];
             let first = (from + 1) % SLOTS_MAX as u8;
             let slot = (entry.stalled.rotate_right(first as u32).trailing_zeros() as u8 + first) % SLOTS_MAX as u8;
@@ -471,7 +488,7 @@ impl Core {
         if call.generation != reference.generation() || call.state == CallState::Free {
             return None;
         }
-        let (state, session, sent) = (call.state, call.session, call.sent > 0);
+        let (state, session, sent) = (call.state, call.session, call.was_sent());
         let waker = call.waker.take();
         match state {
             CallState::Queued => self.unlink_queued(reference.index()),
@@ -491,7 +508,7 @@ impl Core {
     /// A deadline has passed.
     pub fn expire_call(&mut self, index: u32) {
         let call = &self.calls[index as usize];
-        let (state, session, sent) = (call.state, call.session, call.sent > 0);
+        let (state, session, sent) = (call.state, call.session, call.was_sent());
         if state == CallState::Queued {
             self.unlink_queued(index);
         }
@@ -503,6 +520,7 @@ impl Core {
 
     /// Go-back-N: what is not answered counts as not sent.
     pub fn roll_back(&mut self, index: u32) {
+        self.on_timeout(index);
         let call = &mut self.calls[index as usize];
         let in_flight = call.in_flight();
         self.sessions[call.session as usize].credits += in_flight as u16;

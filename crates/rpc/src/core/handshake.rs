@@ -163,6 +163,7 @@ impl Core {
             reverse_start: places.inbound,
         };
         self.tx.push_control(route, &Core::sessionless(Kind::Connect), &connect);
+        cold.connect_sent = self.now;
         let wait = (CONNECT_REPEAT_NANOS << cold.attempts.min(10)).min(CONNECT_REPEAT_NANOS_MAX);
         cold.attempts += 1;
         if let Some(timer) = cold.timer {
@@ -356,12 +357,23 @@ impl Core {
             return;
         };
         let Some(index) = self.opening_of(header, from, cookie.nonce) else { return };
+        self.note_handshake_rtt(index, 1);
         if let Some(open) = &mut self.cold[index as usize].opening {
             // The same cookie again answers a repetition; the timer repeats for us.
             if open.cookie != cookie.cookie {
                 open.cookie = cookie.cookie;
                 self.send_connect(index);
             }
+        }
+    }
+
+    /// Takes the round trip of a CONNECT that was answered, if it was the `attempt`-th and so no repetition. No handler and few packets are
+    /// in it: the path itself.
+    fn note_handshake_rtt(&mut self, index: u32, attempt: u32) {
+        let cold = &mut self.cold[index as usize];
+        if cold.attempts == attempt {
+            let rtt = self.now.saturating_sub(cold.connect_sent).max(1);
+            cold.rtt_min = Some(cold.rtt_min.map_or(rtt, |known| known.min(rtt)));
         }
     }
 
@@ -400,6 +412,7 @@ impl Core {
             // Our CONNECT is repeated, and by then this is settled.
             return;
         }
+        self.note_handshake_rtt(index, 2);
         let cold = &mut self.cold[index as usize];
         let Some(open) = cold.opening.take() else { return };
         if let Some(timer) = cold.timer.take() {

@@ -5,6 +5,7 @@
 //! | [`session`] | what two endpoints agreed on, slots and credits |
 //! | [`call`] | the client's side of a request: sending, timeouts, its end |
 //! | [`answer`] | what the server answers it |
+//! | [`congestion`] | when a session may send its next packet |
 //! | [`backlog`] | calls that wait for a slot |
 //! | [`serve`] | the server's side: receiving, at-most-once, responses |
 //! | [`receive`] | the first look at a packet, and where it goes |
@@ -21,6 +22,7 @@ pub(crate) mod answer;
 pub(crate) mod backlog;
 pub(crate) mod call;
 pub(crate) mod close;
+pub(crate) mod congestion;
 pub(crate) mod handle;
 pub(crate) mod handshake;
 pub(crate) mod loan;
@@ -47,6 +49,7 @@ use crate::stats::{Counters, RttHistogram};
 use crate::timer::{TimerId, Wheel};
 use crate::wire::HEADER_BYTES_MAX;
 use call::{Call, CallRef};
+use congestion::Congestion;
 use handshake::{CookieKey, Opening};
 use peer::Peers;
 use random::SecretRandom;
@@ -125,6 +128,7 @@ pub(crate) struct Core {
     /// Requests in the hands of asynchronous and worker handlers.
     pub deferred: u32,
 
+    pub congestion: Congestion,
     pub wheel: Wheel,
     pub fired: Vec<u64>,
     /// Drives peers and releases while there are sessions.
@@ -166,6 +170,7 @@ impl Core {
         let mut wheel = Wheel::new(now);
         let tick_timer = wheel.create(timers::TOKEN_TICK);
         Core {
+            congestion: Congestion::new(&config, now),
             rto_min: config.rto_min.as_nanos() as u64,
             config,
             mtu: mtu.min(u16::MAX as usize),

@@ -40,6 +40,10 @@ pub(crate) struct Serve {
     pub slot: u8,
     pub req_type: u8,
     pub status: Status,
+    /// Whether the network marked the packet that is answered next.
+    pub ecn_echo: bool,
+    /// Whether the handler kept the request for later.
+    pub deferred: bool,
     pub session: u32,
     pub sequence: u32,
     pub request_packets: u32,
@@ -92,6 +96,8 @@ impl Core {
                 slot: 0,
                 req_type: 0,
                 status: Status::Ok,
+                ecn_echo: false,
+                deferred: false,
                 session: NONE,
                 sequence: 0,
                 request_packets: 0,
@@ -199,6 +205,8 @@ impl Core {
         entry.sequence = sequence;
         entry.req_type = header.req_type();
         entry.status = Status::Ok;
+        entry.ecn_echo = header.ecn_echo;
+        entry.deferred = false;
         entry.deadline = header.deadline_us.map_or(super::call::NO_DEADLINE, |us| now + us as u64 * 1000);
         entry.received = 1;
         entry.heard = now;
@@ -287,6 +295,7 @@ impl Core {
         let packet_data = self.sessions[si as usize].packet_data as usize;
         let serve = &mut self.serves[index as usize];
         serve.heard = self.now;
+        serve.ecn_echo = header.ecn_echo;
         let number = header.multi.map_or(0, |multi| multi.packet);
         if number > serve.received
             || number >= serve.request_packets
@@ -329,7 +338,8 @@ impl Core {
         let serve = &self.serves[index as usize];
         let session = &mut self.sessions[si as usize];
         let number = serve.sequence as u64 * 8 + serve.slot as u64;
-        let header = Header::new(Kind::CreditReturn, packet, session.remote_session, number, session.remote_tag);
+        let mut header = Header::new(Kind::CreditReturn, packet, session.remote_session, number, session.remote_tag);
+        header.ecn_echo = serve.ecn_echo;
         session.count_tx(header.wire_len());
         self.tx.push(session.route, &header, Source::NOTHING);
     }
@@ -342,7 +352,8 @@ impl Core {
             return;
         }
         let packet_data = self.sessions[si as usize].packet_data as usize;
-        let serve = &self.serves[index as usize];
+        let serve = &mut self.serves[index as usize];
+        serve.ecn_echo = header.ecn_echo;
         let packets = serve.response.as_ref().map_or(0, |r| r.len().div_ceil(packet_data));
         if serve.state != ServeState::Responded || header.aux == 0 || header.aux as usize >= packets {
             self.drop_on(si, DropReason::OutOfOrder);
@@ -363,6 +374,8 @@ impl Core {
         let aux = Header::data_aux(serve.req_type, len);
         let mut header = Header::new(Kind::Response, aux, session.remote_session, number, session.remote_tag);
         header.status = serve.status;
+        header.ecn_echo = serve.ecn_echo;
+        header.deferred = serve.deferred;
         if total > packet_data {
             header.multi = Some(Multi { message_bytes: total as u32, packet });
         }
@@ -391,6 +404,13 @@ impl Core {
     /// Whether the client still waits for this request.
     pub fn is_waited_for(&mut self, reference: ServeRef) -> bool {
         self.waiting(reference).is_ok()
+    }
+
+    /// The handler keeps a request for later, so its response says nothing of the network's delay.
+    pub fn note_deferred(&mut self, reference: ServeRef) {
+        if let Ok(serve) = self.waiting(reference) {
+            serve.deferred = true;
+        }
     }
 
     /// A buffer of `len` bytes for the response: the slot's own if it is large enough.

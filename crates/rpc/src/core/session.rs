@@ -82,6 +82,8 @@ pub(crate) struct Session {
     pub message_bytes_max: u32,
     /// Whether it stands in [`Core::unreleased`].
     pub unreleased: bool,
+    /// Whether congestion control is to be asked before a packet of a call is sent. Such a session asks for no more credits.
+    pub limited: bool,
     /// Whether it asks for more credits when calls wait for some.
     pub may_borrow: bool,
 
@@ -134,6 +136,10 @@ pub(crate) struct SessionCold {
     pub retransmissions: u32,
     pub timer: Option<TimerId>,
     pub attempts: u32,
+    /// When CONNECT was sent last.
+    pub connect_sent: u64,
+    /// Shortest round trip known, in nanoseconds: that of the handshake. `None` if it was ambiguous, or the other side's.
+    pub rtt_min: Option<u64>,
     /// Nonce and incarnation of the client, of a session that was accepted.
     pub accepted_as: Option<(u64, u64)>,
     /// Of a session that was opened here, until its owner has seen that it is open.
@@ -167,6 +173,7 @@ impl Session {
             queue_tail: NONE,
             message_bytes_max: 0,
             unreleased: false,
+            limited: false,
             may_borrow: false,
             client: Line([ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX]),
             server: Line([ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX]),
@@ -210,6 +217,8 @@ impl SessionCold {
             retransmissions: 0,
             timer: None,
             attempts: 0,
+            connect_sent: 0,
+            rtt_min: None,
             accepted_as: None,
             opening: None,
             closers: Vec::new(),
@@ -231,6 +240,7 @@ impl Core {
         let unreleased = session.unreleased;
         *session = Session::new(session.generation.wrapping_add(1));
         session.unreleased = unreleased;
+        session.limited = self.congestion.limits_all();
         session.local_tag = self.random.next_tag();
         self.cold[index as usize] = SessionCold::new();
         self.session_count += 1;
@@ -259,6 +269,7 @@ impl Core {
         if route.0 != NONE {
             self.idle_routes.push(route);
         }
+        self.congestion.forget(index);
         self.session_count -= 1;
         self.free_sessions.push(index);
     }

@@ -54,7 +54,9 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
             Ok(reset) => core.on_reset(from, &reset),
             Err(_) => core.counters.dropped_control += 1,
         },
-        _ => session_control(&mut core, header, body),
+        // An earlier packet of the burst may have ended its session, and another have begun in the same place.
+        _ if core.is_session_of(header, from) => session_control(&mut core, header, body),
+        _ => core.counters.dropped_unknown_session += 1,
     }
 }
 

@@ -155,7 +155,10 @@ pub(crate) fn admit(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Opt
         !fits_share || core.deferred + shared.at_workers.get() >= core.config.deferred_requests_max
     };
     match MsgBuf::copy_from(payload) {
-        Ok(request) if !full => Some(request),
+        Ok(request) if !full => {
+            shared.core.borrow_mut().note_deferred(serve);
+            Some(request)
+        }
         _ => {
             push_back(shared, serve);
             None

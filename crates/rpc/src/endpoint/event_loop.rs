@@ -17,6 +17,7 @@ use super::dispatch::{push_back, run_handlers};
 use super::registry::Entry;
 use super::session::{Completion, Session};
 use super::{Continuation, Endpoint, Shared};
+use crate::core::Core;
 use crate::core::receive::Received;
 use crate::wire::Status;
 use crate::wire::header::FLAG_DEADLINE;
@@ -31,6 +32,8 @@ const POLLS_PER_ITERATION: u32 = 4;
 const BUSY_ITERATIONS_MAX: u32 = 64;
 /// Timers are looked at no more often than this.
 const TIMER_PAUSE_NANOS: u64 = 20_000;
+/// A sleeper may wake up so late, so it is awake so early before a paced packet.
+const WAKE_UP_NANOS: u64 = 100_000;
 /// With fewer sessions than this the cache holds them, and prefetching is only work.
 const SESSIONS_IN_CACHE: usize = 256;
 
@@ -125,8 +128,14 @@ impl<T: Transport> Endpoint<T> {
         // received may have made the application want to send.
         if core.tx.has_packets() {
             core.transmit(transport);
-        } else if drained {
+        } else if drained || core.congestion.next_send().is_some() {
             core.now = transport.now();
+        }
+        if core.now >= core.congestion.due() {
+            core.send_paced();
+            if core.tx.has_packets() {
+                core.transmit(transport);
+            }
         }
         if drained && core.now >= core.timers_at {
             core.timers_at = core.now + TIMER_PAUSE_NANOS;
@@ -162,7 +171,8 @@ impl<T: Transport> Endpoint<T> {
             if core.has_work() {
                 return;
             }
-            (core.now, core.wheel.next_due())
+            let Some(due) = sleep_until(&core) else { return };
+            (core.now, due)
         };
         if idle.should_sleep(now) {
             let replies = &self.shared.worker_replies.1;
@@ -227,8 +237,21 @@ impl<T: Transport> Endpoint<T> {
     pub fn next_timer(&self) -> Option<u64> {
         let core = self.shared.core.borrow();
         // A driver that jumps there must find the timers looked at.
-        core.wheel.next_due().map(|due| due.max(core.timers_at))
+        let timer = core.wheel.next_due().map(|due| due.max(core.timers_at));
+        timer.into_iter().chain(core.congestion.next_send()).min()
     }
+}
+
+/// Until when the event loop may sleep: inner `None` for as long as it likes, outer `None` if it may not, because a packet is to be sent
+/// sooner than a sleeper wakes.
+fn sleep_until(core: &Core) -> Option<Option<u64>> {
+    let timer = core.wheel.next_due();
+    let Some(send) = core.congestion.next_send() else { return Some(timer) };
+    if core.config.poll == PollPolicy::Sleep {
+        return Some(timer.into_iter().chain([send]).min());
+    }
+    let awake = send.saturating_sub(WAKE_UP_NANOS);
+    (awake > core.now).then(|| timer.into_iter().chain([awake]).min())
 }
 
 /// Takes in a burst of `count` packets and runs the handlers it calls for.

@@ -291,6 +291,8 @@ impl Session {
             message_bytes_max: session.message_bytes_max as usize,
             rtt_smoothed: Duration::from_nanos(session.srtt as u64),
             rto: Duration::from_nanos(core.rto(self.reference.index, 0)),
+            allowance: core.congestion.allowance(self.reference.index),
+            sends_paced: core.congestion.sends_paced(self.reference.index),
             retransmissions: cold.retransmissions,
             tx_packets: session.traffic.tx_packets,
             tx_bytes: session.traffic.tx_bytes,

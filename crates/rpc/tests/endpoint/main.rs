@@ -9,15 +9,18 @@
 //! | [`many`] | twenty thousand sessions with one peer |
 //! | [`messages`] | messages up to many megabytes, over every transport |
 //! | [`workers`] | handlers on worker threads |
+//! | [`congestion`] | congestion control, pacing and marks; [`marking`] is a network that marks |
 //! | [`waiting`] | what an idle endpoint costs, and how it wakes |
 
 #[path = "../pair/mod.rs"]
 mod pair;
 
 mod calls;
+mod congestion;
 mod guards;
 mod leaving;
 mod many;
+mod marking;
 mod messages;
 mod sessions;
 mod waiting;

@@ -1,0 +1,13 @@
+//! Hosts: NICs with their queues, threads and the time of their CPUs, and the transport that a program sees.
+
+pub(crate) mod clock;
+pub(crate) mod cost;
+pub(crate) mod nic;
+pub(crate) mod program;
+pub(crate) mod thread;
+pub(crate) mod transport;
+
+pub use clock::ThreadClock;
+pub use cost::CostModel;
+pub use program::{Next, Program};
+pub use transport::SimTransport;
