@@ -134,11 +134,11 @@ pub struct EndpointConfig {
     pub connect_timeout: Duration,
     /// How long a peer may be silent, although asked, before its sessions fail. Default 1 s.
     pub peer_timeout: Duration,
+    /// What limits the requests of a session besides its credits. Default [`CongestionControl::Swift`].
+    pub congestion: CongestionControl,
     /// Whether every session counts its own round-trip times and dropped packets from its first call on, for some 600 bytes each. Off by
     /// default; [`crate::Session::observe`] does it for one session.
     pub observe_sessions: Switch,
-    /// What limits the requests of a session besides its credits. Default [`CongestionControl::Swift`].
-    pub congestion: CongestionControl,
     /// Switches of optimizations.
     pub optimizations: Optimizations,
     /// Seed of nonces, tags and the cookie key. `None` takes it from the operating system; give one only in tests and simulations.
@@ -163,8 +163,8 @@ impl Default for EndpointConfig {
             rto_max: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(3),
             peer_timeout: Duration::from_secs(1),
-            observe_sessions: Switch::Off,
             congestion: CongestionControl::default(),
+            observe_sessions: Switch::Off,
             optimizations: Optimizations::default(),
             seed: None,
         }

@@ -10,13 +10,7 @@ use crate::observe::DropReason;
 use crate::wire::{Header, Multi, Status};
 
 /// Calls of a slot whose round trip is sampled into the histograms: one in this many.
-const RTT_SAMPLING: u64 = 8;
-
-/// Whether the round trip of the request that a packet answers goes into the histograms.
-#[inline]
-fn is_sampled(answer: &Header) -> bool {
-    (answer.request >> 3) % RTT_SAMPLING == 1
-}
+const RTT_SAMPLING: u32 = 8;
 
 impl Core {
     /// The call that a packet from the server answers, if it is still in progress.
@@ -47,7 +41,7 @@ impl Core {
         if call.received == 0 && !call.sent_again {
             let sample = self.now.saturating_sub(call.started);
             self.on_rtt_sample(session, sample, header.ecn_echo);
-            if is_sampled(header) {
+            if self.calls[index as usize].sequence % RTT_SAMPLING == 1 {
                 record_rtt(&mut self.rtt, &mut self.cold[session as usize], self.config.observe_sessions, sample);
             }
         }
@@ -97,12 +91,13 @@ impl Core {
         if call.request_packets == 1 {
             let since = if call.sent_again { call.started } else { call.progress };
             let sample = self.now.saturating_sub(since);
+            let sequence = call.sequence;
             if call.sent_again || header.deferred {
                 session.sample_rtt(sample);
             } else {
                 self.on_rtt_sample(si as u32, sample, header.ecn_echo);
             }
-            if is_sampled(header) {
+            if sequence % RTT_SAMPLING == 1 {
                 record_rtt(&mut self.rtt, &mut self.cold[si], self.config.observe_sessions, sample);
             }
         }
