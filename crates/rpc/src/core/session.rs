@@ -124,6 +124,8 @@ pub(crate) struct Traffic {
     pub rx_bytes: u64,
 }
 
+const _: () = assert!(size_of::<SessionCold>() <= 3 * 64, "an idle session costs at most 1 KiB, all told");
+
 /// The rest of a session.
 #[derive(Debug)]
 pub(crate) struct SessionCold {
