@@ -15,6 +15,7 @@ mod rpc_rate;
 mod rpc_sessions;
 mod rpc_wakeup;
 mod rpc_workers;
+mod sim_latency;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -103,6 +104,12 @@ pub const ALL: &[Experiment] = &[
         about: "what an idle endpoint costs, and how fast one that sleeps wakes",
         run: rpc_wakeup::run,
     },
+    Experiment {
+        name: "sim-latency",
+        paper: "eRPC Table 2",
+        about: "latency of a 32 B call in the simulated clusters of the paper",
+        run: sim_latency::run,
+    },
     #[cfg(feature = "peers")]
     Experiment {
         name: "rpc-peers",
@@ -123,7 +130,7 @@ pub fn demo_settings(total: Duration) -> Settings {
     // Each measurement is a run of a floor and a run of ours with its warm-up, and three processes start and end for it.
     let run = (total / measurements).saturating_sub(DEMO_STARTS).div_f64(2.2);
     // No time to take a run again: a disturbed row says so.
-    Settings { run: run.max(DEMO_RUN_MIN), runs, repeats: 0, busy_core: None }
+    Settings { run: run.max(DEMO_RUN_MIN), runs, repeats: 0, ..Settings::default() }
 }
 
 /// What starting the processes of one measurement takes, about.

@@ -5,6 +5,9 @@ use crate::report::PaperFigure;
 /// Table 2: median latency of 32 B RPCs between two nodes at one switch, on the fastest Ethernet of the paper.
 pub(super) const LATENCY: PaperFigure = PaperFigure { value: 2_300.0, setup: "CX5 40 GbE" };
 
+/// Table 2, the cluster that Table 5 and Figure 5 are from.
+pub(super) const LATENCY_CX4: PaperFigure = PaperFigure { value: 3_700.0, setup: "CX4 25 GbE" };
+
 /// Figure 4 and Table 3: rate of one thread with batches of 3, on the only cluster for which it is given in numbers.
 pub(super) const RATE_B3: PaperFigure = PaperFigure { value: 4.96e6, setup: "CX4 25 GbE" };
 

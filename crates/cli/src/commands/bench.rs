@@ -72,7 +72,7 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
 
 fn list() {
     for experiment in ALL {
-        println!("{:<14} {:<20} {}", experiment.name, experiment.paper, experiment.about);
+        println!("{:<23} {:<20} {}", experiment.name, experiment.paper, experiment.about);
     }
 }
 

@@ -1,0 +1,96 @@
+//! One endpoint of a cluster.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+
+use dunlin_net::{Addr, PollPolicy};
+use dunlin_rpc::{Connecting, Endpoint, EndpointConfig};
+use dunlin_sim::{Datacenter, Next, SimTransport, ThreadClock};
+
+use crate::BenchError;
+
+/// Request type of [`Member::serve`].
+pub const SINK: u8 = 1;
+
+/// The first error of any member's task.
+pub(super) type Failure = Rc<RefCell<Option<BenchError>>>;
+
+/// An endpoint and the thread that it runs on.
+///
+/// Tasks must not hold a member, which would keep the endpoint and so the task alive for ever: what they need is had before they begin,
+/// as the future of [`Member::connect`] and [`Member::clock`].
+pub struct Member {
+    endpoint: Rc<Endpoint<SimTransport>>,
+    clock: ThreadClock,
+    addr: Addr,
+    failure: Failure,
+}
+
+impl Member {
+    /// Puts an endpoint on a thread and lets it run.
+    pub(super) fn start(
+        datacenter: &mut Datacenter,
+        (host, thread): (u32, u16),
+        config: EndpointConfig,
+        failure: Failure,
+    ) -> Result<Member, BenchError> {
+        let transport = datacenter.bind(host, thread)?;
+        let clock = transport.clock();
+        // A simulated thread reads its clock for free, and before each burst: that is what this policy does.
+        let endpoint = Rc::new(Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Sleep, ..config })?);
+        let driven = endpoint.clone();
+        datacenter.spawn(host, thread, move || {
+            while driven.run_once() > 0 {}
+            Next::OnPacket { or_at: driven.next_timer() }
+        })?;
+        Ok(Member { endpoint, clock, addr: Datacenter::addr(host, thread), failure })
+    }
+
+    /// The endpoint.
+    pub fn endpoint(&self) -> &Endpoint<SimTransport> {
+        &self.endpoint
+    }
+
+    /// The clock of its thread: virtual time, in nanoseconds, of what its tasks do now.
+    pub fn clock(&self) -> ThreadClock {
+        self.clock.clone()
+    }
+
+    /// Where others reach it.
+    pub fn addr(&self) -> &Addr {
+        &self.addr
+    }
+
+    /// Opens a session to another member.
+    pub fn connect(&self, to: &Addr) -> Connecting {
+        self.endpoint.connect(to)
+    }
+
+    /// Runs a task from the next time on that the member runs. Its error ends the experiment.
+    pub fn spawn(&self, task: impl Future<Output = Result<(), BenchError>> + 'static) {
+        let failure = self.failure.clone();
+        self.endpoint.spawn(async move {
+            if let Err(error) = task.await {
+                failure.borrow_mut().get_or_insert(error);
+            }
+        });
+    }
+
+    /// Where errors outside of tasks go.
+    pub(super) fn failure(&self) -> Failure {
+        self.failure.clone()
+    }
+
+    /// Answers requests of type [`SINK`] with `response_bytes` bytes, in the event loop. Each takes `cost_ns` of the CPU.
+    ///
+    /// # Errors
+    /// [`BenchError::Register`] if it does so already.
+    pub fn serve(&self, response_bytes: usize, cost_ns: u64) -> Result<(), BenchError> {
+        let clock = self.clock();
+        Ok(self.endpoint.register(SINK, move |request| {
+            clock.charge(cost_ns);
+            request.respond_with(response_bytes, |bytes| bytes.fill(0));
+        })?)
+    }
+}
