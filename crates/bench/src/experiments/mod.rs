@@ -1,5 +1,6 @@
 //! The experiments, one file each, and the roles their processes play.
 
+mod incast;
 mod paper;
 mod runs;
 
@@ -15,6 +16,7 @@ mod rpc_rate;
 mod rpc_sessions;
 mod rpc_wakeup;
 mod rpc_workers;
+mod sim_incast;
 mod sim_latency;
 
 use std::process::ExitCode;
@@ -109,6 +111,12 @@ pub const ALL: &[Experiment] = &[
         paper: "eRPC Table 2",
         about: "latency of a 32 B call in the simulated clusters of the paper",
         run: sim_latency::run,
+    },
+    Experiment {
+        name: "sim-incast",
+        paper: "eRPC Table 5",
+        about: "bandwidth and packet round trips of 20 to 100 clients that send 8 MB to one server",
+        run: sim_incast::run,
     },
     #[cfg(feature = "peers")]
     Experiment {
