@@ -39,6 +39,20 @@ pub struct Optimizations {
     pub prefetch: Switch,
     /// Put the first packet's header right in front of its data (section 4.2.1).
     pub adjacent_header: Switch,
+    /// Answer the request packets of one event-loop iteration with one credit return.
+    pub cumulative_credit_returns: Switch,
+    /// Ask for several response packets in a row at once. With [`Recovery::Selective`] only.
+    pub cumulative_requests: Switch,
+}
+
+/// What is done about lost packets of messages of several packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Recovery {
+    /// Packets out of order are kept, holes are reported, and only holes are sent again. Reordering is no loss.
+    #[default]
+    Selective,
+    /// Packets out of order are dropped; after a timeout everything is sent again that was not answered (the paper's, section 5.3).
+    GoBackN,
 }
 
 /// Settings of an endpoint. Start from `EndpointConfig::default()`.
@@ -93,6 +107,9 @@ pub struct EndpointConfig {
     pub connect_timeout: Duration,
     /// How long a peer may be silent, although asked, before its sessions fail. Default 1 s.
     pub peer_timeout: Duration,
+    /// What is done about lost packets. Default [`Recovery::Selective`]. Endpoints with either talk to each other; both must recover
+    /// selectively for holes to be filled alone.
+    pub recovery: Recovery,
     /// Switches of optimizations.
     pub optimizations: Optimizations,
     /// Seed of nonces, tags and the cookie key. `None` takes it from the operating system; give one only in tests and simulations.
@@ -116,6 +133,7 @@ impl Default for EndpointConfig {
             rto_max: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(3),
             peer_timeout: Duration::from_secs(1),
+            recovery: Recovery::default(),
             optimizations: Optimizations::default(),
             seed: None,
         }

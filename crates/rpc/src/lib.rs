@@ -25,7 +25,7 @@ pub mod stats;
 pub mod timer;
 pub mod wire;
 
-pub use config::{EndpointConfig, Optimizations, Switch};
+pub use config::{EndpointConfig, Optimizations, Recovery, Switch};
 pub use endpoint::Endpoint;
 pub use endpoint::handler::{DeferredRequest, OwnedRequest, Request, RequestBurst};
 pub use endpoint::session::{Call, CallOptions, Closing, Completion, Connecting, ContinuationId, Reply, Session};

@@ -51,6 +51,10 @@ pub enum Factor {
     Prefetch,
     /// The first header lies in front of the data.
     AdjacentHeader,
+    /// One credit return answers the request packets of an iteration.
+    CumulativeCreditReturns,
+    /// One question asks for several response packets.
+    CumulativeRequests,
     /// Small packets to one destination share a datagram (UDP only).
     Coalescing,
     /// One system call carries many datagrams, both ways (UDP only).
@@ -111,6 +115,8 @@ impl Setup {
             transmit_batching: switch(Factor::TransmitBatching),
             prefetch: switch(Factor::Prefetch),
             adjacent_header: switch(Factor::AdjacentHeader),
+            cumulative_credit_returns: switch(Factor::CumulativeCreditReturns),
+            cumulative_requests: switch(Factor::CumulativeRequests),
         };
         EndpointConfig {
             credits: self.credits,

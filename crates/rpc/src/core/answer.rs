@@ -5,7 +5,7 @@ use dunlin_net::RxPacket;
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
-use crate::wire::{Header, Multi, Status};
+use crate::wire::{HEADER_BYTES, Header, Multi, Status};
 
 /// Calls whose round trip is sampled into the histogram: one in this many.
 const RTT_SAMPLING: u64 = 8;
@@ -22,13 +22,31 @@ impl Core {
         Some(slot.call)
     }
 
+    /// A round trip was measured: the one place where samples come in.
+    #[inline]
+    pub fn on_rtt_sample(&mut self, session: u32, nanos: u64) {
+        self.sessions[session as usize].sample_rtt(nanos);
+        if self.counters.calls_completed.is_multiple_of(RTT_SAMPLING) {
+            self.rtt.record(nanos);
+        }
+    }
+
     /// A request packet that is not the last has arrived at the server. The server takes packets in order, so an answer to
     /// packet *i* also stands for those before it.
-    pub fn on_credit_return(&mut self, session: u32, header: &Header) {
+    pub fn on_credit_return(&mut self, session: u32, header: &Header, packet: &RxPacket<'_>) {
         let Some(index) = self.answered_call(session, header) else { return };
         let call = &mut self.calls[index as usize];
-        let packet = header.aux;
-        if packet + 1 >= call.request_packets || packet >= call.sent {
+        if call.window != NONE {
+            return self.on_arrivals(index, header, packet);
+        }
+        if packet.len() > HEADER_BYTES {
+            // It tells of packets that came out of order; those before them were told of already.
+            self.counters.dropped_out_of_order += 1;
+            return;
+        }
+        // The last packet is answered by the response only.
+        let packet = header.aux.min(call.request_packets.saturating_sub(2));
+        if call.request_packets < 2 || packet >= call.sent {
             self.counters.dropped_out_of_order += 1;
             return;
         }
@@ -38,11 +56,9 @@ impl Core {
         }
         if call.received == 0 && !call.sent_again {
             let sample = self.now.saturating_sub(call.started);
-            self.sessions[session as usize].sample_rtt(sample);
-            if self.counters.calls_completed.is_multiple_of(RTT_SAMPLING) {
-                self.rtt.record(sample);
-            }
+            self.on_rtt_sample(session, sample);
         }
+        let call = &mut self.calls[index as usize];
         let returned = packet + 1 - call.received;
         call.received += returned;
         call.progress = self.now;
@@ -58,7 +74,8 @@ impl Core {
         match header.multi {
             None => self.on_first_response(index, header, packet, header.payload_len()),
             Some(multi) if multi.packet == 0 => self.on_first_response(index, header, packet, multi.message_bytes as usize),
-            Some(multi) => self.on_later_response(index, header, packet, multi),
+            Some(multi) if self.calls[index as usize].window == NONE => self.on_later_response(index, header, packet, multi),
+            Some(multi) => self.on_window_response(index, header, packet, multi),
         }
     }
 
@@ -81,18 +98,18 @@ impl Core {
             self.counters.dropped_malformed += 1;
             return;
         }
-        session.credits += call.in_flight() as u16;
+        let held = if call.window == NONE { call.in_flight() } else { self.clear_window(index) };
+        let call = &mut self.calls[index as usize];
+        self.sessions[si].credits += held as u16;
         (call.sent, call.received) = (call.request_packets, call.request_packets);
         // Longer requests were sampled at their first credit return. Which copy was answered is unknown after a retransmission (Karn); then
         // the time since the first copy is taken: if handlers became slower than the timeout, nothing else would ever tell.
         if call.request_packets == 1 {
             let since = if call.sent_again { call.started } else { call.progress };
             let sample = self.now.saturating_sub(since);
-            session.sample_rtt(sample);
-            if self.counters.calls_completed.is_multiple_of(RTT_SAMPLING) {
-                self.rtt.record(sample);
-            }
+            self.on_rtt_sample(si as u32, sample);
         }
+        let call = &mut self.calls[index as usize];
         call.progress = self.now;
         call.retries = 0;
         if header.status != Status::Ok {
@@ -115,6 +132,9 @@ impl Core {
         let call = &mut self.calls[index as usize];
         call.response = Some(response);
         call.response_packets = total.div_ceil(packet_data) as u32;
+        if call.window == NONE {
+            self.take_window(index);
+        }
         self.pump_in_turn(index);
     }
 

@@ -131,6 +131,8 @@ pub(crate) struct SessionCold {
     pub places: Places,
     pub loan: Loan,
     pub retransmissions: u32,
+    /// How long what was overtaken is waited for, in quarters of a round trip.
+    pub patience_quarters: u8,
     pub timer: Option<TimerId>,
     pub attempts: u32,
     /// Nonce and incarnation of the client, of a session that was accepted.
@@ -205,6 +207,7 @@ impl SessionCold {
             places: Places::default(),
             loan: Loan::default(),
             retransmissions: 0,
+            patience_quarters: super::recovery::PATIENCE_QUARTERS,
             timer: None,
             attempts: 0,
             accepted_as: None,

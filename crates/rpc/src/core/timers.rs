@@ -65,7 +65,9 @@ impl Core {
             return;
         }
         if self.now >= self.call_due(index) {
-            if call.in_flight() > 0 {
+            if call.window != super::NONE {
+                self.on_window_timer(index);
+            } else if call.in_flight() > 0 {
                 self.roll_back(index);
             } else {
                 // It waits for credits, which calls with packets in flight will bring back.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dunlin_net::PollPolicy;
 use dunlin_net::fault::Faults;
 use dunlin_net::loopback::LoopbackConfig;
-use dunlin_rpc::{EndpointConfig, Optimizations, Switch};
+use dunlin_rpc::{EndpointConfig, Optimizations, Recovery, Switch};
 
 use crate::random::Random;
 
@@ -80,6 +80,8 @@ fn draw_config(r: &mut Random, message_bytes_max: usize) -> EndpointConfig {
         transmit_batching: switch(20),
         prefetch: switch(20),
         adjacent_header: switch(20),
+        cumulative_credit_returns: switch(20),
+        cumulative_requests: switch(20),
     };
     EndpointConfig {
         poll: PollPolicy::Spin,
@@ -90,6 +92,7 @@ fn draw_config(r: &mut Random, message_bytes_max: usize) -> EndpointConfig {
         message_bytes_max,
         deferred_requests_max: if r.chance(80) { 16_384 } else { r.between(1, 4) as u32 },
         credit_sharing: if r.chance(80) { Switch::On } else { Switch::Off },
+        recovery: if r.chance(65) { Recovery::Selective } else { Recovery::GoBackN },
         optimizations,
         seed: Some(r.next()),
         ..EndpointConfig::default()
