@@ -20,7 +20,8 @@ local VERSION = 1
 --
 -- A packet begins with a header of 16 bytes:
 --    0  kind (low 4 bits), version (high 4 bits)
---    1  flags: bit 0 MULTI follows, bit 1 DEADLINE follows; bits 2 to 7 are the status of a RESPONSE
+--    1  flags: bit 0 MULTI follows, bit 1 DEADLINE follows; bits 2 to 4 are the status of a RESPONSE; bit 5 the packet that is answered
+--       was marked by the network (ECN), bit 6 the handler kept the request for later
 --    2  in data packets: request type (1 byte), payload length (2 bytes); in others: packet number (3 bytes)
 --    5  session at the receiver (3 bytes)
 --    8  request number (5 bytes)
@@ -46,6 +47,7 @@ local STATUSES = {
 
 local REFUSALS = {
   [1] = "no protocol version in common", [2] = "no credits", [3] = "too many sessions", [4] = "settings", [5] = "shutting down",
+  [6] = "too many sessions of this peer", [7] = "too many places of this peer",
 }
 
 local ROLES = { [0] = "borrower", [1] = "lender" }
@@ -86,7 +88,9 @@ local f = {
   version = ProtoField.uint8("dunlin.version", "Version", base.DEC, nil, 0xf0),
   multi = ProtoField.bool("dunlin.flags.multi", "MULTI follows", 8, nil, 0x01),
   deadline = ProtoField.bool("dunlin.flags.deadline", "DEADLINE follows", 8, nil, 0x02),
-  status = ProtoField.uint8("dunlin.status", "Status", base.DEC, STATUSES, 0xfc),
+  status = ProtoField.uint8("dunlin.status", "Status", base.DEC, STATUSES, 0x1c),
+  ecn_echo = ProtoField.bool("dunlin.flags.ecn_echo", "The answered packet was marked (ECN)", 8, nil, 0x20),
+  deferred = ProtoField.bool("dunlin.flags.deferred", "The handler kept the request for later", 8, nil, 0x40),
   req_type = ProtoField.uint8("dunlin.req_type", "Request type", base.DEC),
   payload_len = ProtoField.uint16("dunlin.payload_len", "Payload length", base.DEC),
   packet = ProtoField.uint32("dunlin.packet", "Packet number", base.DEC),
@@ -153,9 +157,14 @@ local function dissect_packet(tvb, tree)
 
   root:add(f.multi, tvb(1, 1))
   root:add(f.deadline, tvb(1, 1))
+  if kind == RESPONSE or kind == CREDIT_RETURN then
+    root:add(f.ecn_echo, tvb(1, 1))
+    if tvb(1, 1):bitfield(2, 1) == 1 then summary = summary .. " [marked]" end
+  end
   if kind == RESPONSE then
     root:add(f.status, tvb(1, 1))
-    local status = tvb(1, 1):bitfield(0, 6)
+    root:add(f.deferred, tvb(1, 1))
+    local status = tvb(1, 1):bitfield(3, 3)
     if status ~= 0 then summary = string.format("%s [%s]", summary, STATUSES[status] or status) end
   end
 

@@ -63,6 +63,8 @@ fn connect() -> Connect {
         incarnation: 1,
         nonce: 2,
         cookie: [0; 16],
+        credits_start: 8,
+        reverse_start: 8,
     }
 }
 
@@ -140,6 +142,8 @@ impl Victim {
             session: 5,
             tag: 77,
             incarnation: 1,
+            credits_start: asked.credits,
+            reverse_start: asked.reverse_credits,
         };
         victim.send(&packet(&Header::new(Kind::Accept, 0, asked.session, 0, asked.tag), &body_of(&accept)));
         victim.run();

@@ -63,6 +63,9 @@ pub fn call<T: Transport>(
     let endpoint = Endpoint::new(transport, config)?;
     let sessions = open_sessions(&endpoint, server, sessions)?;
     let first = sessions.first().cloned();
+    if let Some(first) = &first {
+        first.observe();
+    }
     let load = Load { warm_up: Duration::ZERO, ..Load::uniform(1, calls.window, calls.size, calls.length) };
     let rate = load.run(&endpoint, sessions, |rate| {
         live(rate);

@@ -1,4 +1,4 @@
-//! Addresses of endpoints, as a user writes them: `shm:NAME`, `udp://HOST:PORT`, `node:NUMBER`.
+//! Addresses of endpoints, as a user writes them: `shm:NAME`, `udp://HOST:PORT`, `node:NUMBER`, `sim:HOST:THREAD`.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -26,8 +26,15 @@ pub enum Addr {
     Shm(ShmName),
     /// A UDP socket, IPv4 or IPv6.
     Udp(SocketAddr),
-    /// An endpoint inside this process: a [`crate::loopback`] node, or a simulated host.
+    /// An endpoint inside this process: a [`crate::loopback`] node.
     Node(u32),
+    /// A thread of a host of a simulated datacenter.
+    Sim {
+        /// Number of the host, from zero.
+        host: u32,
+        /// Number of the thread on its host.
+        thread: u16,
+    },
 }
 
 /// The name of a shared-memory endpoint: 1 to [`SHM_NAME_BYTES_MAX`] letters, digits, `.`, `_` or `-`, the first of them a
@@ -69,6 +76,7 @@ impl fmt::Display for Addr {
             Addr::Shm(name) => write!(f, "shm:{}", name.as_str()),
             Addr::Udp(addr) => write!(f, "udp://{addr}"),
             Addr::Node(number) => write!(f, "node:{number}"),
+            Addr::Sim { host, thread } => write!(f, "sim:{host}:{thread}"),
         }
     }
 }
@@ -86,6 +94,12 @@ impl FromStr for Addr {
             let number = number.parse().map_err(|e| bad(format!("not a node number: {e}")))?;
             return Ok(Addr::Node(number));
         }
+        if let Some(host_thread) = text.strip_prefix("sim:") {
+            let parsed =
+                host_thread.split_once(':').and_then(|(host, thread)| Some((host.parse().ok()?, thread.parse().ok()?)));
+            let (host, thread) = parsed.ok_or_else(|| bad("write for example sim:3:0, host 3's thread 0".into()))?;
+            return Ok(Addr::Sim { host, thread });
+        }
         if let Some(host_port) = text.strip_prefix("udp://") {
             let mut found = host_port
                 .to_socket_addrs()
@@ -102,7 +116,7 @@ mod tests {
 
     #[test]
     fn text_round_trips() {
-        for text in ["shm:echo", "shm:a.b-c_9", "udp://127.0.0.1:31850", "udp://[::1]:9", "node:7"] {
+        for text in ["shm:echo", "shm:a.b-c_9", "udp://127.0.0.1:31850", "udp://[::1]:9", "node:7", "sim:3:12"] {
             assert_eq!(text.parse::<Addr>().unwrap().to_string(), text);
         }
     }
@@ -110,8 +124,21 @@ mod tests {
     #[test]
     fn bad_text_says_what_to_write() {
         let long = format!("shm:{}", "x".repeat(65));
-        for text in ["", "echo", "shm:", "shm:../etc", "shm:.hidden", "shm:a b", &long, "udp://", "udp://1.2.3.4", "node:x"]
-        {
+        for text in [
+            "",
+            "echo",
+            "shm:",
+            "shm:../etc",
+            "shm:.hidden",
+            "shm:a b",
+            &long,
+            "udp://",
+            "udp://1.2.3.4",
+            "node:x",
+            "sim:1",
+            "sim:x:1",
+            "sim:1:65536",
+        ] {
             let message = text.parse::<Addr>().unwrap_err().to_string();
             assert!(message.contains(text) && message.len() > text.len(), "{message}");
         }

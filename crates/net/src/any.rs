@@ -55,7 +55,7 @@ impl AnyTransport {
         match addr {
             Addr::Udp(addr) => Ok(AnyTransport::Udp(Box::new(UdpTransport::bind(UdpConfig::new(*addr))?))),
             Addr::Shm(name) => Ok(AnyTransport::Shm(Box::new(ShmTransport::new(&ShmConfig::named(name.clone()))?))),
-            Addr::Node(_) => Err(wrong_kind(addr)),
+            Addr::Node(_) | Addr::Sim { .. } => Err(wrong_kind(addr)),
         }
     }
 
@@ -75,7 +75,7 @@ impl AnyTransport {
                 AnyTransport::bind(&Addr::Udp(SocketAddr::new(local, 0)))
             }
             Addr::Shm(_) => Ok(AnyTransport::Shm(Box::new(ShmTransport::new(&ShmConfig::anonymous())?))),
-            Addr::Node(_) => Err(wrong_kind(peer)),
+            Addr::Node(_) | Addr::Sim { .. } => Err(wrong_kind(peer)),
         }
     }
 }

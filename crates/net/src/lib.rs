@@ -22,6 +22,7 @@ pub mod fault;
 pub mod loopback;
 pub mod pcap;
 pub mod poll;
+pub mod random;
 #[allow(unsafe_code)]
 pub mod shm;
 pub mod transport;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use dunlin_net::PollPolicy;
 
+use crate::congestion::CongestionControl;
 use crate::msgbuf::MESSAGE_BYTES_MAX;
 use crate::wire::control::SLOTS_MAX;
 
@@ -43,6 +44,10 @@ pub struct Optimizations {
     pub cumulative_credit_returns: Switch,
     /// Ask for several response packets in a row at once. With [`Recovery::Selective`] only.
     pub cumulative_requests: Switch,
+    /// Do not tell congestion control of short round trips while it limits nothing anyway (section 5.2.2).
+    pub rate_update_bypass: Switch,
+    /// Do not ask congestion control before sending while it limits nothing (section 5.2.2).
+    pub rate_limiter_bypass: Switch,
 }
 
 /// What is done about lost packets of messages of several packets.
@@ -53,6 +58,40 @@ pub enum Recovery {
     Selective,
     /// Packets out of order are dropped; after a timeout everything is sent again that was not answered (the paper's, section 5.3).
     GoBackN,
+}
+
+/// What one peer may hold of an endpoint, so that it leaves something to the others. A peer is one endpoint, at one address.
+///
+/// ```
+/// use dunlin_rpc::{EndpointConfig, PeerLimits};
+///
+/// let peer_limits = PeerLimits { sessions_max: 16, ..PeerLimits::default() };
+/// let config = EndpointConfig { peer_limits, ..EndpointConfig::default() };
+/// # config.check()?;
+/// # Ok::<(), dunlin_rpc::config::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerLimits {
+    /// Sessions that it opened with this endpoint. Beyond them it is refused ([`RefuseReason::PeerSessions`]). Default 32,768.
+    ///
+    /// [`RefuseReason::PeerSessions`]: crate::wire::control::RefuseReason::PeerSessions
+    pub sessions_max: u32,
+    /// Places of the receive queue for all sessions with it. Beyond them it gets no loans, and then no sessions
+    /// ([`RefuseReason::PeerCredits`]). Default all; lower it where peers do not trust each other.
+    ///
+    /// [`RefuseReason::PeerCredits`]: crate::wire::control::RefuseReason::PeerCredits
+    pub places_max: u32,
+    /// Bytes of its requests that have begun to arrive and are not complete. Beyond them it gets [`crate::CallError::Busy`]. Default 1 GiB: a quarter
+    /// of what message buffers may take at all.
+    pub receiving_bytes_max: u64,
+    /// Its requests in the hands of asynchronous and worker handlers. Beyond them it gets [`crate::CallError::Busy`]. Default 8,192.
+    pub deferred_requests_max: u32,
+}
+
+impl Default for PeerLimits {
+    fn default() -> Self {
+        PeerLimits { sessions_max: 32_768, places_max: u32::MAX, receiving_bytes_max: 1 << 30, deferred_requests_max: 8_192 }
+    }
 }
 
 /// Settings of an endpoint. Start from `EndpointConfig::default()`.
@@ -97,6 +136,8 @@ pub struct EndpointConfig {
     pub credit_sharing: Switch,
     /// Requests that asynchronous and worker handlers have in progress, beyond which requests are pushed back as busy. Default 16,384.
     pub deferred_requests_max: u32,
+    /// What each peer may hold of all this.
+    pub peer_limits: PeerLimits,
     /// Retransmission timeout before anything was measured. Default 5 ms.
     pub rto_initial: Duration,
     /// Least retransmission timeout. Default 1 ms.
@@ -110,6 +151,11 @@ pub struct EndpointConfig {
     /// What is done about lost packets. Default [`Recovery::Selective`]. Endpoints with either talk to each other; both must recover
     /// selectively for holes to be filled alone.
     pub recovery: Recovery,
+    /// What limits the requests of a session besides its credits. Default [`CongestionControl::Swift`].
+    pub congestion: CongestionControl,
+    /// Whether every session counts its own round-trip times and dropped packets from its first call on, for some 600 bytes each. Off by
+    /// default; [`crate::Session::observe`] does it for one session.
+    pub observe_sessions: Switch,
     /// Switches of optimizations.
     pub optimizations: Optimizations,
     /// Seed of nonces, tags and the cookie key. `None` takes it from the operating system; give one only in tests and simulations.
@@ -128,12 +174,15 @@ impl Default for EndpointConfig {
             sessions_max: 65_536,
             credit_sharing: Switch::On,
             deferred_requests_max: 16_384,
+            peer_limits: PeerLimits::default(),
             rto_initial: Duration::from_millis(5),
             rto_min: Duration::from_millis(1),
             rto_max: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(3),
             peer_timeout: Duration::from_secs(1),
             recovery: Recovery::default(),
+            congestion: CongestionControl::default(),
+            observe_sessions: Switch::Off,
             optimizations: Optimizations::default(),
             seed: None,
         }
@@ -182,6 +231,6 @@ impl EndpointConfig {
         if self.peer_timeout < Duration::from_millis(10) {
             return fail("peer_timeout", format!("{:?}", self.peer_timeout), "choose at least 10 ms");
         }
-        Ok(())
+        self.congestion.check()
     }
 }

@@ -91,6 +91,8 @@ fn refusal(reason: RefuseReason) -> &'static str {
         RefuseReason::TooManySessions => "it has as many sessions as it allows",
         RefuseReason::Settings => "packet size, slots or credits cannot be agreed on",
         RefuseReason::ShuttingDown => "it is shutting down",
+        RefuseReason::PeerSessions => "this endpoint has as many sessions with it as it allows one peer",
+        RefuseReason::PeerCredits => "this endpoint holds as much of its receive queue as it allows one peer",
     }
 }
 
@@ -122,9 +124,12 @@ pub enum CallError {
     /// The request exceeds what the session allows. Nothing was sent.
     #[error("the request exceeds the session's largest message")]
     RequestTooLarge,
-    /// The response exceeds what the session allows, or a buffer for it could not be had. The handler ran.
-    #[error("the response exceeds the session's largest message, or there is no memory for it")]
+    /// The response exceeds what the session allows, or the server had no buffer for it. The handler ran.
+    #[error("the response exceeds the session's largest message, or its server has no memory for it")]
     ResponseTooLarge,
+    /// The response came, and message buffers here are at their limit ([`crate::msgbuf::set_limit`]). The handler ran.
+    #[error("there is no message buffer for the response here: give buffers back, or raise their limit")]
+    NoBuffer,
     /// The peer's process died, or its address refuses packets. The handler may have run.
     #[error("the peer died; the handler may or may not have run")]
     PeerDied,

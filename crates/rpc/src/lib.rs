@@ -13,11 +13,13 @@
 #![deny(unsafe_code)]
 
 pub mod config;
+pub mod congestion;
 mod core;
 mod endpoint;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod msgbuf;
+pub mod observe;
 mod payload;
 #[allow(unsafe_code)]
 mod prefetch;
@@ -25,12 +27,15 @@ pub mod stats;
 pub mod timer;
 pub mod wire;
 
-pub use config::{EndpointConfig, Optimizations, Recovery, Switch};
+pub use config::{EndpointConfig, Optimizations, PeerLimits, Recovery, Switch};
+pub use congestion::{Allowance, CongestionControl};
 pub use endpoint::Endpoint;
 pub use endpoint::handler::{DeferredRequest, OwnedRequest, Request, RequestBurst};
 pub use endpoint::session::{Call, CallOptions, Closing, Completion, Connecting, ContinuationId, Reply, Session};
+pub use endpoint::shutdown::{ShuttingDown, Unfinished};
 pub use endpoint::worker::WorkerPool;
 pub use error::{CallError, CallFailure, ConnectError, EndpointError, PushedBack, RegisterError, RespondError};
 pub use msgbuf::MsgBuf;
+pub use observe::{DropReason, Observed};
 pub use payload::{IntoResponse, Payload, RequestBuffer};
 pub use stats::{Counters, EndpointStats, SessionStats};

@@ -71,6 +71,12 @@ impl Payload {
         if let Kind::MsgBuf(buf) = &self.0 { Some(buf) } else { None }
     }
 
+    /// Whether dropping it may run code of the application's.
+    #[inline]
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self.0, Kind::Foreign(_))
+    }
+
     /// As [`Payload::as_msgbuf`].
     #[inline]
     pub(crate) fn as_msgbuf_mut(&mut self) -> Option<&mut MsgBuf> {

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use dunlin_net::TransportCounters;
 
+use crate::congestion::Allowance;
+use crate::observe::{DropReason, Observed};
+
 /// Declares a struct of `u64` counters with a list of their names for printing.
 macro_rules! counters {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
@@ -43,6 +46,10 @@ counters! {
         requests_abandoned,
         /// Requests pushed back because workers were busy.
         requests_pushed_back,
+        /// Requests answered as busy because those of their peer that arrive hold [`crate::PeerLimits::receiving_bytes_max`].
+        requests_over_memory_share,
+        /// Requests pushed back because handlers hold [`crate::PeerLimits::deferred_requests_max`] of their peer.
+        requests_over_deferred_share,
         /// Packets sent, control packets included.
         tx_packets,
         /// Packets received, dropped ones included.
@@ -57,6 +64,10 @@ counters! {
         tx_packets_again,
         /// Of which so many had arrived, as answers to both copies tell.
         retransmissions_spurious,
+        /// Times a session that was not limited by congestion control became so.
+        congestion_onsets,
+        /// Times a session that was limited waited for its pacing.
+        sends_paced,
         /// Dropped: not of this protocol.
         dropped_malformed,
         /// Dropped: the session is unknown, or the tag or the sender wrong.
@@ -90,7 +101,7 @@ counters! {
     }
 }
 
-/// Round-trip times, in nanoseconds. Every eighth call is sampled.
+/// Round-trip times, in nanoseconds. Of each slot of a session, the first call is sampled and then every eighth.
 #[derive(Debug, Clone)]
 pub struct RttHistogram(pub(crate) hdrhistogram::Histogram<u64>);
 
@@ -143,7 +154,7 @@ pub struct EndpointStats {
 impl fmt::Display for EndpointStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in self.counters.iter().filter(|(_, value)| *value != 0) {
-            writeln!(f, "{name:>24} {value}")?;
+            writeln!(f, "{name:>28} {value}")?;
         }
         let t = &self.transport;
         for (name, value) in [
@@ -159,14 +170,14 @@ impl fmt::Display for EndpointStats {
             ("sleeps", t.waits),
         ] {
             if value != 0 {
-                writeln!(f, "{name:>24} {value}")?;
+                writeln!(f, "{name:>28} {value}")?;
             }
         }
-        writeln!(f, "{:>24} {}", "sessions", self.sessions)?;
-        writeln!(f, "{:>24} {}", "calls pending", self.calls_pending)?;
+        writeln!(f, "{:>28} {}", "sessions", self.sessions)?;
+        writeln!(f, "{:>28} {}", "calls pending", self.calls_pending)?;
         write!(
             f,
-            "{:>24} p50 {:?}, p99 {:?}, p99.9 {:?} ({} samples)",
+            "{:>28} p50 {:?}, p99 {:?}, p99.9 {:?} ({} samples)",
             "round trip",
             self.rtt.percentile(50.0),
             self.rtt.percentile(99.0),
@@ -177,7 +188,7 @@ impl fmt::Display for EndpointStats {
 }
 
 /// One session at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct SessionStats {
     /// Calls in progress in this direction.
@@ -200,6 +211,10 @@ pub struct SessionStats {
     pub rtt_smoothed: Duration,
     /// Retransmission timeout now.
     pub rto: Duration,
+    /// What congestion control allows now.
+    pub allowance: Allowance,
+    /// Times it waited for its pacing.
+    pub sends_paced: u64,
     /// Retransmissions so far.
     pub retransmissions: u32,
     /// Packets sent on it, repetitions and control packets included.
@@ -210,4 +225,36 @@ pub struct SessionStats {
     pub rx_packets: u64,
     /// Their bytes, headers included.
     pub rx_bytes: u64,
+    /// Round-trip times and dropped packets, if it is observed: see [`crate::Session::observe`].
+    pub observed: Option<Observed>,
+}
+
+impl fmt::Display for SessionStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:>28} {} in progress, {} queued", "calls", self.calls_in_progress, self.calls_queued)?;
+        let (max, agreed) = (self.credits_max, self.credits_agreed);
+        writeln!(f, "{:>28} {} of {max} free, {agreed} agreed, {} granted", "credits", self.credits, self.credits_granted)?;
+        writeln!(f, "{:>28} {} B", "data of a packet", self.packet_data_bytes)?;
+        writeln!(f, "{:>28} {} B", "largest message", self.message_bytes_max)?;
+        writeln!(f, "{:>28} {} packets, {} B", "sent", self.tx_packets, self.tx_bytes)?;
+        writeln!(f, "{:>28} {} packets, {} B", "received", self.rx_packets, self.rx_bytes)?;
+        writeln!(f, "{:>28} {}", "retransmissions", self.retransmissions)?;
+        let Some(observed) = &self.observed else {
+            return write!(f, "{:>28} {:?} smoothed, timeout {:?}", "round trip", self.rtt_smoothed, self.rto);
+        };
+        for reason in DropReason::ALL {
+            writeln!(f, "{:>28} {}", format!("dropped: {reason}"), observed.dropped(reason))?;
+        }
+        write!(
+            f,
+            "{:>28} {:?} smoothed, timeout {:?}; p50 {:?}, p99 {:?}, p99.9 {:?} ({} samples)",
+            "round trip",
+            self.rtt_smoothed,
+            self.rto,
+            observed.percentile(50.0),
+            observed.percentile(99.0),
+            observed.percentile(99.9),
+            observed.samples()
+        )
+    }
 }

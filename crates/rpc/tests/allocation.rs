@@ -93,7 +93,9 @@ fn callbacks_allocate(req_type: u8) -> u64 {
     let done = Rc::new(Cell::new(0));
     let counter = done.clone();
     let continuation = lab.client().register_continuation(move |completion: Completion| {
-        assert_eq!(&completion.result.unwrap()[..], &[3; 32]);
+        // The last ones end with their endpoint.
+        let Ok(response) = completion.result else { return };
+        assert_eq!(&response[..], &[3; 32]);
         let request = MsgBuf::from_payload(completion.request).expect("the kind of buffer that was given");
         at.borrow_mut().push(request);
         counter.set(counter.get() + 1);

@@ -18,8 +18,16 @@ const ADDRESS: &str = "DUNLIN_TEST_ADDRESS";
 /// No child lives longer, whatever happens to its parent.
 const CHILD_LIFE_MAX: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A dead process of this host should be noticed within 200 ms; a machine that is busy compiling gets more.
-const DEATH_NOTICED_WITHIN: Duration = Duration::from_secs(1);
+/// Processes that are killed, one after the other.
+const DEATHS: usize = 5;
+/// "Noticed at once": a few ticks of the endpoint, which come every 5 ms while calls are in progress and every 50 ms else. The median of
+/// the deaths, so that a machine that is busy compiling has room.
+const DEATH_NOTICED_WITHIN: Duration = Duration::from_millis(100);
+/// Over UDP an endpoint that waits for nothing learns of a death by its next keep-alive, which it sends after a quarter of the peer's
+/// timeout.
+const SILENT_DEATH_NOTICED_WITHIN: Duration = Duration::from_millis(500);
+/// No single one may take longer.
+const DEATH_NOTICED_MAX: Duration = Duration::from_secs(2);
 
 /// Responds with the request.
 const ECHO: u8 = 1;
@@ -147,6 +155,14 @@ fn echo(client: &Ep, session: &Session) {
     assert_eq!(&reply.response[..], b"are you there?");
 }
 
+/// Checks how long the deaths took to be noticed.
+fn check_deaths(address: &Addr, mut times: Vec<Duration>, median_max: Duration) {
+    times.sort_unstable();
+    println!("{address}: deaths noticed after {times:?}");
+    assert!(times[times.len() / 2] < median_max, "{times:?}");
+    assert!(times[times.len() - 1] < DEATH_NOTICED_MAX, "{times:?}");
+}
+
 /// Issues calls of both layers, of which the server holds some for ever and answers others. Counts how each ends.
 struct Load {
     ends: Rc<RefCell<Vec<u32>>>,
@@ -204,28 +220,24 @@ impl Load {
 }
 
 fn a_server_is_killed_and_started_again(address: &Addr) {
-    let server = Killed::start("server", address);
     let client = client(address, EndpointConfig::default());
-    let session = connect(&client, address);
-    for _ in 0..3 {
-        echo(&client, &session);
+    let mut times = Vec::new();
+    for _ in 0..DEATHS {
+        let server = Killed::start("server", address);
+        let session = connect(&client, address);
+        for _ in 0..3 {
+            echo(&client, &session);
+        }
+        let load = Load::start(&client, &session);
+        wait(&client, || load.answers.get() > 1_000);
+        drop(server);
+        times.push(wait(&client, || load.all_ended()));
+        load.check(CallError::PeerDied);
+        assert!(!session.is_open());
+        let stats = client.stats();
+        assert_eq!((stats.sessions, stats.calls_pending, stats.credits_reserved, stats.tasks), (0, 0, 0, 0), "{stats}");
     }
-    let load = Load::start(&client, &session);
-    wait(&client, || load.answers.get() > 1_000);
-    drop(server);
-    let time = wait(&client, || load.all_ended());
-    println!("{address}: calls ended {time:?} after the server was killed");
-    load.check(CallError::PeerDied);
-    assert!(time < DEATH_NOTICED_WITHIN, "{time:?}");
-    assert!(!session.is_open());
-    let stats = client.stats();
-    assert_eq!((stats.sessions, stats.calls_pending, stats.credits_reserved, stats.tasks), (0, 0, 0, 0), "{stats}");
-
-    let _server = Killed::start("server", address);
-    let session = connect(&client, address);
-    echo(&client, &session);
-    let load = Load::start(&client, &session);
-    wait(&client, || load.answers.get() > 1_000);
+    check_deaths(address, times, DEATH_NOTICED_WITHIN);
 }
 
 #[test]
@@ -238,34 +250,33 @@ fn a_server_is_killed_and_started_again_over_udp() {
     a_server_is_killed_and_started_again(&udp());
 }
 
-fn a_client_is_killed(address: &Addr) {
+fn a_client_is_killed(address: &Addr, median_max: Duration) {
     let server = server(address);
-    let client = Killed::start("client", address);
-    // The server holds most of its slots for ever, and answers what comes on the others.
-    wait(&server, || server.stats().counters.requests_handled > 200);
-    let stats = server.stats();
-    assert_eq!(stats.sessions, 1);
-    assert!(stats.requests_held > 0 && stats.credits_reserved > 0, "{stats}");
-    drop(client);
-    let time = wait(&server, || server.stats().sessions == 0);
-    println!("{address}: the session ended {time:?} after the client was killed");
-    assert!(time < 2 * DEATH_NOTICED_WITHIN, "{time:?}");
-    let stats = server.stats();
-    assert_eq!((stats.requests_held, stats.credits_reserved), (0, 0), "{stats}");
-    // The next client finds room.
-    let _client = Killed::start("client", address);
-    let handled = stats.counters.requests_handled;
-    wait(&server, || server.stats().counters.requests_handled > handled + 200);
+    let mut times = Vec::new();
+    for _ in 0..DEATHS {
+        let handled = server.stats().counters.requests_handled;
+        let client = Killed::start("client", address);
+        // The server holds most of its slots for ever, and answers what comes on the others.
+        wait(&server, || server.stats().counters.requests_handled > handled + 200);
+        let stats = server.stats();
+        assert_eq!(stats.sessions, 1);
+        assert!(stats.requests_held > 0 && stats.credits_reserved > 0, "{stats}");
+        drop(client);
+        times.push(wait(&server, || server.stats().sessions == 0));
+        let stats = server.stats();
+        assert_eq!((stats.requests_held, stats.credits_reserved), (0, 0), "{stats}");
+    }
+    check_deaths(address, times, median_max);
 }
 
 #[test]
 fn a_killed_client_leaves_nothing_over_shm() {
-    a_client_is_killed(&shm("client"));
+    a_client_is_killed(&shm("client"), DEATH_NOTICED_WITHIN);
 }
 
 #[test]
 fn a_killed_client_leaves_nothing_over_udp() {
-    a_client_is_killed(&udp());
+    a_client_is_killed(&udp(), SILENT_DEATH_NOTICED_WITHIN);
 }
 
 fn a_server_is_stopped(address: &Addr) {
@@ -279,7 +290,7 @@ fn a_server_is_stopped(address: &Addr) {
     let time = wait(&client, || load.all_ended());
     println!("{address}: calls ended {time:?} after the server fell silent, with a timeout of {peer_timeout:?}");
     load.check(CallError::PeerSilent);
-    assert!(time > peer_timeout / 2 && time < 4 * peer_timeout + DEATH_NOTICED_WITHIN, "{time:?}");
+    assert!(time > peer_timeout / 2 && time < 4 * peer_timeout + DEATH_NOTICED_MAX, "{time:?}");
     server.signal(Signal::CONT);
     let session = connect(&client, address);
     echo(&client, &session);

@@ -5,6 +5,7 @@ mod runs;
 
 mod demo;
 mod rpc_bandwidth;
+mod rpc_cc_cost;
 mod rpc_factors;
 mod rpc_latency;
 mod rpc_loss;
@@ -65,6 +66,12 @@ pub const ALL: &[Experiment] = &[
         paper: "eRPC Table 3",
         about: "the same rate with one optimization after another switched off",
         run: rpc_factors::run,
+    },
+    Experiment {
+        name: "rpc-cc-cost",
+        paper: "eRPC section 6.2",
+        about: "the same rate with each kind of congestion control against none",
+        run: rpc_cc_cost::run,
     },
     Experiment {
         name: "rpc-sessions",
@@ -134,6 +141,7 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::EchoServer>(),
     Entry::of::<roles::LatencyClient>(),
     Entry::of::<roles::RateClient>(),
+    Entry::of::<roles::RatesInTurn>(),
     Entry::of::<roles::BandwidthClient>(),
     Entry::of::<roles::SessionsClient>(),
     Entry::of::<roles::SlowServer>(),

@@ -24,6 +24,20 @@ pub(super) mod factors {
     pub const NO_ZERO_COPY_REQUESTS: PaperFigure = rate(3.05e6);
 }
 
+/// Section 6.2 and Table 3, batches of 3: what congestion control costs.
+pub(super) mod control {
+    use super::PaperFigure;
+
+    const fn rate(value: f64) -> PaperFigure {
+        PaperFigure { value, setup: "CX4 25 GbE" }
+    }
+
+    pub const OFF: PaperFigure = rate(5.44e6);
+    pub const TIMELY: PaperFigure = rate(4.96e6);
+    /// Neither bypass, and timestamps per packet.
+    pub const TIMELY_WITHOUT_BYPASSES: PaperFigure = rate(4.30e6);
+}
+
 /// Section 6.3: 12.3 M RPC/s per node of 10 threads, with 19,980 client sessions.
 pub(super) const RATE_MANY_SESSIONS: PaperFigure = PaperFigure { value: 1.23e6, setup: "CX4 25 GbE, a thread of 10" };
 

@@ -112,7 +112,17 @@ pub(super) fn with_server<T>(
     setup: &Setup,
     client: impl FnOnce(String) -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
-    let mut server = lab.server(EchoServer { setup: setup.clone() }, lab.run_length() + CLIENT_SLACK)?;
+    with_server_for(lab, setup, lab.run_length(), client)
+}
+
+/// The same for a client that takes about `time`.
+pub(super) fn with_server_for<T>(
+    lab: &Lab,
+    setup: &Setup,
+    time: Duration,
+    client: impl FnOnce(String) -> Result<T, BenchError>,
+) -> Result<T, BenchError> {
+    let mut server = lab.server(EchoServer { setup: setup.clone() }, time + CLIENT_SLACK)?;
     let outcome = client(server.ready()?)?;
     server.stop()?;
     Ok(outcome)

@@ -6,6 +6,7 @@ use dunlin_net::fault::{FaultInjector, Faults};
 use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::udp::{Coalesce, Connect, Offload, UdpConfig, UdpTransport};
 use dunlin_net::{ShmName, Transport};
+use dunlin_rpc::congestion::{CongestionControl, DcqcnConfig, SwiftConfig, TimelyConfig};
 use dunlin_rpc::{EndpointConfig, Optimizations, Switch};
 use serde::{Deserialize, Serialize};
 
@@ -55,12 +56,44 @@ pub enum Factor {
     CumulativeCreditReturns,
     /// One question asks for several response packets.
     CumulativeRequests,
+    /// Congestion control is not told of short round trips while it limits nothing.
+    RateUpdateBypass,
+    /// Congestion control is not asked while it limits nothing.
+    RateLimiterBypass,
     /// Small packets to one destination share a datagram (UDP only).
     Coalescing,
     /// One system call carries many datagrams, both ways (UDP only).
     Offload,
     /// A peer that gets all packets gets a connected socket (UDP only).
     Connect,
+}
+
+/// What limits the sessions of clients besides their credits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Congestion {
+    /// What an endpoint has that nobody configured.
+    AsShipped,
+    /// Nothing.
+    Off,
+    /// Timely as eRPC runs it.
+    Timely,
+    /// DCQCN. Neither transport of the experiments sees marks, so it is told of nothing.
+    Dcqcn,
+    /// A window after Swift.
+    Swift,
+}
+
+impl Congestion {
+    /// The setting of the endpoint.
+    fn control(self) -> CongestionControl {
+        match self {
+            Congestion::AsShipped => CongestionControl::default(),
+            Congestion::Off => CongestionControl::None,
+            Congestion::Timely => CongestionControl::Timely(TimelyConfig::default()),
+            Congestion::Dcqcn => CongestionControl::Dcqcn(DcqcnConfig::default()),
+            Congestion::Swift => CongestionControl::Swift(SwiftConfig::default()),
+        }
+    }
 }
 
 /// How both sides of an experiment are set up.
@@ -74,6 +107,8 @@ pub struct Setup {
     pub reverse_credits: u16,
     /// Sessions that must fit the receive queue.
     pub sessions: u32,
+    /// Congestion control.
+    pub congestion: Congestion,
     /// Optimizations that are off.
     pub without: Vec<Factor>,
     /// Share of packets that are dropped when sent, by either side.
@@ -102,7 +137,15 @@ impl Setup {
     /// For a few sessions, with calls from clients only.
     pub fn new(carrier: Carrier) -> Self {
         let defaults = EndpointConfig::default();
-        Setup { carrier, credits: defaults.credits, reverse_credits: 0, sessions: 64, without: Vec::new(), loss: 0.0 }
+        Setup {
+            carrier,
+            credits: defaults.credits,
+            reverse_credits: 0,
+            sessions: 64,
+            congestion: Congestion::AsShipped,
+            without: Vec::new(),
+            loss: 0.0,
+        }
     }
 
     /// The settings of the endpoint.
@@ -117,10 +160,13 @@ impl Setup {
             adjacent_header: switch(Factor::AdjacentHeader),
             cumulative_credit_returns: switch(Factor::CumulativeCreditReturns),
             cumulative_requests: switch(Factor::CumulativeRequests),
+            rate_update_bypass: switch(Factor::RateUpdateBypass),
+            rate_limiter_bypass: switch(Factor::RateLimiterBypass),
         };
         EndpointConfig {
             credits: self.credits,
             reverse_credits: self.reverse_credits,
+            congestion: self.congestion.control(),
             optimizations,
             ..EndpointConfig::default()
         }
@@ -176,9 +222,9 @@ impl Setup {
         Ok(UdpTransport::bind(config)?)
     }
 
-    /// Packets that may be on the way to one side.
+    /// Places of a receive queue that holds so many sessions: one for each direction in which a session has credits; further ones are lent.
     fn queue_len(&self) -> u32 {
-        self.sessions * (u32::from(self.credits) + u32::from(self.reverse_credits))
+        self.sessions * (u32::from(self.credits > 0) + u32::from(self.reverse_credits > 0))
     }
 
     fn has(&self, factor: Factor) -> bool {

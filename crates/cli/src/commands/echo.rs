@@ -138,7 +138,7 @@ fn show(arguments: &Call, figures: &EchoFigures) {
     if arguments.stats {
         println!("\nendpoint\n{}", figures.endpoint);
         if let Some(session) = &figures.session {
-            println!("\nfirst session\n{session:#?}");
+            println!("\nfirst session\n{session}");
         }
     }
 }

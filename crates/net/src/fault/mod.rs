@@ -14,7 +14,6 @@
 
 mod faults;
 mod held;
-mod random;
 #[cfg(test)]
 mod tests;
 
@@ -22,10 +21,10 @@ use std::time::Duration;
 
 pub use faults::{FaultCounters, Faults};
 use held::{Destination, HeldPackets, Release};
-use random::Random;
 
 use crate::addr::Addr;
 use crate::error::NetError;
+use crate::random::Random;
 use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
 /// Most packets held back at a time; beyond it packets that should be held are sent at once.

@@ -109,8 +109,8 @@ fn finish_sum(mut sum: u64) -> u16 {
 }
 
 /// The Internet address that stands for an endpoint: its own if it has one, else one of `10.0.0.0/8`, always the same. Nodes
-/// have the lower half by number and shared-memory names the upper half by hash.
-pub(super) fn socket_addr(addr: &Addr) -> SocketAddr {
+/// have the lower half by number (simulated hosts too, with a port for each thread) and shared-memory names the upper half by hash.
+pub fn socket_addr(addr: &Addr) -> SocketAddr {
     const HALF: u32 = 1 << 23;
     let synthesized = |low: u32| {
         let [_, b, c, d] = low.to_be_bytes();
@@ -119,6 +119,11 @@ pub(super) fn socket_addr(addr: &Addr) -> SocketAddr {
     match addr {
         Addr::Udp(addr) => *addr,
         Addr::Node(number) => synthesized(number % HALF),
+        Addr::Sim { host, thread } => {
+            let mut synthesized = synthesized(host % HALF);
+            synthesized.set_port(PORT.wrapping_add(*thread));
+            synthesized
+        }
         Addr::Shm(name) => synthesized(HALF + fnv1a(name.as_str().as_bytes()) % HALF),
     }
 }

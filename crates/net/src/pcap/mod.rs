@@ -21,16 +21,18 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod file;
 mod format;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use format::{PACKET_BYTES_MAX, file_header, socket_addr, write_record};
+pub use file::PcapFile;
+pub use format::socket_addr;
 
 use crate::addr::Addr;
 use crate::error::NetError;
@@ -46,14 +48,12 @@ use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters
 #[derive(Debug)]
 pub struct PcapWriter<T, W> {
     inner: T,
-    output: W,
-    error: Option<NetError>,
+    file: PcapFile<W>,
     /// Time of day, in nanoseconds since 1970, at which the transport's clock stood at zero.
     epoch: u64,
     local: SocketAddr,
     peers: HashMap<Route, SocketAddr>,
     packet: Vec<u8>,
-    record: Vec<u8>,
 }
 
 impl<T: Transport, W: Write> PcapWriter<T, W> {
@@ -67,24 +67,20 @@ impl<T: Transport, W: Write> PcapWriter<T, W> {
     pub fn starting_at(inner: T, output: W, now: Duration) -> Self {
         let epoch = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_sub(inner.now());
         let local = socket_addr(&inner.local_addr());
-        let (peers, packet, record) = (HashMap::new(), Vec::new(), Vec::new());
-        let mut writer = PcapWriter { inner, output, error: None, epoch, local, peers, packet, record };
-        writer.write(|output, _| output.write_all(&file_header()));
-        writer
+        PcapWriter { inner, file: PcapFile::new(output), epoch, local, peers: HashMap::new(), packet: Vec::new() }
     }
 
     /// The error that ended the recording, if one did.
     pub fn error(&self) -> Option<&NetError> {
-        self.error.as_ref()
+        self.file.error()
     }
 
     /// Ends the recording and unwraps the transport and the output, which was flushed.
     ///
     /// # Errors
     /// [`NetError::Io`], the first error of writing the file, in place of the output.
-    pub fn finish(mut self) -> (T, Result<W, NetError>) {
-        self.write(|output, _| output.flush());
-        (self.inner, self.error.map_or(Ok(self.output), Err))
+    pub fn finish(self) -> (T, Result<W, NetError>) {
+        (self.inner, self.file.finish())
     }
 
     /// The wrapped transport.
@@ -97,21 +93,10 @@ impl<T: Transport, W: Write> PcapWriter<T, W> {
         &mut self.inner
     }
 
-    /// Writes to the file unless that failed before.
-    fn write(&mut self, write: impl FnOnce(&mut W, &[u8]) -> io::Result<()>) {
-        if self.error.is_none()
-            && let Err(cause) = write(&mut self.output, &self.record)
-        {
-            self.error = Some(NetError::Io { doing: "cannot write the packet capture".into(), cause });
-        }
-    }
-
     /// Records what is in `self.packet`.
     fn record(&mut self, from: SocketAddr, to: SocketAddr) {
         let time = self.epoch.saturating_add(self.inner.now());
-        self.packet.truncate(PACKET_BYTES_MAX);
-        write_record(&mut self.record, time, from, to, &self.packet);
-        self.write(|output, record| output.write_all(record));
+        self.file.record(time, from, to, &self.packet);
     }
 }
 

@@ -1,7 +1,9 @@
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
+use std::io;
 use std::net::IpAddr;
 
+use super::format::{PACKET_BYTES_MAX, write_record};
 use super::*;
 use crate::addr::ShmName;
 use crate::loopback::{LoopbackConfig, LoopbackNetwork};

@@ -15,7 +15,7 @@ const DATAGRAM_BYTES_V6: usize = 1452;
 /// UDP payload of a full datagram over the loopback interface, whose MTU is 64 KiB. Seven of them fill one send with
 /// segmentation offload, and each holds 8 KiB of data and its header. See docs/performance.md for the measurement.
 const DATAGRAM_BYTES_LOOPBACK: usize = TRAIN_BYTES_MAX / 7 / 2 * 2;
-/// Packets that the receive queue must hold for the longer datagrams over loopback: 64 sessions of the default credits.
+/// Packets that the receive queue must hold for the longer datagrams over loopback: room for 64 sessions with all their default credits.
 const LOOPBACK_QUEUE_MIN: usize = 1024;
 /// Smallest packet size that may be configured, in bytes.
 const MTU_MIN: usize = 64;
@@ -50,6 +50,17 @@ pub enum Connect {
     Off,
 }
 
+/// Whether switches may mark datagrams instead of dropping them, and the marks are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ecn {
+    /// Not: marks are of use to few, and reading them costs every receiving system call a control message.
+    #[default]
+    Off,
+    /// Datagrams are sent as ECN-capable (ECT(0), RFC 3168), and packets of those that a switch marked say so
+    /// ([`RxPacket::ecn_marked`](crate::RxPacket::ecn_marked)). For congestion control by marks, where switches are set up for it.
+    On,
+}
+
 /// What [`UdpTransport::bind`](super::UdpTransport::bind) needs to know. Make one with [`UdpConfig::new`] and change fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -68,6 +79,8 @@ pub struct UdpConfig {
     pub coalesce: Coalesce,
     /// A second socket, connected to the only peer in use.
     pub connect: Connect,
+    /// Marks of switches.
+    pub ecn: Ecn,
     /// Receive buffer of the socket to ask for, in bytes. Beyond `net.core.rmem_max` only a process with `CAP_NET_ADMIN` gets
     /// it; others get the maximum, and fewer packets in [`Transport::rx_queue_len`](crate::Transport::rx_queue_len). To get
     /// more, raise it: `sysctl -w net.core.rmem_max=67108864`.
@@ -95,6 +108,7 @@ impl UdpConfig {
             gro: Offload::Auto,
             coalesce: Coalesce::Fill,
             connect: Connect::Auto,
+            ecn: Ecn::Off,
             recv_buffer_bytes: 64 << 20,
             send_buffer_bytes: 4 << 20,
             queued_packet_bytes: None,

@@ -6,8 +6,11 @@ use std::mem::size_of;
 #[repr(C, align(8))]
 pub(super) struct Control<const N: usize>([u8; N]);
 
-/// Control bytes of a received datagram: the segment size and the count of drops, with room to spare.
-pub(super) const RECEIVE_BYTES: usize = 64;
+/// Control bytes of a received datagram: the segment size, the count of drops and the ECN field, with room to spare.
+pub(super) const RECEIVE_BYTES: usize = 96;
+/// The ECN field of a datagram that may be marked (ECT(0)), and of one that was.
+pub(super) const ECN_CAPABLE: libc::c_int = 2;
+const ECN_MARKED: u32 = 3;
 /// Control bytes of a send: the segment size.
 pub(super) const SEND_BYTES: usize = 24;
 /// Control bytes of an entry of the error queue: the error and the address of who reported it, and the two above.
@@ -62,6 +65,16 @@ pub(super) unsafe fn each(header: &libc::msghdr, mut visit: impl FnMut(libc::c_i
             at = libc::CMSG_NXTHDR(header, at);
         }
     }
+}
+
+/// Whether a control message tells that the datagram was marked: the two lowest bits of IPv4's TOS, a byte, or IPv6's traffic class, a number.
+pub(super) fn tells_mark(level: libc::c_int, kind: libc::c_int, data: &[u8]) -> bool {
+    let field = match (level, kind) {
+        (libc::IPPROTO_IP, libc::IP_TOS) => data.first().copied().map(u32::from),
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => number(data),
+        _ => None,
+    };
+    field.is_some_and(|field| field & ECN_MARKED == ECN_MARKED)
 }
 
 /// The number at the start of a control message's data.

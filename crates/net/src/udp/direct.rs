@@ -107,7 +107,7 @@ fn connect(main: &Socket, config: &UdpConfig, local: SocketAddr, peer: SocketAdd
     socket.connect(&peer.into())?;
     // What others sent since the bind may lie in this socket's queue. So it is not taken for empty, and while it is not, every
     // datagram is received with its source.
-    let mut socket = Socket::new(socket);
+    let mut socket = Socket::new(socket, config.ecn);
     socket.queue = Queue::Busy;
     Ok(socket)
 }

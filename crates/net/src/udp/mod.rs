@@ -53,7 +53,7 @@ mod transport;
 mod tx;
 mod wake;
 
-pub use config::{Coalesce, Connect, Offload, UdpConfig};
+pub use config::{Coalesce, Connect, Ecn, Offload, UdpConfig};
 pub use transport::UdpTransport;
 
 use crate::transport::{Route, TransportCounters};

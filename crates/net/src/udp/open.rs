@@ -10,7 +10,8 @@ use socket2::{Domain, Protocol, Type};
 use crate::addr::Addr;
 use crate::error::NetError;
 
-use super::config::{Offload, UdpConfig};
+use super::config::{Ecn, Offload, UdpConfig};
+use super::control;
 use super::socket::Socket;
 
 /// An open socket and what the kernel granted it.
@@ -39,7 +40,7 @@ pub(super) fn open(config: &UdpConfig) -> Result<Opened, NetError> {
 
     let recv_buffer_bytes = inner.recv_buffer_size().map_err(failed("reading the buffer's size"))?;
     let gso = if config.gso == Offload::Auto && knows_segmentation(&inner) { Offload::Auto } else { Offload::Off };
-    Ok(Opened { socket: Socket::new(inner), local, recv_buffer_bytes, gso })
+    Ok(Opened { socket: Socket::new(inner, config.ecn), local, recv_buffer_bytes, gso })
 }
 
 /// Opens a socket and sets its options, all but the address.
@@ -54,6 +55,9 @@ pub(super) fn configure(config: &UdpConfig) -> io::Result<socket2::Socket> {
     ask_buffer(&socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.recv_buffer_bytes)?;
     ask_buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.send_buffer_bytes)?;
     report_errors(&socket, domain)?;
+    if config.ecn == Ecn::On {
+        use_marks(&socket, domain)?;
+    }
     set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
     if config.gro == Offload::Auto {
         // A kernel without receive offload delivers datagrams one by one, which is as right and only slower.
@@ -89,6 +93,17 @@ fn report_errors(socket: &socket2::Socket, domain: Domain) -> io::Result<()> {
     } else {
         set(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
         set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
+    }
+}
+
+/// Has datagrams sent as ECN-capable, and the field of those received told.
+fn use_marks(socket: &socket2::Socket, domain: Domain) -> io::Result<()> {
+    if domain == Domain::IPV6 {
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, control::ECN_CAPABLE)?;
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)
+    } else {
+        set(socket, libc::IPPROTO_IP, libc::IP_TOS, control::ECN_CAPABLE)?;
+        set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)
     }
 }
 

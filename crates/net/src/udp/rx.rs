@@ -122,7 +122,9 @@ impl Rx {
     pub(super) fn packet(&self, i: usize) -> RxPacket<'_> {
         let packet = self.packets[i];
         let start = packet.start as usize;
-        RxPacket::private(self.routes[packet.arrival as usize], &self.buffers[start..start + packet.len as usize])
+        let arrival = packet.arrival as usize;
+        let lent = RxPacket::private(self.routes[arrival], &self.buffers[start..start + packet.len as usize]);
+        if self.arrivals[arrival].ecn_marked { lent.with_ecn_mark() } else { lent }
     }
 
     /// Who sent packet `i` of the burst.

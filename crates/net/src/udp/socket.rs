@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use arrayvec::ArrayVec;
 
+use super::config::Ecn;
 use super::control::{self, Control};
 use super::sockaddr::SockAddr;
 use super::train::TRAIN_DATAGRAMS_MAX;
@@ -13,6 +14,7 @@ use super::train::TRAIN_DATAGRAMS_MAX;
 /// A non-blocking UDP socket.
 pub(super) struct Socket {
     inner: socket2::Socket,
+    ecn: Ecn,
     /// Whether the last look found something.
     pub(super) queue: Queue,
     /// The last count of drops that the kernel told.
@@ -41,6 +43,8 @@ pub(super) struct Arrival {
     pub(super) drops: Option<u32>,
     /// Whether the buffer was too short for it.
     pub(super) truncated: bool,
+    /// Whether a switch marked it (ECN).
+    pub(super) ecn_marked: bool,
 }
 
 /// An error that the network reported for an earlier send.
@@ -53,8 +57,8 @@ pub(super) struct SendError {
 
 impl Socket {
     /// Wraps a socket whose options are set.
-    pub(super) fn new(inner: socket2::Socket) -> Self {
-        Socket { inner, queue: Queue::Empty, drops: 0 }
+    pub(super) fn new(inner: socket2::Socket, ecn: Ecn) -> Self {
+        Socket { inner, ecn, queue: Queue::Empty, drops: 0 }
     }
 
     pub(super) fn inner(&self) -> &socket2::Socket {
@@ -118,13 +122,17 @@ impl Socket {
     /// As [`Socket::receive`] for a socket connected to `peer`: the least work there is.
     #[inline]
     pub(super) fn receive_connected(&self, buffer: &mut [u8], peer: SocketAddr) -> io::Result<Arrival> {
+        if self.ecn == Ecn::On {
+            // Marks come in control messages.
+            return self.receive(buffer);
+        }
         // SAFETY: the pointer goes with the length of the buffer, which is exclusively ours.
         let len = unsafe { libc::recv(self.fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         if len < 0 {
             return Err(io::Error::last_os_error());
         }
         let len = len as usize;
-        Ok(Arrival { from: Some(peer), len, segment: len.max(1), drops: None, truncated: false })
+        Ok(Arrival { from: Some(peer), len, segment: len.max(1), drops: None, truncated: false, ecn_marked: false })
     }
 
     /// Takes up to `N` arrivals, each into a buffer of its own, and says how many.
@@ -213,14 +221,14 @@ fn message_from(slice: &mut libc::iovec, from: &mut SockAddr) -> libc::msghdr {
 unsafe fn arrival(header: &libc::msghdr, mut from: SockAddr, len: usize) -> Arrival {
     from.set_len(header.msg_namelen);
     let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
-    let mut arrival = Arrival { from: from.to_std(), len, segment: len.max(1), drops: None, truncated };
+    let mut arrival = Arrival { from: from.to_std(), len, segment: len.max(1), drops: None, truncated, ecn_marked: false };
     if header.msg_controllen > 0 {
         // SAFETY: passed on.
         unsafe {
             control::each(header, |level, kind, data| match (level, kind, control::number(data)) {
                 (libc::SOL_UDP, libc::UDP_GRO, Some(segment)) => arrival.segment = (segment as usize).max(1),
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, drops) => arrival.drops = drops,
-                _ => {}
+                _ => arrival.ecn_marked |= control::tells_mark(level, kind, data),
             });
         }
     }

@@ -81,7 +81,7 @@ impl UdpTransport {
     fn reachable(&self, addr: &Addr) -> Result<SocketAddr, NetError> {
         match addr {
             Addr::Udp(udp) if udp.is_ipv4() == self.local.is_ipv4() => Ok(*udp),
-            Addr::Udp(_) | Addr::Shm(_) | Addr::Node(_) => {
+            Addr::Udp(_) | Addr::Shm(_) | Addr::Node(_) | Addr::Sim { .. } => {
                 let transport = if self.local.is_ipv4() { "UDP on IPv4" } else { "UDP on IPv6" };
                 Err(NetError::WrongKind { addr: addr.clone(), transport })
             }

@@ -3,6 +3,7 @@
 mod delivery;
 mod failures;
 mod hostile;
+mod marks;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};

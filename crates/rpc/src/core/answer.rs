@@ -2,13 +2,16 @@
 
 use dunlin_net::RxPacket;
 
+use super::assemble::arrivals_of;
+use super::observe::record_rtt;
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
-use crate::wire::{HEADER_BYTES, Header, Multi, Status};
+use crate::observe::DropReason;
+use crate::wire::{Header, Multi, Status};
 
-/// Calls whose round trip is sampled into the histogram: one in this many.
-const RTT_SAMPLING: u64 = 8;
+/// Calls of a slot whose round trip is sampled into the histograms: one in this many.
+pub(crate) const RTT_SAMPLING: u32 = 8;
 
 impl Core {
     /// The call that a packet from the server answers, if it is still in progress.
@@ -16,19 +19,10 @@ impl Core {
     fn answered_call(&mut self, session: u32, header: &Header) -> Option<u32> {
         let slot = &self.sessions[session as usize].client[header.request as usize & 7];
         if slot.call == NONE || slot.sequence as u64 != header.request >> 3 {
-            self.counters.dropped_stale += 1;
+            self.drop_on(session, DropReason::Stale);
             return None;
         }
         Some(slot.call)
-    }
-
-    /// A round trip was measured: the one place where samples come in.
-    #[inline]
-    pub fn on_rtt_sample(&mut self, session: u32, nanos: u64) {
-        self.sessions[session as usize].sample_rtt(nanos);
-        if self.counters.calls_completed.is_multiple_of(RTT_SAMPLING) {
-            self.rtt.record(nanos);
-        }
     }
 
     /// A request packet that is not the last has arrived at the server. The server takes packets in order, so an answer to
@@ -39,24 +33,26 @@ impl Core {
         if call.window != NONE {
             return self.on_arrivals(index, header, packet);
         }
-        if packet.len() > HEADER_BYTES {
-            // It tells of packets that came out of order; those before them were told of already.
-            self.counters.dropped_out_of_order += 1;
+        let Some(arrivals) = arrivals_of(header, packet) else {
+            self.drop_on(session, DropReason::Malformed);
+            return;
+        };
+        if header.aux >= call.sent || arrivals.first_missing == 0 || call.request_packets < 2 {
+            self.drop_on(session, DropReason::OutOfOrder);
             return;
         }
-        // The last packet is answered by the response only.
-        let packet = header.aux.min(call.request_packets.saturating_sub(2));
-        if call.request_packets < 2 || packet >= call.sent {
-            self.counters.dropped_out_of_order += 1;
-            return;
-        }
+        // The last packet of the request is answered by the response only, and what a timeout took back was not sent.
+        let packet = (arrivals.first_missing - 1).min(call.request_packets - 2).min(call.sent - 1);
         if packet < call.received {
-            self.counters.dropped_duplicate += 1;
+            self.drop_on(session, DropReason::Duplicate);
             return;
         }
         if call.received == 0 && !call.sent_again {
             let sample = self.now.saturating_sub(call.started);
-            self.on_rtt_sample(session, sample);
+            self.on_rtt_sample(session, sample, header.ecn_echo);
+            if self.calls[index as usize].sequence % RTT_SAMPLING == 1 {
+                record_rtt(&mut self.rtt, &mut self.cold[session as usize], self.config.observe_sessions, sample);
+            }
         }
         let call = &mut self.calls[index as usize];
         let returned = packet + 1 - call.received;
@@ -88,14 +84,14 @@ impl Core {
         let session = &mut self.sessions[si];
         let packet_data = session.packet_data as usize;
         if call.response_packets != 0 {
-            self.counters.dropped_duplicate += 1;
+            self.drop_on(si as u32, DropReason::Duplicate);
             return;
         }
         let well_formed = header.payload_len() == total.min(packet_data)
             && (header.multi.is_some() == (total > packet_data))
             && total <= session.message_bytes_max as usize;
-        if !well_formed || call.sent == 0 {
-            self.counters.dropped_malformed += 1;
+        if !well_formed || !call.was_sent() {
+            self.drop_on(si as u32, DropReason::Malformed);
             return;
         }
         let held = if call.window == NONE { call.in_flight() } else { self.clear_window(index) };
@@ -107,7 +103,15 @@ impl Core {
         if call.request_packets == 1 {
             let since = if call.sent_again { call.started } else { call.progress };
             let sample = self.now.saturating_sub(since);
-            self.on_rtt_sample(si as u32, sample);
+            let sequence = call.sequence;
+            if call.sent_again || header.deferred {
+                self.sessions[si].sample_rtt(sample);
+            } else {
+                self.on_rtt_sample(si as u32, sample, header.ecn_echo);
+            }
+            if sequence % RTT_SAMPLING == 1 {
+                record_rtt(&mut self.rtt, &mut self.cold[si], self.config.observe_sessions, sample);
+            }
         }
         let call = &mut self.calls[index as usize];
         call.progress = self.now;
@@ -123,7 +127,7 @@ impl Core {
             return self.fail_call(index, error);
         }
         let Ok(mut response) = MsgBuf::with_len(total) else {
-            return self.fail_call(index, CallError::ResponseTooLarge);
+            return self.fail_call(index, CallError::NoBuffer);
         };
         packet.copy_to(header.wire_len(), &mut response[..total.min(packet_data)]);
         if total <= packet_data {
@@ -140,13 +144,14 @@ impl Core {
 
     fn on_later_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
         let call = &mut self.calls[index as usize];
-        let session = &mut self.sessions[call.session as usize];
+        let si = call.session;
+        let session = &mut self.sessions[si as usize];
         let packet_data = session.packet_data as usize;
         let expected = (call.received + 1).saturating_sub(call.request_packets);
         let Some(response) = call.response.as_mut().filter(|_| multi.packet == expected && call.received < call.sent) else {
             match multi.packet < expected {
-                true => self.counters.dropped_duplicate += 1,
-                false => self.counters.dropped_out_of_order += 1,
+                true => self.drop_on(si, DropReason::Duplicate),
+                false => self.drop_on(si, DropReason::OutOfOrder),
             }
             return;
         };
@@ -155,7 +160,7 @@ impl Core {
             && offset < response.len()
             && header.payload_len() == (response.len() - offset).min(packet_data);
         if !fits || header.status != Status::Ok {
-            self.counters.dropped_malformed += 1;
+            self.drop_on(si, DropReason::Malformed);
             return;
         }
         packet.copy_to(header.wire_len(), &mut response[offset..offset + header.payload_len()]);

@@ -7,14 +7,15 @@
 
 use dunlin_net::RxPacket;
 
-use super::serve::{Dispatch, ServeState};
+use super::serve::{Dispatch, ServeRef, ServeState};
 use super::session::ServerSlot;
 use super::window::WINDOW_PACKETS_MAX;
 use super::{Core, NONE};
 use crate::config::Recovery;
+use crate::observe::DropReason;
 use crate::wire::control::Body;
 use crate::wire::packets::{ARRIVALS_BITS, Arrivals, Asked};
-use crate::wire::{HEADER_BYTES, Header, Kind, Multi};
+use crate::wire::{HEADER_BYTES, Header, Kind, Multi, Status};
 
 const WORDS: usize = WINDOW_PACKETS_MAX / u64::BITS as usize;
 
@@ -85,10 +86,20 @@ pub(crate) struct CreditReturn {
     /// The packet that it answers.
     packet: u32,
     is_open: bool,
+    ecn_echo: bool,
+}
+
+/// What a credit return says has arrived; `None` if it is malformed.
+pub(crate) fn arrivals_of(header: &Header, packet: &RxPacket<'_>) -> Option<Arrivals> {
+    match body_of(packet)? {
+        // Without a body: all through this packet.
+        [] => Some(Arrivals { first_missing: header.aux + 1, mask: 1 }),
+        body => Arrivals::parse(body).ok(),
+    }
 }
 
 /// What follows the header; `None` if that is longer than any body.
-pub(crate) fn body_of<'a>(packet: &RxPacket<'a>) -> Option<&'a [u8]> {
+fn body_of<'a>(packet: &RxPacket<'a>) -> Option<&'a [u8]> {
     packet.head().get(HEADER_BYTES..packet.len())
 }
 
@@ -113,11 +124,13 @@ impl Core {
     #[cold]
     pub fn may_begin(&mut self, si: u32, header: &Header, multi: Multi) -> bool {
         if !self.is_piece(si, header, multi) {
-            self.counters.dropped_malformed += 1;
+            self.drop_on(si, DropReason::Malformed);
             return false;
         }
         let begins = multi.packet == 0 || self.keeps_early(0, multi.packet);
-        self.counters.dropped_out_of_order += u64::from(!begins);
+        if !begins {
+            self.drop_on(si, DropReason::OutOfOrder);
+        }
         begins
     }
 
@@ -134,7 +147,16 @@ impl Core {
             early.clear();
         }
         self.sessions[si as usize].server[slot].sequence = serve.sequence;
-        if self.keep_request(index, header, packet, total, multi.packet as usize * packet_data) {
+        if !self.may_receive(si, total) {
+            self.counters.requests_over_memory_share += 1;
+            let serve = &mut self.serves[index as usize];
+            // Whatever of it comes later is a repetition.
+            serve.received = serve.request_packets;
+            serve.state = ServeState::Executing;
+            let reference = ServeRef::new(index, serve.generation);
+            self.respond_status(reference, Status::Busy);
+        } else if self.keep_request(index, header, packet, total, multi.packet as usize * packet_data) {
+            self.charge_receiving(si, total);
             // One packet of several does not complete it.
             self.count_packet(index, multi.packet);
             self.return_credit(si, index, multi.packet);
@@ -146,28 +168,28 @@ impl Core {
         let packet_data = self.sessions[si as usize].packet_data as usize;
         let serve = &self.serves[index as usize];
         let Some(multi) = header.multi.filter(|multi| multi.packet < serve.request_packets) else {
-            self.counters.dropped_out_of_order += 1;
+            self.drop_on(si, DropReason::OutOfOrder);
             return None;
         };
         let number = multi.packet;
         let is_early = || serve.early.as_ref().is_some_and(|early| early.contains(number));
         if number < serve.received || serve.state == ServeState::Receiving && number != serve.received && is_early() {
-            self.counters.dropped_duplicate += 1;
             if serve.state == ServeState::Responded && number + 1 == serve.request_packets {
                 self.send_response_packet(index, 0);
             } else if number + 1 < serve.request_packets || serve.state == ServeState::Receiving {
                 self.return_credit(si, index, number);
             }
+            self.drop_on(si, DropReason::Duplicate);
             return None;
         }
         if number != serve.received && !self.keeps_early(serve.received, number) {
-            self.counters.dropped_out_of_order += 1;
+            self.drop_on(si, DropReason::OutOfOrder);
             return None;
         }
         let fits = self.is_piece(si, header, multi);
         let serve = &mut self.serves[index as usize];
         let Some(buf) = serve.request.as_mut().filter(|buf| fits && multi.message_bytes as usize == buf.len()) else {
-            self.counters.dropped_malformed += 1;
+            self.drop_on(si, DropReason::Malformed);
             return None;
         };
         let offset = number as usize * packet_data;
@@ -181,6 +203,8 @@ impl Core {
             self.return_credit(si, index, number);
             return None;
         }
+        self.refund_receiving(si, multi.message_bytes as usize);
+        let serve = &self.serves[index as usize];
         if number + 1 != serve.request_packets {
             // The response will answer the last packet, not this one.
             self.return_credit(si, index, number);
@@ -209,10 +233,12 @@ impl Core {
             mask: serve.early.as_ref().map_or(1, |early| early.mask(packet, serve.received)),
         });
         let request = serve.sequence as u64 * 8 + serve.slot as u64;
-        let header = Header::new(Kind::CreditReturn, packet, session.remote_session, request, session.remote_tag);
+        let mut header = Header::new(Kind::CreditReturn, packet, session.remote_session, request, session.remote_tag);
+        header.ecn_echo = serve.ecn_echo;
         let last = serve.credit_return;
         let tells_of_last = last.packet <= packet && packet - last.packet < ARRIVALS_BITS;
-        if last.is_open && last.batch == self.tx.batch && tells_of_last {
+        // A mark is echoed for the packets that bore it only.
+        if last.is_open && last.batch == self.tx.batch && tells_of_last && last.ecn_echo == header.ecn_echo {
             self.tx.amend(last.place, Some(&header), arrivals.as_ref());
             serve.credit_return.packet = packet;
             return;
@@ -223,14 +249,14 @@ impl Core {
             self.tx.amend(place, None, arrivals.as_ref());
         }
         let is_open = self.config.optimizations.cumulative_credit_returns.is_on();
-        serve.credit_return = CreditReturn { batch: self.tx.batch, place, packet, is_open };
+        serve.credit_return = CreditReturn { batch: self.tx.batch, place, packet, is_open, ecn_echo: header.ecn_echo };
     }
 
     /// The client asks for later packets of a response.
     pub fn on_request_for_response(&mut self, si: u32, header: &Header, packet: &RxPacket<'_>) {
         let ServerSlot { sequence, serve: index } = self.sessions[si as usize].server[header.request as usize & 7];
         if index == NONE || sequence as u64 != header.request >> 3 {
-            self.counters.dropped_stale += 1;
+            self.drop_on(si, DropReason::Stale);
             return;
         }
         let asked = match body_of(packet) {
@@ -238,16 +264,17 @@ impl Core {
             body => body.and_then(|body| Asked::parse(body).ok()),
         };
         let Some(Asked { packets: count }) = asked else {
-            self.counters.dropped_malformed += 1;
+            self.drop_on(si, DropReason::Malformed);
             return;
         };
         let packet_data = self.sessions[si as usize].packet_data as usize;
-        let serve = &self.serves[index as usize];
+        let serve = &mut self.serves[index as usize];
+        serve.ecn_echo = header.ecn_echo;
         let packets = serve.response.as_ref().map_or(0, |r| r.len().div_ceil(packet_data));
         // Of 24 bits and of 7: their sum does not overflow.
         let (first, end) = (header.aux, header.aux + count);
         if serve.state != ServeState::Responded || first == 0 || end as usize > packets {
-            self.counters.dropped_out_of_order += 1;
+            self.drop_on(si, DropReason::OutOfOrder);
             return;
         }
         for number in first..end {

@@ -19,8 +19,6 @@ use crate::timer::TimerId;
 use crate::wire::control::SLOTS_MAX;
 use crate::wire::{Header, Kind, Multi};
 
-/// Timeouts in a row after which a call also asks whether the session still exists.
-pub(crate) const RETRIES_BEFORE_PING: u8 = 2;
 /// No deadline.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
@@ -156,6 +154,18 @@ impl Call {
     #[inline]
     pub fn sendable(&self) -> u32 {
         self.request_packets + self.response_packets.saturating_sub(1)
+    }
+
+    /// Whether anything of it was ever sent, be it before a timeout.
+    #[inline]
+    pub fn was_sent(&self) -> bool {
+        self.sent > 0 || self.sent_again
+    }
+
+    /// Whether the last packet of the request was sent and not answered: its answer is the response, when the handler has made it.
+    #[inline]
+    pub fn awaits_handler(&self) -> bool {
+        self.sent == self.request_packets && self.response_packets == 0
     }
 
     /// Credits that it holds, if it has no window.
@@ -307,11 +317,14 @@ impl Core {
 
     /// Queues every packet of a call that may be sent now.
     pub fn pump(&mut self, index: u32) {
-        if self.calls[index as usize].window != NONE {
-            return self.pump_window(index);
+        let call = &self.calls[index as usize];
+        let has_window = call.window != NONE;
+        let granted = if self.sessions[call.session as usize].limited { self.grant(index) } else { u32::MAX };
+        if has_window {
+            return self.pump_window(index, granted);
         }
         let batch = self.tx.batch;
-        loop {
+        for _ in 0..granted {
             let call = &mut self.calls[index as usize];
             if call.sent >= call.sendable() {
                 return;
@@ -326,6 +339,10 @@ impl Core {
             call.sent += 1;
             call.tx_batch = batch;
             self.push_packet(index, number);
+        }
+        let call = &self.calls[index as usize];
+        if call.sent < call.sendable() {
+            self.sessions[call.session as usize].stalled |= 1 << call.slot;
         }
     }
 
@@ -381,10 +398,10 @@ impl Core {
     #[inline]
     pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
         let entry = &self.sessions[session as usize];
-        if entry.stalled != 0 && entry.may_borrow {
+        if entry.stalled != 0 && entry.may_borrow && !entry.limited {
             self.borrow(session);
         }
-        while self.sessions[session as usize].stalled != 0 && self.sessions[session as usize].credits > 0 {
+        while self.sessions[session as usize].stalled != 0 && self.may_send(session) {
             let entry = &mut self.sessions[session as usize];
             let first = (from + 1) % SLOTS_MAX as u8;
             let slot = (entry.stalled.rotate_right(first as u32).trailing_zeros() as u8 + first) % SLOTS_MAX as u8;
@@ -478,9 +495,12 @@ impl Core {
         debug_assert!(call.state == CallState::Done || call.state == CallState::Queued);
         call.state = CallState::Free;
         call.generation = call.generation.wrapping_add(1);
-        call.request = None;
+        let request = call.request.take();
         call.response = None;
         self.free_calls.push(index);
+        if let Some(request) = request {
+            self.discard(request);
+        }
     }
 
     /// Ends a call that its caller no longer wants, in whatever state it is. Its buffers are free at once; a response that comes
@@ -492,7 +512,7 @@ impl Core {
         if call.generation != reference.generation() || call.state == CallState::Free {
             return None;
         }
-        let (state, session, sent) = (call.state, call.session, call.sent > 0);
+        let (state, session, sent) = (call.state, call.session, call.was_sent());
         let waker = call.waker.take();
         match state {
             CallState::Queued => self.unlink_queued(reference.index()),
@@ -512,7 +532,7 @@ impl Core {
     /// A deadline has passed.
     pub fn expire_call(&mut self, index: u32) {
         let call = &self.calls[index as usize];
-        let (state, session, sent) = (call.state, call.session, call.sent > 0);
+        let (state, session, sent) = (call.state, call.session, call.was_sent());
         if state == CallState::Queued {
             self.unlink_queued(index);
         }
@@ -524,6 +544,7 @@ impl Core {
 
     /// Go-back-N: what is not answered counts as not sent.
     pub fn roll_back(&mut self, index: u32) {
+        self.on_timeout(index);
         let call = &mut self.calls[index as usize];
         let in_flight = call.in_flight();
         self.sessions[call.session as usize].credits += in_flight as u16;
@@ -536,10 +557,7 @@ impl Core {
         let (session, retries) = (call.session, call.retries);
         let cold = &mut self.cold[session as usize];
         cold.retransmissions = cold.retransmissions.saturating_add(1);
-        if retries >= RETRIES_BEFORE_PING {
-            // If the server lost the session, it may say so: a packet as short as a REQUEST_FOR_RESPONSE it may not answer.
-            self.send_ping_on(session);
-        }
+        self.note_timeout(session, retries);
         self.pump(index);
     }
 }

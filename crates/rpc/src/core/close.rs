@@ -74,12 +74,28 @@ impl Core {
         self.end_session(index, CallError::Closed);
     }
 
-    /// Tells every peer once that its sessions end here; for an endpoint that goes away.
-    pub fn close_all(&mut self) {
+    /// Opens no more sessions, and accepts none.
+    pub fn stop_opening(&mut self) {
         self.shutting_down = true;
         for opening in self.openings.drain(..).chain(self.openings_waiting.drain(..)) {
             opening.progress.borrow_mut().finish(Err(crate::error::ConnectError::ShutDown), &mut self.woken);
         }
+    }
+
+    /// Closes every session in order.
+    pub fn close_sessions(&mut self) {
+        for index in 0..self.sessions.len() as u32 {
+            match self.sessions[index as usize].state {
+                State::Connected => self.close_session(self.session_ref(index)),
+                State::Connecting => self.fail_opening(index, crate::error::ConnectError::ShutDown),
+                State::Closing | State::Free | State::Ending => {}
+            }
+        }
+    }
+
+    /// Tells every peer once that its sessions end here; for an endpoint that goes away.
+    pub fn close_all(&mut self) {
+        self.stop_opening();
         for index in 0..self.sessions.len() as u32 {
             match self.sessions[index as usize].state {
                 State::Connected | State::Closing => {

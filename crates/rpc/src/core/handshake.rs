@@ -163,6 +163,7 @@ impl Core {
             reverse_start: places.inbound,
         };
         self.tx.push_control(route, &Core::sessionless(Kind::Connect), &connect);
+        cold.connect_sent = self.now;
         let wait = (CONNECT_REPEAT_NANOS << cold.attempts.min(10)).min(CONNECT_REPEAT_NANOS_MAX);
         cold.attempts += 1;
         if let Some(timer) = cold.timer {
@@ -232,7 +233,7 @@ impl Core {
         let key = (connect.nonce, connect.incarnation);
         let index = match self.accepted.get(&key) {
             Some(&index) => index,
-            None => match self.accept(routes, &addr, &connect) {
+            None => match self.accept(routes, from, &addr, &connect) {
                 Ok(Some(index)) => index,
                 // The client repeats its CONNECT, and by then others may have given up some credits.
                 Ok(None) => return,
@@ -263,7 +264,13 @@ impl Core {
     }
 
     /// Makes the session of a client that has proven its address; `None` if places for it are being asked back from others.
-    fn accept(&mut self, routes: &mut dyn Routes, addr: &Addr, connect: &Connect) -> Result<Option<u32>, RefuseReason> {
+    fn accept(
+        &mut self,
+        routes: &mut dyn Routes,
+        from: Option<Route>,
+        addr: &Addr,
+        connect: &Connect,
+    ) -> Result<Option<u32>, RefuseReason> {
         if self.shutting_down {
             return Err(RefuseReason::ShuttingDown);
         }
@@ -285,8 +292,11 @@ impl Core {
         let agreed = Places::new(inbound, outbound);
         // What the client has no places for at the start need not have any here either, if it may come and go.
         let wanted = if self.shares_credits() { Places { inbound: start.0, outbound: start.1, ..agreed } } else { agreed };
-        let (places, start) = match self.admission(wanted) {
-            Admission::Full => (wanted, start),
+        self.check_share(from, wanted)?;
+        let fits_share = wanted.sum() <= self.places_left(from);
+        let (places, start) = match self.admission(if fits_share { wanted } else { wanted.least() }) {
+            Admission::Full if fits_share => (wanted, start),
+            Admission::Full => (wanted.least(), (1, outbound.min(1))),
             Admission::Least => (wanted.least(), (1, outbound.min(1))),
             Admission::Later => return Ok(None),
             Admission::Refused => return Err(RefuseReason::NoCredits),
@@ -347,12 +357,23 @@ impl Core {
             return;
         };
         let Some(index) = self.opening_of(header, from, cookie.nonce) else { return };
+        self.note_handshake_rtt(index, 1);
         if let Some(open) = &mut self.cold[index as usize].opening {
             // The same cookie again answers a repetition; the timer repeats for us.
             if open.cookie != cookie.cookie {
                 open.cookie = cookie.cookie;
                 self.send_connect(index);
             }
+        }
+    }
+
+    /// Takes the round trip of a CONNECT that was answered, if it was the `attempt`-th and so no repetition. No handler and few packets are
+    /// in it: the path itself.
+    fn note_handshake_rtt(&mut self, index: u32, attempt: u32) {
+        let cold = &mut self.cold[index as usize];
+        if cold.attempts == attempt {
+            let rtt = self.now.saturating_sub(cold.connect_sent).max(1);
+            cold.rtt_min = Some(cold.rtt_min.map_or(rtt, |known| known.min(rtt)));
         }
     }
 
@@ -391,6 +412,7 @@ impl Core {
             // Our CONNECT is repeated, and by then this is settled.
             return;
         }
+        self.note_handshake_rtt(index, 2);
         let cold = &mut self.cold[index as usize];
         let Some(open) = cold.opening.take() else { return };
         if let Some(timer) = cold.timer.take() {

@@ -13,6 +13,7 @@
 
 use super::session::State;
 use super::{Core, NONE};
+use crate::observe::DropReason;
 use crate::wire::Kind;
 use crate::wire::control::{Credits, LoanRole};
 
@@ -155,7 +156,7 @@ impl Core {
         match credits.role {
             LoanRole::Borrower if places.inbound_agreed > 0 => self.on_borrower(si, credits),
             LoanRole::Lender if places.outbound_agreed > 0 => self.on_lender(si, credits),
-            _ => self.counters.dropped_control += 1,
+            _ => self.drop_on(si, DropReason::Control),
         }
     }
 
@@ -166,7 +167,7 @@ impl Core {
         let ahead = asks.number.wrapping_sub(cold.loan.answered) as i32;
         if !(0..=1).contains(&ahead) {
             // The next step begins when the one before was answered.
-            self.counters.dropped_stale += 1;
+            self.drop_on(si, DropReason::Stale);
             return;
         }
         if ahead == 1 {
@@ -175,7 +176,8 @@ impl Core {
             if shares {
                 self.change_places(si, |places| places.inbound = held + 1);
             }
-            let lent = target.min(held.saturating_add(self.room_for_loan(held))).max(held);
+            let room = self.room_for_loan(held).min(self.share_left(si));
+            let lent = target.min(held.saturating_add(room)).max(held);
             if lent < target {
                 self.want_places();
             }
@@ -186,6 +188,11 @@ impl Core {
             (loan.lent, loan.answered) = (lent, asks.number);
         }
         self.send_loan(si, KEEP_ALL);
+    }
+
+    /// What the other end of a session may hold in addition, by the limits of a peer.
+    fn share_left(&self, si: u32) -> u16 {
+        self.places_left(Some(self.sessions[si as usize].route)).min(u16::MAX as usize) as u16
     }
 
     /// What a direction that holds `held` borrowed credits may have in addition.
@@ -210,7 +217,7 @@ impl Core {
         let session = &mut self.sessions[si as usize];
         let loan = &mut self.cold[si as usize].loan;
         if lent.number != loan.number {
-            self.counters.dropped_stale += 1;
+            self.drop_on(si, DropReason::Stale);
             return;
         }
         let held = session.credits_max - 1;

@@ -6,13 +6,16 @@
 //! | [`call`] | the client's side of a request: sending, timeouts, its end |
 //! | [`answer`] | what the server answers it |
 //! | [`recovery`], [`window`] | calls of several packets: what is on its way, what is lost |
+//! | [`congestion`] | when a session may send its next packet |
 //! | [`backlog`] | calls that wait for a slot |
 //! | [`serve`] | the server's side: receiving, at-most-once, responses |
 //! | [`assemble`] | its side of requests of several packets |
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
 //! | [`places`], [`loan`] | who may have how many packets in a receive queue, and credits lent where they are used |
+//! | [`share`] | what one peer may hold |
 //! | [`handshake`], [`close`], [`peer`] | sessions begin, end, and are kept alive |
+//! | [`observe`] | what is counted of single sessions |
 //! | [`timers`] | what happens when a timer fires |
 //!
 //! Nothing here reads a clock: [`Core::now`] is set by the event loop, once per burst.
@@ -22,9 +25,11 @@ pub(crate) mod assemble;
 pub(crate) mod backlog;
 pub(crate) mod call;
 pub(crate) mod close;
+pub(crate) mod congestion;
 pub(crate) mod handle;
 pub(crate) mod handshake;
 pub(crate) mod loan;
+pub(crate) mod observe;
 pub(crate) mod peer;
 pub(crate) mod places;
 pub(crate) mod random;
@@ -32,6 +37,7 @@ pub(crate) mod receive;
 pub(crate) mod recovery;
 pub(crate) mod serve;
 pub(crate) mod session;
+pub(crate) mod share;
 pub(crate) mod timers;
 pub(crate) mod transmit;
 pub(crate) mod window;
@@ -43,10 +49,12 @@ use std::task::Waker;
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
 
 use crate::config::EndpointConfig;
+use crate::payload::Payload;
 use crate::stats::{Counters, RttHistogram};
 use crate::timer::{TimerId, Wheel};
 use crate::wire::HEADER_BYTES_MAX;
 use call::{Call, CallRef};
+use congestion::Congestion;
 use handshake::{CookieKey, Opening};
 use peer::Peers;
 use random::SecretRandom;
@@ -131,6 +139,7 @@ pub(crate) struct Core {
     /// Requests in the hands of asynchronous and worker handlers.
     pub deferred: u32,
 
+    pub congestion: Congestion,
     pub wheel: Wheel,
     pub fired: Vec<u64>,
     /// Drives peers and releases while there are sessions.
@@ -138,6 +147,10 @@ pub(crate) struct Core {
     pub tx: TxQueue,
     /// Who is to be woken once nobody borrows this: a waker may run code that comes back here.
     pub woken: Vec<Waker>,
+    /// Memory of the application's that is no longer needed, to be dropped likewise: its owner's `Drop` may come back here, too.
+    pub discarded: Vec<Payload>,
+    /// Who is to be woken at the next tick.
+    pub ticked: Option<Waker>,
     /// Whether the future that `block_on` or `poll_once` polls is to be woken.
     pub root_woken: bool,
     /// Calls that ended and whose continuation has not run yet.
@@ -168,6 +181,7 @@ impl Core {
         let mut wheel = Wheel::new(now);
         let tick_timer = wheel.create(timers::TOKEN_TICK);
         Core {
+            congestion: Congestion::new(&config, now),
             rto_min: config.rto_min.as_nanos() as u64,
             config,
             mtu: mtu.min(u16::MAX as usize),
@@ -203,6 +217,8 @@ impl Core {
             tick_timer,
             tx: TxQueue::default(),
             woken: Vec::new(),
+            discarded: Vec::new(),
+            ticked: None,
             root_woken: false,
             ended: VecDeque::new(),
             cookie_key: CookieKey::new(&mut random),
@@ -218,7 +234,7 @@ impl Core {
 
     /// Whether something waits for the next iteration of the event loop.
     pub fn has_work(&self) -> bool {
-        self.tx.has_packets() || self.has_begun() || self.has_ended()
+        self.tx.has_packets() || self.has_begun() || self.has_ended() || !self.discarded.is_empty()
     }
 
     /// Whether the application began something that needs the time or the transport.
@@ -231,6 +247,14 @@ impl Core {
     #[inline]
     pub fn has_ended(&self) -> bool {
         self.root_woken || !self.woken.is_empty() || !self.ended.is_empty()
+    }
+
+    /// Takes what a message was sent from. Message buffers are dropped here; what may run code of the application's, when nobody borrows this.
+    #[inline]
+    pub fn discard(&mut self, payload: Payload) {
+        if payload.is_foreign() {
+            self.discarded.push(payload);
+        }
     }
 
     /// Calls in progress or queued.

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use dunlin_net::{PeerHealth, Route};
 
 use super::session::{Session, State};
+use super::share::Share;
 use super::{Core, NONE, Routes};
 use crate::error::CallError;
 use crate::wire::control::Presence;
@@ -32,6 +33,9 @@ pub(crate) struct Peer {
     route: Route,
     incarnation: u64,
     sessions: u32,
+    /// Told from others that had its index before.
+    serial: u32,
+    share: Share,
     /// First of its sessions, linked through [`super::session::SessionCold::peer_next`].
     first: u32,
     /// Whether it was heard from since the last tick.
@@ -48,6 +52,8 @@ pub(crate) struct Peer {
 pub(crate) struct Peers {
     entries: Vec<Option<Peer>>,
     free: Vec<u32>,
+    /// How many there ever were.
+    added: u32,
     by_route: HashMap<Route, u32>,
     /// Sessions by where their other end is and their number and tag there. Numbers alone are used again.
     by_remote: HashMap<(Route, u64), u32>,
@@ -68,8 +74,29 @@ impl Peers {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
-    fn add(&mut self, peer: Peer) -> u32 {
+    /// What the peer with this index holds.
+    pub fn share(&self, index: u32) -> Option<&Share> {
+        self.get(index).map(|peer| &peer.share)
+    }
+
+    pub fn share_mut(&mut self, index: u32) -> Option<&mut Share> {
+        self.get_mut(index).map(|peer| &mut peer.share)
+    }
+
+    /// What the peer at `route` holds, if there is one.
+    pub fn share_at(&self, route: Route) -> Option<&Share> {
+        self.share(*self.by_route.get(&route)?)
+    }
+
+    /// The serial number of the peer with this index; 0 for none.
+    pub fn serial(&self, index: u32) -> u32 {
+        self.get(index).map_or(0, |peer| peer.serial)
+    }
+
+    fn add(&mut self, mut peer: Peer) -> u32 {
         let route = peer.route;
+        self.added = self.added.wrapping_add(1).max(1);
+        peer.serial = self.added;
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
         match self.entries.get_mut(index as usize) {
             Some(entry) => *entry = Some(peer),
@@ -103,8 +130,20 @@ impl Core {
     pub fn join_peer(&mut self, session: u32, route: Route, incarnation: u64) {
         let index = self.peers.by_route.get(&route).copied().unwrap_or_else(|| {
             let (last_heard, last_ping) = (self.now, self.now);
-            let (sessions, first, heard, unanswered) = (0, NONE, true, 0);
-            self.peers.add(Peer { route, incarnation, sessions, first, heard, last_heard, last_ping, unanswered })
+            let (sessions, first, heard, unanswered, serial) = (0, NONE, true, 0, 0);
+            let share = Share::default();
+            self.peers.add(Peer {
+                route,
+                incarnation,
+                sessions,
+                serial,
+                share,
+                first,
+                heard,
+                last_heard,
+                last_ping,
+                unanswered,
+            })
         });
         let Some(peer) = self.peers.get_mut(index) else { return };
         debug_assert_eq!(peer.incarnation, incarnation, "a contested address");
@@ -116,6 +155,8 @@ impl Core {
         }
         let cold = &mut self.cold[session as usize];
         (cold.peer_before, cold.peer_next) = (NONE, next);
+        peer.share.places += cold.places.sum();
+        peer.share.accepted += u32::from(cold.accepted_as.is_some());
         self.sessions[session as usize].peer = index;
         self.peers.by_remote.insert((route, self.sessions[session as usize].remote_name()), session);
         self.arm_tick();
@@ -134,6 +175,9 @@ impl Core {
         if next != NONE {
             self.cold[next as usize].peer_before = before;
         }
+        let cold = &self.cold[session as usize];
+        peer.share.places -= cold.places.sum();
+        peer.share.accepted -= u32::from(cold.accepted_as.is_some());
         peer.sessions -= 1;
         let is_last = peer.sessions == 0;
         let name = (peer.route, entry.remote_name());

@@ -139,10 +139,14 @@ impl Core {
     pub fn change_places(&mut self, session: u32, change: impl FnOnce(&mut Places)) {
         let places = &mut self.cold[session as usize].places;
         self.queue.subtract(*places);
+        let before = places.sum();
         change(places);
         debug_assert!(places.inbound <= places.inbound_agreed && places.outbound <= places.outbound_agreed, "{places:?}");
         let places = *places;
         self.queue.add(places);
+        if let Some(share) = self.peers.share_mut(self.sessions[session as usize].peer) {
+            share.places = share.places + places.sum() - before;
+        }
     }
 
     /// Notes that somebody found too few places: at the next tick, others are asked for what they do not use.

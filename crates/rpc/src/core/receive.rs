@@ -79,21 +79,23 @@ impl Core {
     #[inline]
     pub fn on_packet(&mut self, i: u8, packet: &RxPacket<'_>, received: &mut Received) {
         match Header::parse_plain(packet.head(), packet.len()) {
-            Some(header) => self.on_session_packet(i, &header, packet, received),
-            None => self.on_any_packet(i, packet, received),
+            Some(header) if !packet.ecn_marked() => self.on_session_packet(i, &header, packet, received),
+            _ => self.on_any_packet(i, packet, received),
         }
     }
 
-    /// A packet that is not plain data.
+    /// A packet that is not plain data, or is marked.
     #[inline(never)]
     fn on_any_packet(&mut self, i: u8, packet: &RxPacket<'_>, received: &mut Received) {
-        let header = match Header::parse(packet.head(), packet.len()) {
+        let mut header = match Header::parse(packet.head(), packet.len()) {
             Ok(header) => header,
             Err(_) => {
                 self.counters.dropped_malformed += 1;
                 return;
             }
         };
+        // Whichever way the mark was earned, it is one for the client; a server echoes it.
+        header.ecn_echo |= packet.ecn_marked();
         let is_sessionless = match header.kind {
             Kind::Connect | Kind::Cookie | Kind::Accept | Kind::Refuse => true,
             Kind::Reset => header.session == MASK_24,
@@ -127,6 +129,13 @@ impl Core {
             Kind::RequestForResponse => self.on_request_for_response(index, header, packet),
             _ => received.others.push((i, Other::Control(*header))),
         }
+    }
+}
+
+impl Core {
+    /// Whether a packet still names a session and comes from its other end.
+    pub fn is_session_of(&self, header: &Header, from: Option<Route>) -> bool {
+        self.sessions.get(header.session as usize).is_some_and(|session| session.is_for(header, from))
     }
 }
 

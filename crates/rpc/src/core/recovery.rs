@@ -12,11 +12,13 @@ use std::ops::Range;
 
 use dunlin_net::RxPacket;
 
-use super::assemble::body_of;
-use super::call::RETRIES_BEFORE_PING;
+use super::answer::RTT_SAMPLING;
+use super::assemble::arrivals_of;
+use super::observe::record_rtt;
 use super::window::{Answer, NEVER, Window};
 use super::{Core, NONE};
 use crate::config::Recovery;
+use crate::observe::DropReason;
 use crate::wire::control::Body;
 use crate::wire::packets::{ARRIVALS_BITS, ASKED_MAX, Arrivals, Asked};
 use crate::wire::{Header, Kind, Multi};
@@ -27,7 +29,43 @@ const PATIENCE_QUARTERS_MAX: u8 = 16;
 /// A tail-loss probe waits for this share of the least retransmission timeout at least.
 const PROBE_SHARE_OF_RTO_MIN: u64 = 4;
 
+/// Timeouts in a row after which the other end is also asked whether the session still exists.
+const TIMEOUTS_BEFORE_PING: u8 = 2;
+
+/// The silence of a session's other end while calls time out.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Silence {
+    /// Packets that the session had received at the last timeout.
+    heard: u64,
+    /// Timeouts since it received any.
+    timeouts: u8,
+    /// Until when the answer to what was sent then is awaited.
+    until: u64,
+}
+
 impl Core {
+    /// Whether the last timeout of a session's calls has brought no sign of life from the other end, and may yet; until when, then. Nothing
+    /// is sent again meanwhile: if the other end is stopped, one packet from all calls of the session is enough to find out when it goes on.
+    pub fn is_silent(&self, session: u32) -> Option<u64> {
+        let silence = &self.cold[session as usize].silence;
+        let is_silent = self.now < silence.until && self.sessions[session as usize].traffic.rx_packets == silence.heard;
+        is_silent.then_some(silence.until)
+    }
+
+    /// A call of a session has timed out, for the `retries`th time in a row, and something is sent again.
+    pub fn note_timeout(&mut self, session: u32, retries: u8) {
+        let heard = self.sessions[session as usize].traffic.rx_packets;
+        let silence = &mut self.cold[session as usize].silence;
+        let timeouts = if silence.heard == heard { silence.timeouts.saturating_add(1) } else { 1 };
+        *silence = Silence { heard, timeouts, until: 0 };
+        let until = self.now + self.rto(session, timeouts);
+        self.cold[session as usize].silence.until = until;
+        if retries.max(timeouts) >= TIMEOUTS_BEFORE_PING {
+            // If the server lost the session, it may say so: a packet as short as a REQUEST_FOR_RESPONSE it may not answer.
+            self.send_ping_on(session);
+        }
+    }
+
     /// Gives a call of several packets its window, if it is to have one.
     #[cold]
     pub fn take_window(&mut self, index: u32) {
@@ -66,9 +104,9 @@ impl Core {
         held
     }
 
-    /// Queues every packet of a call that may be sent now: lost ones first.
-    pub fn pump_window(&mut self, index: u32) {
-        loop {
+    /// Queues the packets of a call that may be sent now, up to `granted`: lost ones first.
+    pub fn pump_window(&mut self, index: u32, granted: u32) {
+        for left in (0..=granted).rev() {
             let call = &mut self.calls[index as usize];
             let window = &mut self.windows[call.window as usize];
             let lost = window.next_lost(call.received..call.sent);
@@ -77,7 +115,7 @@ impl Core {
                 return;
             }
             let session = &mut self.sessions[call.session as usize];
-            if session.credits == 0 {
+            if session.credits == 0 || left == 0 {
                 session.stalled |= 1 << call.slot;
                 return;
             }
@@ -142,44 +180,39 @@ impl Core {
     /// A credit return for a call with a window.
     pub fn on_arrivals(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>) {
         let call = &self.calls[index as usize];
-        let newest = header.aux;
-        let arrivals = match body_of(packet) {
-            Some([]) => Some(Arrivals { first_missing: newest + 1, mask: 0 }),
-            body => body.and_then(|body| Arrivals::parse(body).ok()),
-        };
-        // Without a body: all through this one.
-        let Some(Arrivals { first_missing, mask }) = arrivals else {
-            self.counters.dropped_malformed += 1;
+        let (si, newest) = (call.session, header.aux);
+        let Some(Arrivals { first_missing, mask }) = arrivals_of(header, packet) else {
+            self.drop_on(si, DropReason::Malformed);
             return;
         };
         // In the second half of a call, and before what it speaks of was sent, there are no credit returns.
         let sent = call.request_packets.min(call.sent);
         if newest >= sent || first_missing > sent || call.response_packets != 0 {
-            self.counters.dropped_out_of_order += 1;
+            self.drop_on(si, DropReason::OutOfOrder);
             return;
         }
         let before = call.received;
         let below = newest.saturating_sub(ARRIVALS_BITS - 1).max(first_missing).max(before);
         let mut progress = false;
         for number in before..first_missing {
-            progress |= self.take_answer(index, number, number == newest);
+            progress |= self.take_answer(index, number, header, number == newest);
         }
         if newest < before {
             self.note_repetition(index, newest);
         }
         for number in below..=newest {
             if mask >> (newest - number) & 1 == 1 {
-                progress |= self.take_answer(index, number, number == newest);
+                progress |= self.take_answer(index, number, header, number == newest);
             }
         }
         if !progress {
-            self.counters.dropped_duplicate += 1;
+            self.drop_on(si, DropReason::Duplicate);
         }
         self.after_answers(index, progress);
     }
 
     /// Takes in that a packet was answered; says whether that is news. The round trip of the newest one is a sample.
-    fn take_answer(&mut self, index: u32, number: u32, is_newest: bool) -> bool {
+    fn take_answer(&mut self, index: u32, number: u32, header: &Header, is_newest: bool) -> bool {
         let call = &mut self.calls[index as usize];
         let window = &mut self.windows[call.window as usize];
         let si = call.session;
@@ -192,7 +225,10 @@ impl Core {
             Answer::Expected(rtt) => {
                 self.sessions[si as usize].credits += 1;
                 if let Some(rtt) = rtt.filter(|_| is_newest) {
-                    self.on_rtt_sample(si, rtt);
+                    self.on_rtt_sample(si, rtt, header.ecn_echo);
+                    if number.is_multiple_of(RTT_SAMPLING) {
+                        record_rtt(&mut self.rtt, &mut self.cold[si as usize], self.config.observe_sessions, rtt);
+                    }
                 }
                 true
             }
@@ -258,6 +294,7 @@ impl Core {
         if lost > 0 {
             self.sessions[session as usize].credits += lost as u16;
             self.counters.packets_lost += lost as u64;
+            self.on_packet_loss(session);
             let cold = &mut self.cold[session as usize];
             cold.retransmissions = cold.retransmissions.saturating_add(1);
         }
@@ -272,7 +309,8 @@ impl Core {
         let session = &self.sessions[call.session as usize];
         let number = call.request_packets - 1 + multi.packet.min(u32::MAX / 2);
         let Some(response) = call.response.as_mut().filter(|_| number < call.sent) else {
-            self.counters.dropped_out_of_order += 1;
+            let session = call.session;
+            self.drop_on(session, DropReason::OutOfOrder);
             return;
         };
         let offset = multi.packet as usize * session.packet_data as usize;
@@ -281,15 +319,17 @@ impl Core {
             && header.payload_len() == (response.len() - offset).min(session.packet_data as usize)
             && header.status == crate::wire::Status::Ok;
         if !fits {
-            self.counters.dropped_malformed += 1;
+            let session = call.session;
+            self.drop_on(session, DropReason::Malformed);
             return;
         }
         if number < call.received || self.windows[call.window as usize].is_answered(number) {
-            self.counters.dropped_duplicate += 1;
+            let session = call.session;
+            self.drop_on(session, DropReason::Duplicate);
             return self.note_repetition(index, number);
         }
         packet.copy_to(header.wire_len(), &mut response[offset..offset + header.payload_len()]);
-        self.take_answer(index, number, true);
+        self.take_answer(index, number, header, true);
         self.after_answers(index, true);
         let call = &mut self.calls[index as usize];
         if call.received == call.sendable()
@@ -337,19 +377,19 @@ impl Core {
         call.progress = self.now;
         // Without one it waits for credits, which calls with packets on their way will bring back.
         let Some(number) = probe else { return };
-        call.retries = retries.saturating_add(1);
         self.windows[call.window as usize].probe(number, self.now);
         self.counters.tx_packets_again += 1;
         if retries == 0 {
             self.counters.tail_probes += 1;
         } else {
+            self.on_timeout(index);
             self.counters.retransmissions += 1;
             let cold = &mut self.cold[session as usize];
             cold.retransmissions = cold.retransmissions.saturating_add(1);
         }
-        if retries >= RETRIES_BEFORE_PING {
-            // If the server lost the session, it may say so: a packet as short as a REQUEST_FOR_RESPONSE it may not answer.
-            self.send_ping_on(session);
+        self.calls[index as usize].retries = retries.saturating_add(1);
+        if retries > 0 {
+            self.note_timeout(session, retries);
         }
         self.send_numbered(index, number);
     }

@@ -13,6 +13,7 @@ use super::transmit::{Owner, Source};
 use super::{Core, NONE};
 use crate::error::RespondError;
 use crate::msgbuf::MsgBuf;
+use crate::observe::DropReason;
 use crate::payload::{Payload, RequestBuffer};
 use crate::wire::control::{Release, SLOTS_MAX};
 use crate::wire::{Header, Kind, Multi, Status};
@@ -40,6 +41,10 @@ pub(crate) struct Serve {
     pub slot: u8,
     pub req_type: u8,
     pub status: Status,
+    /// Whether the network marked the packet that is answered next.
+    pub ecn_echo: bool,
+    /// Whether the handler kept the request for later.
+    pub deferred: bool,
     pub session: u32,
     pub sequence: u32,
     pub request_packets: u32,
@@ -104,6 +109,8 @@ impl Core {
                 slot: 0,
                 req_type: 0,
                 status: Status::Ok,
+                ecn_echo: false,
+                deferred: false,
                 session: NONE,
                 sequence: 0,
                 request_packets: 0,
@@ -129,16 +136,25 @@ impl Core {
             self.tx.forget_serve(index);
         }
         serve.generation = serve.generation.wrapping_add(1);
-        serve.request = None;
+        let (session, is_receiving) = (serve.session, serve.state == ServeState::Receiving);
+        let unfinished = serve.request.take().filter(|_| is_receiving).map(|request| request.len());
         let small = self.mtu;
-        let response = serve.response.take().and_then(MsgBuf::from_payload);
-        if let Some(buf) = response
-            && buf.capacity() <= small
-            && self.config.optimizations.preallocated_responses.is_on()
-        {
-            serve.spare = Some(buf);
-        }
         serve.state = ServeState::Free;
+        match serve.response.take() {
+            Some(response) if response.is_foreign() => self.discard(response),
+            Some(response) => {
+                if let Some(buf) = MsgBuf::from_payload(response)
+                    && buf.capacity() <= small
+                    && self.config.optimizations.preallocated_responses.is_on()
+                {
+                    serve.spare = Some(buf);
+                }
+            }
+            None => {}
+        }
+        if let Some(bytes) = unfinished {
+            self.refund_receiving(session, bytes);
+        }
     }
 
     /// Frees the server entry of a slot, if it has one.
@@ -158,13 +174,13 @@ impl Core {
         let sequence = (header.request >> 3) as u32;
         let ServerSlot { sequence: last, serve } = session.server[slot];
         if header.request >> 35 != 0 || slot >= self.sessions[si as usize].slots as usize {
-            self.counters.dropped_malformed += 1;
+            self.drop_on(si, DropReason::Malformed);
             return None;
         }
         // Sequence numbers wrap; what is less than half the circle ahead is newer.
         let ahead = sequence.wrapping_sub(last) as i32;
         if ahead < 0 {
-            self.counters.dropped_stale += 1;
+            self.drop_on(si, DropReason::Stale);
             return None;
         }
         if ahead == 0 {
@@ -173,7 +189,7 @@ impl Core {
         let packet_data = session.packet_data as usize;
         match header.multi {
             None if header.payload_len() > packet_data => {
-                self.counters.dropped_malformed += 1;
+                self.drop_on(si, DropReason::Malformed);
                 return None;
             }
             None => {}
@@ -198,6 +214,8 @@ impl Core {
         entry.sequence = sequence;
         entry.req_type = header.req_type();
         entry.status = Status::Ok;
+        entry.ecn_echo = header.ecn_echo;
+        entry.deferred = false;
         entry.set_deadline(header, now);
         entry.received = 1;
         entry.heard = now;
@@ -221,12 +239,12 @@ impl Core {
         Some(Dispatch::new(ServeRef::new(index, serve.generation), serve.req_type, in_packet))
     }
 
-    /// Copies the data of the first packet that came into a buffer for the whole request, where it belongs. Without memory the packet counts as lost, and the
-    /// client sends it again.
+    /// Copies the data of the first packet that came into a buffer for the whole request, where it belongs. Without memory the packet
+    /// counts as lost, and the client sends it again.
     pub fn keep_request(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize, offset: usize) -> bool {
         let Ok(mut buf) = MsgBuf::with_len(total) else {
-            self.counters.dropped_no_memory += 1;
             let (session, slot) = (self.serves[index as usize].session, self.serves[index as usize].slot);
+            self.drop_on(session, DropReason::NoMemory);
             let entry = &mut self.sessions[session as usize].server[slot as usize];
             // As if the packet had never come.
             entry.sequence = self.serves[index as usize].sequence.wrapping_sub(1);
@@ -242,22 +260,23 @@ impl Core {
     fn on_request_again(&mut self, si: u32, index: u32, header: &Header, packet: &RxPacket<'_>) -> Option<Dispatch> {
         if index == NONE {
             // Released: the client has its response, or wants none.
-            self.counters.dropped_stale += 1;
+            self.drop_on(si, DropReason::Stale);
             return None;
         }
         let serve = &mut self.serves[index as usize];
         serve.heard = self.now;
+        serve.ecn_echo = header.ecn_echo;
         if serve.request_packets > 1 {
             return self.continue_request(si, index, header, packet);
         }
         if header.multi.is_some() {
-            self.counters.dropped_out_of_order += 1;
+            self.drop_on(si, DropReason::OutOfOrder);
             return None;
         }
-        self.counters.dropped_duplicate += 1;
         if serve.state == ServeState::Responded {
             self.send_response_packet(index, 0);
         }
+        self.drop_on(si, DropReason::Duplicate);
         None
     }
 
@@ -273,6 +292,8 @@ impl Core {
         let aux = Header::data_aux(serve.req_type, len);
         let mut header = Header::new(Kind::Response, aux, session.remote_session, number, session.remote_tag);
         header.status = serve.status;
+        header.ecn_echo = serve.ecn_echo;
+        header.deferred = serve.deferred;
         if total > packet_data {
             header.multi = Some(Multi { message_bytes: total as u32, packet });
         }
@@ -303,6 +324,13 @@ impl Core {
         self.waiting(reference).is_ok()
     }
 
+    /// The handler keeps a request for later, so its response says nothing of the network's delay.
+    pub fn note_deferred(&mut self, reference: ServeRef) {
+        if let Ok(serve) = self.waiting(reference) {
+            serve.deferred = true;
+        }
+    }
+
     /// A buffer of `len` bytes for the response: the slot's own if it is large enough.
     #[inline]
     pub fn response_buffer(&mut self, reference: ServeRef, len: usize) -> Result<MsgBuf, RespondError> {
@@ -321,12 +349,14 @@ impl Core {
         let len = response.len();
         let Ok(serve) = self.waiting(reference) else {
             self.counters.responses_orphaned += 1;
+            self.discard(response);
             return Err(RespondError::Orphaned);
         };
         let session = serve.session;
         let max = self.sessions[session as usize].message_bytes_max as usize;
         if len > max {
             self.respond_status(reference, Status::ResponseTooLarge);
+            self.discard(response);
             return Err(RespondError::TooLarge { len, max });
         }
         self.finish_serve(reference.index(), Some(response), Status::Ok);

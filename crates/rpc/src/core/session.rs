@@ -7,8 +7,10 @@ use dunlin_net::Route;
 use super::handshake::OpenState;
 use super::loan::Loan;
 use super::places::Places;
+use super::recovery::Silence;
 use super::{Core, NONE};
 use crate::error::CallError;
+use crate::observe::Observed;
 use crate::timer::TimerId;
 use crate::wire::control::SLOTS_MAX;
 
@@ -81,6 +83,8 @@ pub(crate) struct Session {
     pub message_bytes_max: u32,
     /// Whether it stands in [`Core::unreleased`].
     pub unreleased: bool,
+    /// Whether congestion control is to be asked before a packet of a call is sent. Such a session asks for no more credits.
+    pub limited: bool,
     /// Whether it asks for more credits when calls wait for some.
     pub may_borrow: bool,
 
@@ -121,6 +125,8 @@ pub(crate) struct Traffic {
     pub rx_bytes: u64,
 }
 
+const _: () = assert!(size_of::<SessionCold>() <= 3 * 64, "an idle session costs at most 1 KiB, all told");
+
 /// The rest of a session.
 #[derive(Debug)]
 pub(crate) struct SessionCold {
@@ -131,16 +137,24 @@ pub(crate) struct SessionCold {
     pub places: Places,
     pub loan: Loan,
     pub retransmissions: u32,
+    /// What is known of the other end's silence; see [`Core::is_silent`].
+    pub silence: Silence,
     /// How long what was overtaken is waited for, in quarters of a round trip.
     pub patience_quarters: u8,
     pub timer: Option<TimerId>,
     pub attempts: u32,
+    /// When CONNECT was sent last.
+    pub connect_sent: u64,
+    /// Shortest round trip known, in nanoseconds: that of the handshake. `None` if it was ambiguous, or the other side's.
+    pub rtt_min: Option<u64>,
     /// Nonce and incarnation of the client, of a session that was accepted.
     pub accepted_as: Option<(u64, u64)>,
     /// Of a session that was opened here, until its owner has seen that it is open.
     pub opening: Option<Box<OpenState>>,
     /// Who waits for the end of [`State::Closing`].
     pub closers: Vec<std::task::Waker>,
+    /// Once somebody asked for it.
+    pub observed: Option<Box<Observed>>,
 }
 
 impl Session {
@@ -166,6 +180,7 @@ impl Session {
             queue_tail: NONE,
             message_bytes_max: 0,
             unreleased: false,
+            limited: false,
             may_borrow: false,
             client: Line([ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX]),
             server: Line([ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX]),
@@ -207,12 +222,16 @@ impl SessionCold {
             places: Places::default(),
             loan: Loan::default(),
             retransmissions: 0,
+            silence: Silence::default(),
             patience_quarters: super::recovery::PATIENCE_QUARTERS,
             timer: None,
             attempts: 0,
+            connect_sent: 0,
+            rtt_min: None,
             accepted_as: None,
             opening: None,
             closers: Vec::new(),
+            observed: None,
         }
     }
 }
@@ -230,6 +249,7 @@ impl Core {
         let unreleased = session.unreleased;
         *session = Session::new(session.generation.wrapping_add(1));
         session.unreleased = unreleased;
+        session.limited = self.congestion.limits_all();
         session.local_tag = self.random.next_tag();
         self.cold[index as usize] = SessionCold::new();
         self.session_count += 1;
@@ -246,6 +266,7 @@ impl Core {
         session.state = State::Free;
         session.local_tag = 0;
         let route = session.route;
+        self.leave_peer(index);
         self.give_up_places(index);
         let cold = &mut self.cold[index as usize];
         if let Some(timer) = cold.timer.take() {
@@ -257,7 +278,7 @@ impl Core {
         if route.0 != NONE {
             self.idle_routes.push(route);
         }
-        self.leave_peer(index);
+        self.congestion.forget(index);
         self.session_count -= 1;
         self.free_sessions.push(index);
     }

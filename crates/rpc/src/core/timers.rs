@@ -64,7 +64,11 @@ impl Core {
             }
             return;
         }
+        let (session, deadline) = (call.session, call.deadline);
         if self.now >= self.call_due(index) {
+            if let Some(until) = self.is_silent(session) {
+                return self.arm_call(index, until.min(deadline));
+            }
             if call.window != super::NONE {
                 self.on_window_timer(index);
             } else if call.in_flight() > 0 {
@@ -80,7 +84,8 @@ impl Core {
 
     /// Makes sure that the tick comes: while there are sessions, and once after anything that it limits or gives back.
     pub fn arm_tick(&mut self) {
-        let pause = if self.calls_pending() > 0 || self.loans_are_moving() { TICK_BUSY_NANOS } else { TICK_IDLE_NANOS };
+        let is_awaited = self.calls_pending() > 0 || self.loans_are_moving() || self.ticked.is_some();
+        let pause = if is_awaited { TICK_BUSY_NANOS } else { TICK_IDLE_NANOS };
         // With very many peers, looking at each of them may not take the whole core.
         let pause = pause.max(self.peers.len() as u64 * 20_000);
         self.wheel.arm_by(self.tick_timer, self.now + pause);
@@ -88,6 +93,7 @@ impl Core {
 
     fn on_tick(&mut self, routes: &mut dyn Routes) {
         self.resets_left = RESETS_PER_TICK;
+        self.woken.extend(self.ticked.take());
         self.tick_peers(routes);
         for route in self.idle_routes.drain(..) {
             routes.release(route);

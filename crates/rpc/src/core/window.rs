@@ -99,6 +99,11 @@ impl Window {
         (self.was_again, self.due, self.asked) = (false, NEVER, None);
     }
 
+    /// Packets that wait to be sent again.
+    pub fn lost(&self) -> u32 {
+        self.lost
+    }
+
     pub fn capacity(&self) -> u32 {
         self.packets.len() as u32
     }

@@ -6,6 +6,7 @@ use dunlin_net::Transport;
 
 use super::Shared;
 use crate::core::receive::Other;
+use crate::observe::DropReason;
 use crate::wire::control::{Body, Credits, Presence, Release};
 use crate::wire::{HEADER_BYTES, Header, Kind};
 
@@ -53,7 +54,9 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
             Ok(reset) => core.on_reset(from, &reset),
             Err(_) => core.counters.dropped_control += 1,
         },
-        _ => session_control(&mut core, header, body),
+        // An earlier packet of the burst may have ended its session, and another have begun in the same place.
+        _ if core.is_session_of(header, from) => session_control(&mut core, header, body),
+        _ => core.counters.dropped_unknown_session += 1,
     }
 }
 
@@ -63,7 +66,7 @@ fn session_control(core: &mut crate::core::Core, header: &Header, body: &[u8]) {
     if header.kind == Kind::Credits {
         return match Credits::parse(body) {
             Ok(credits) => core.on_credits(session, &credits),
-            Err(_) => core.counters.dropped_control += 1,
+            Err(_) => core.drop_on(session, DropReason::Control),
         };
     }
     match (header.kind, Presence::parse(body), Release::parse(body)) {
@@ -71,6 +74,6 @@ fn session_control(core: &mut crate::core::Core, header: &Header, body: &[u8]) {
         (Kind::Close, Ok(_), _) => core.on_close(session),
         (Kind::CloseAck, Ok(_), _) => core.on_close_ack(session),
         (Kind::Release, _, Ok(release)) => core.on_release(session, &release),
-        _ => core.counters.dropped_control += 1,
+        _ => core.drop_on(session, DropReason::Control),
     }
 }

@@ -17,6 +17,7 @@ use super::dispatch::{push_back, run_handlers};
 use super::registry::Entry;
 use super::session::{Completion, Session};
 use super::{Continuation, Endpoint, Shared};
+use crate::core::Core;
 use crate::core::receive::Received;
 use crate::wire::Status;
 use crate::wire::header::FLAG_DEADLINE;
@@ -31,6 +32,8 @@ const POLLS_PER_ITERATION: u32 = 4;
 const BUSY_ITERATIONS_MAX: u32 = 64;
 /// Timers are looked at no more often than this.
 const TIMER_PAUSE_NANOS: u64 = 20_000;
+/// A sleeper may wake up so late, so it is awake so early before a paced packet.
+const WAKE_UP_NANOS: u64 = 100_000;
 /// With fewer sessions than this the cache holds them, and prefetching is only work.
 const SESSIONS_IN_CACHE: usize = 256;
 
@@ -85,8 +88,7 @@ impl<T: Transport> Endpoint<T> {
         if shared.core.borrow().has_ended() {
             run_continuations(shared);
         }
-        self.send_and_look_at_timers(&mut transport, packets);
-        found
+        found + self.send_and_look_at_timers(&mut transport, packets)
     }
 
     /// Whether an iteration without packets can end here: nothing is ready, and it is not yet time to read the clock. This is what polling
@@ -111,8 +113,10 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// The second half of an iteration: sends what it made, then reads the clock and looks at timers.
-    fn send_and_look_at_timers(&self, transport: &mut T, packets: usize) {
+    /// Gives the number of packets that it received meanwhile.
+    fn send_and_look_at_timers(&self, transport: &mut T, packets: usize) -> usize {
         let mut core = self.shared.core.borrow_mut();
+        let before = core.now;
         if core.has_begun() {
             core.now = transport.now();
             core.start_openings(transport);
@@ -125,13 +129,25 @@ impl<T: Transport> Endpoint<T> {
         // received may have made the application want to send.
         if core.tx.has_packets() {
             core.transmit(transport);
-        } else if drained {
+        } else if drained || core.congestion.next_send().is_some() {
             core.now = transport.now();
+        }
+        if core.now >= core.congestion.due() {
+            core.send_paced();
+            if core.tx.has_packets() {
+                core.transmit(transport);
+            }
         }
         if drained && core.now >= core.timers_at {
             core.timers_at = core.now + TIMER_PAUSE_NANOS;
             core.busy_iterations = 0;
             self.shared.transport_counters.set(transport.counters());
+            let mut late = 0;
+            if core.wheel.next_due().is_some_and(|due| due <= core.now) {
+                drop(core);
+                late = self.receive_late(transport, before);
+                core = self.shared.core.borrow_mut();
+            }
             if core.run_timers(transport) > 0 {
                 // Whoever waits for what they did looks before the loop sleeps.
                 self.unclocked.set(1);
@@ -142,7 +158,31 @@ impl<T: Transport> Endpoint<T> {
             drop(core);
             wake_waiting(&self.shared);
             run_continuations(&self.shared);
+            self.shared.drop_discarded();
+            return late;
         }
+        0
+    }
+
+    /// Takes in what has arrived since the queue was found empty, now that a timer is due. Between that and the look at the clock this thread
+    /// may have been away for milliseconds, and answers that came meanwhile are not late. Their round trips end at `before`, the
+    /// look at the clock before. Gives the number of packets.
+    #[cold]
+    fn receive_late(&self, transport: &mut T, before: u64) -> usize {
+        let mut packets = 0;
+        for _ in 0..BUSY_ITERATIONS_MAX {
+            let burst = transport.rx_burst();
+            if burst == 0 {
+                break;
+            }
+            packets += burst;
+            self.shared.core.borrow_mut().now = before;
+            receive(&self.shared, transport, burst);
+        }
+        if packets > 0 {
+            self.shared.core.borrow_mut().now = transport.now();
+        }
+        packets
     }
 
     /// One iteration, then sleep if there was nothing to do and the poll policy says so.
@@ -161,7 +201,8 @@ impl<T: Transport> Endpoint<T> {
             if core.has_work() {
                 return;
             }
-            (core.now, core.wheel.next_due())
+            let Some(due) = sleep_until(&core) else { return };
+            (core.now, due)
         };
         if idle.should_sleep(now) {
             let replies = &self.shared.worker_replies.1;
@@ -226,13 +267,27 @@ impl<T: Transport> Endpoint<T> {
     pub fn next_timer(&self) -> Option<u64> {
         let core = self.shared.core.borrow();
         // A driver that jumps there must find the timers looked at.
-        core.wheel.next_due().map(|due| due.max(core.timers_at))
+        let timer = core.wheel.next_due().map(|due| due.max(core.timers_at));
+        timer.into_iter().chain(core.congestion.next_send()).min()
     }
+}
+
+/// Until when the event loop may sleep: inner `None` for as long as it likes, outer `None` if it may not, because a packet is to be sent
+/// sooner than a sleeper wakes.
+fn sleep_until(core: &Core) -> Option<Option<u64>> {
+    let timer = core.wheel.next_due();
+    let Some(send) = core.congestion.next_send() else { return Some(timer) };
+    if core.config.poll == PollPolicy::Sleep {
+        return Some(timer.into_iter().chain([send]).min());
+    }
+    let awake = send.saturating_sub(WAKE_UP_NANOS);
+    (awake > core.now).then(|| timer.into_iter().chain([awake]).min())
 }
 
 /// Takes in a burst of `count` packets and runs the handlers it calls for.
 fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
     let mut received = Received::default();
+    let refuses;
     {
         let mut core = shared.core.borrow_mut();
         let optimizations = core.config.optimizations;
@@ -267,8 +322,11 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
             core.on_packet(i as u8, &packet, &mut received);
         }
         core.counters.requests_handled += received.dispatches.len() as u64;
+        refuses = core.shutting_down;
     }
-    if !received.dispatches.is_empty() {
+    if refuses {
+        received.dispatches.iter().for_each(|(_, dispatch)| push_back(shared, dispatch.serve));
+    } else if !received.dispatches.is_empty() {
         run_handlers(shared, transport, &received.dispatches);
     }
     for (i, other) in &received.others {
@@ -281,6 +339,7 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
     while let Ok(reply) = shared.worker_replies.1.try_recv() {
         taken += 1;
         shared.at_workers.set(shared.at_workers.get() - 1);
+        shared.core.borrow_mut().uncount_deferred(reply.peer);
         match reply.result {
             // A caller that gave up is not an error of the handler's.
             Ok(response) => drop(shared.core.borrow_mut().respond(reply.serve, response)),
@@ -308,7 +367,7 @@ pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
 }
 
 /// Runs the continuations of calls that ended.
-fn run_continuations(shared: &Rc<Shared>) {
+pub(crate) fn run_continuations(shared: &Rc<Shared>) {
     // Looked up once for all calls in a row that it is for.
     let mut continuation: Option<(u32, Entry<Continuation>)> = None;
     loop {

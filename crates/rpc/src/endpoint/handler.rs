@@ -11,6 +11,7 @@ use super::session::Session;
 use super::worker::WorkerQueue;
 use crate::core::call::NO_DEADLINE;
 use crate::core::serve::ServeRef;
+use crate::core::share::PeerRef;
 use crate::error::{PushedBack, RespondError};
 use crate::msgbuf::MsgBuf;
 use crate::payload::Payload;
@@ -86,7 +87,9 @@ impl<'a> Request<'a> {
     /// # Errors
     /// [`RespondError`] if nobody waits any more, or the response is too large.
     pub fn respond_from(self, response: impl Into<Payload>) -> Result<(), RespondError> {
-        let result = self.shared.core.borrow_mut().respond(self.serve, response.into());
+        let response = response.into();
+        let result = self.shared.core.borrow_mut().respond(self.serve, response);
+        self.shared.drop_discarded();
         std::mem::forget(self);
         result
     }
@@ -225,18 +228,23 @@ impl Drop for RequestBurst<'_> {
 pub(crate) struct ReplyRight {
     shared: Rc<Shared>,
     serve: ServeRef,
+    peer: PeerRef,
     answered: bool,
 }
 
 impl ReplyRight {
     pub fn new(shared: &Rc<Shared>, serve: ServeRef) -> ReplyRight {
-        shared.core.borrow_mut().deferred += 1;
-        ReplyRight { shared: shared.clone(), serve, answered: false }
+        let mut core = shared.core.borrow_mut();
+        core.deferred += 1;
+        let peer = core.count_deferred(serve);
+        ReplyRight { shared: shared.clone(), serve, peer, answered: false }
     }
 
     pub fn respond(mut self, response: Payload) -> Result<(), RespondError> {
         self.answered = true;
-        self.shared.core.borrow_mut().respond(self.serve, response)
+        let result = self.shared.core.borrow_mut().respond(self.serve, response);
+        self.shared.drop_discarded();
+        result
     }
 }
 
@@ -244,6 +252,7 @@ impl Drop for ReplyRight {
     fn drop(&mut self) {
         let mut core = self.shared.core.borrow_mut();
         core.deferred -= 1;
+        core.uncount_deferred(self.peer);
         if !self.answered {
             core.respond_status(self.serve, Status::HandlerFailed);
         }

@@ -11,6 +11,7 @@
 //! | [`session`] | the handle of a session, and calls |
 //! | [`executor`] | tasks of this thread |
 //! | [`worker`] | threads for long handlers |
+//! | [`shutdown`] | leaving in order |
 
 pub(crate) mod control;
 pub(crate) mod dispatch;
@@ -19,6 +20,7 @@ pub(crate) mod executor;
 pub(crate) mod handler;
 pub(crate) mod registry;
 pub(crate) mod session;
+pub(crate) mod shutdown;
 pub(crate) mod worker;
 
 use std::cell::{Cell, RefCell};
@@ -58,6 +60,16 @@ pub(crate) struct Shared {
     pub worker_replies: (Sender<WorkerReply>, Receiver<WorkerReply>),
     /// Requests that workers have.
     pub at_workers: Cell<u32>,
+}
+
+impl Shared {
+    /// Drops memory of the application's that is no longer needed, with nothing borrowed.
+    pub fn drop_discarded(&self) {
+        loop {
+            let Some(payload) = self.core.borrow_mut().discarded.pop() else { return };
+            drop(payload);
+        }
+    }
 }
 
 /// An endpoint: the papers' `Rpc` object. One thread owns it; it is neither `Send` nor `Sync`.
@@ -374,7 +386,8 @@ impl<T: Transport> Endpoint<T> {
 }
 
 impl<T: Transport> Drop for Endpoint<T> {
-    /// Tells every peer that its sessions end. Handles that outlive the endpoint see [`crate::CallError::Closed`].
+    /// Tells every peer that its sessions end. Calls end with [`crate::CallError::Closed`]: continuations run, futures are ready, and
+    /// handles that outlive the endpoint see it. It waits for nobody; [`Endpoint::shutdown`] does.
     fn drop(&mut self) {
         self.shared.executor.clear();
         if let (Ok(mut core), Ok(mut transport)) = (self.shared.core.try_borrow_mut(), self.transport.try_borrow_mut()) {
@@ -382,6 +395,8 @@ impl<T: Transport> Drop for Endpoint<T> {
             core.transmit(&mut *transport);
         }
         event_loop::wake_waiting(&self.shared);
+        event_loop::run_continuations(&self.shared);
+        self.shared.drop_discarded();
         // Handlers and continuations may hold sessions, which hold `shared`.
         self.shared.handlers.clear();
         self.shared.continuations.clear();

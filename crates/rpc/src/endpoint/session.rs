@@ -166,7 +166,8 @@ impl Session {
         Call { shared: self.shared.clone(), state, buffer: PhantomData }
     }
 
-    /// The callback layer: enqueues a request; `continuation` runs once when it ends, in the event loop.
+    /// The callback layer: enqueues a request; `continuation` runs once when it ends, in the event loop. If the endpoint is dropped before,
+    /// it runs then, with [`CallError::Closed`].
     ///
     /// # Errors
     /// If nothing was enqueued, with the request's buffer; then the continuation does not run.
@@ -212,8 +213,26 @@ impl Session {
         continuation: ContinuationId,
         tag: u64,
     ) -> Result<(), CallFailure> {
+        self.enqueue_request_with(req_type, request, continuation, tag, CallOptions::default())
+    }
+
+    /// [`Session::enqueue_request`] with options. A call whose deadline passes ends as any other: its continuation runs once, with the
+    /// error and the request's buffer.
+    ///
+    /// # Errors
+    /// As [`Session::enqueue_request`].
+    #[inline]
+    pub fn enqueue_request_with(
+        &self,
+        req_type: u8,
+        request: impl Into<Payload>,
+        continuation: ContinuationId,
+        tag: u64,
+        options: CallOptions,
+    ) -> Result<(), CallFailure> {
         let waiter = Waiter::continuation(continuation.0);
-        let new = NewCall { req_type, request: request.into(), timeout: NO_DEADLINE, waiter, tag };
+        let timeout = options.timeout_nanos();
+        let new = NewCall { req_type, request: request.into(), timeout, waiter, tag };
         match self.shared.core.borrow_mut().start_call(self.reference, new) {
             Ok(_) => Ok(()),
             Err((error, request)) => Err(CallFailure { error, request }),
@@ -246,7 +265,14 @@ impl Session {
     /// side has agreed, or does not answer.
     pub fn close(&self) -> Closing {
         self.shared.core.borrow_mut().close_session(self.reference);
+        self.shared.drop_discarded();
         Closing { session: self.clone() }
+    }
+
+    /// Counts round-trip times and dropped packets of this session from now on, for [`SessionStats::observed`]. It costs the session some 600
+    /// bytes, and its calls nothing.
+    pub fn observe(&self) {
+        self.shared.core.borrow_mut().observe(self.reference);
     }
 
     /// Counts and estimates of this session; `None` once it has ended.
@@ -265,11 +291,14 @@ impl Session {
             message_bytes_max: session.message_bytes_max as usize,
             rtt_smoothed: Duration::from_nanos(session.srtt as u64),
             rto: Duration::from_nanos(core.rto(self.reference.index, 0)),
+            allowance: core.congestion.allowance(self.reference.index),
+            sends_paced: core.congestion.sends_paced(self.reference.index),
             retransmissions: cold.retransmissions,
             tx_packets: session.traffic.tx_packets,
             tx_bytes: session.traffic.tx_bytes,
             rx_packets: session.traffic.rx_packets,
             rx_bytes: session.traffic.rx_bytes,
+            observed: cold.observed.as_deref().copied(),
         })
     }
 }
@@ -344,6 +373,7 @@ impl<B: RequestBuffer> Drop for Call<B> {
         if let CallState::Started(call) = self.state {
             let waker = self.shared.core.borrow_mut().cancel_call(call);
             drop(waker);
+            self.shared.drop_discarded();
         }
     }
 }
@@ -358,6 +388,10 @@ pub struct Connecting {
 impl Connecting {
     pub(crate) fn new(shared: &Rc<Shared>, addr: &Addr) -> Connecting {
         let progress = Rc::new(RefCell::new(OpenProgress::default()));
+        if shared.core.borrow().shutting_down {
+            progress.borrow_mut().result = Some(Err(ConnectError::ShutDown));
+            return Connecting { shared: shared.clone(), progress };
+        }
         shared.core.borrow_mut().openings.push_back(Opening {
             addr: addr.clone(),
             give_up: None,

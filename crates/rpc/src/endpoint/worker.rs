@@ -12,6 +12,7 @@ use super::Shared;
 use super::executor::Notifier;
 use super::handler::WorkerHandler;
 use crate::core::serve::ServeRef;
+use crate::core::share::PeerRef;
 use crate::msgbuf::MsgBuf;
 use crate::payload::Payload;
 use crate::wire::Status;
@@ -22,6 +23,7 @@ pub(crate) struct Job {
     /// Until it runs.
     request: Option<MsgBuf>,
     serve: ServeRef,
+    peer: PeerRef,
     replies: Sender<WorkerReply>,
     notifier: Arc<Notifier>,
 }
@@ -29,6 +31,7 @@ pub(crate) struct Job {
 /// Its answer on the way back.
 pub(crate) struct WorkerReply {
     pub serve: ServeRef,
+    pub peer: PeerRef,
     pub result: Result<Payload, Status>,
 }
 
@@ -36,7 +39,8 @@ impl Job {
     pub fn new(shared: &Rc<Shared>, serve: ServeRef, request: MsgBuf, handler: WorkerHandler) -> Job {
         let (replies, notifier) = (shared.worker_replies.0.clone(), shared.executor.notifier());
         shared.at_workers.set(shared.at_workers.get() + 1);
-        Job { handler, request: Some(request), serve, replies, notifier }
+        let peer = shared.core.borrow_mut().count_deferred(serve);
+        Job { handler, request: Some(request), serve, peer, replies, notifier }
     }
 
     fn run(mut self) {
@@ -51,7 +55,7 @@ impl Job {
 
     fn reply(&self, result: Result<Payload, Status>) {
         // An endpoint that is gone needs no reply.
-        if self.replies.send(WorkerReply { serve: self.serve, result }).is_ok() {
+        if self.replies.send(WorkerReply { serve: self.serve, peer: self.peer, result }).is_ok() {
             self.notifier.notify();
         }
     }
@@ -83,9 +87,11 @@ impl WorkerQueue {
     }
 }
 
-/// A bounded pool of worker threads. Any number of endpoints may share it. Dropping it finishes the queued requests and joins the threads.
+/// A bounded pool of worker threads. Any number of endpoints may share it. Dropping it finishes the queued requests and joins the threads; without
+/// threads ([`WorkerPool::by_hand`]) it pushes them back.
 pub struct WorkerPool {
     queue: WorkerQueue,
+    waiting: Receiver<Message>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -96,13 +102,43 @@ impl WorkerPool {
     /// If the system has no more threads.
     pub fn new(threads: usize, queue_len: usize) -> io::Result<WorkerPool> {
         let (sender, receiver) = bounded(queue_len.max(1));
-        let mut pool = WorkerPool { queue: WorkerQueue(sender), threads: Vec::new() };
+        let mut pool = WorkerPool { queue: WorkerQueue(sender), waiting: receiver, threads: Vec::new() };
         for i in 0..threads.max(1) {
-            let receiver = receiver.clone();
+            let receiver = pool.waiting.clone();
             let builder = std::thread::Builder::new().name(format!("dunlin-worker-{i}"));
             pool.threads.push(builder.spawn(move || work(&receiver))?);
         }
         Ok(pool)
+    }
+
+    /// A pool without threads: requests wait until [`WorkerPool::run_queued`]. For tests and simulations, where everything happens in one thread
+    /// and in an order that can be repeated.
+    pub fn by_hand(queue_len: usize) -> WorkerPool {
+        let (sender, waiting) = bounded(queue_len.max(1));
+        WorkerPool { queue: WorkerQueue(sender), waiting, threads: Vec::new() }
+    }
+
+    /// Runs the requests that wait now, on this thread; gives how many there were. Not from inside a handler of an endpoint that uses the pool.
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig, WorkerPool};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig::default());
+    /// let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// let pool = WorkerPool::by_hand(64);
+    /// server.register_worker(7, &pool, |request| request)?;
+    /// assert_eq!(pool.run_queued(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn run_queued(&self) -> usize {
+        let mut ran = 0;
+        for _ in 0..self.waiting.len() {
+            if let Ok(Message::Run(job)) = self.waiting.try_recv() {
+                job.run();
+                ran += 1;
+            }
+        }
+        ran
     }
 
     pub(crate) fn queue(&self) -> WorkerQueue {

@@ -94,6 +94,10 @@ pub enum RefuseReason {
     Settings = 4,
     /// The server is shutting down.
     ShuttingDown = 5,
+    /// This peer has as many sessions there as one may have.
+    PeerSessions = 6,
+    /// This peer holds as much of the server's receive queue as one may hold.
+    PeerCredits = 7,
 }
 
 /// Body of REFUSE, 16 bytes.
@@ -316,7 +320,7 @@ impl Body for Refuse {
         let nonce = r.u64()?;
         let code = r.u8()?;
         r.end()?;
-        let reason = [Version, NoCredits, TooManySessions, Settings, ShuttingDown]
+        let reason = [Version, NoCredits, TooManySessions, Settings, ShuttingDown, PeerSessions, PeerCredits]
             .into_iter()
             .find(|reason| *reason as u8 == code)
             .ok_or(ParseError::Malformed)?;

@@ -29,7 +29,22 @@ pub const MASK_40: u64 = (1 << 40) - 1;
 pub const FLAG_MULTI: u8 = 1;
 /// A DEADLINE extension follows.
 pub const FLAG_DEADLINE: u8 = 2;
+/// The packet that this one answers was marked by the network (ECN).
+pub const FLAG_ECN_ECHO: u8 = 1 << 5;
+/// The handler kept the request for later: the time until this response says nothing of the network.
+pub const FLAG_DEFERRED: u8 = 1 << 6;
 const STATUS_SHIFT: u8 = 2;
+const STATUS_MASK: u8 = 7;
+const FLAGS_OF_STATUS: u8 = STATUS_MASK << STATUS_SHIFT;
+
+/// Flags that a packet may have, by its kind.
+const FLAGS_ALLOWED: [u8; 16] = {
+    let mut allowed = [0; 16];
+    allowed[Kind::Request as usize] = FLAG_MULTI | FLAG_DEADLINE;
+    allowed[Kind::CreditReturn as usize] = FLAG_ECN_ECHO;
+    allowed[Kind::Response as usize] = FLAG_MULTI | FLAGS_OF_STATUS | FLAG_ECN_ECHO | FLAG_DEFERRED;
+    allowed
+};
 
 /// The first two bytes of a request, and of a response, of one packet without flags.
 const PLAIN_REQUEST: u16 = (VERSION as u16) << 4 | Kind::Request as u16;
@@ -167,6 +182,10 @@ pub struct Header {
     pub multi: Option<Multi>,
     /// Microseconds until the caller gives up.
     pub deadline_us: Option<u32>,
+    /// In a CREDIT_RETURN or RESPONSE: the network marked the packet that it answers.
+    pub ecn_echo: bool,
+    /// In a RESPONSE: the handler kept the request for later.
+    pub deferred: bool,
 }
 
 /// The MULTI extension.
@@ -189,7 +208,18 @@ impl Header {
     /// A header without extensions, status [`Status::Ok`].
     #[inline]
     pub fn new(kind: Kind, aux: u32, session: u32, request: u64, tag: u32) -> Header {
-        Header { kind, status: Status::Ok, aux, session, request, tag, multi: None, deadline_us: None }
+        Header {
+            kind,
+            status: Status::Ok,
+            aux,
+            session,
+            request,
+            tag,
+            multi: None,
+            deadline_us: None,
+            ecn_echo: false,
+            deferred: false,
+        }
     }
 
     /// `aux` of a data packet.
@@ -217,12 +247,14 @@ impl Header {
         HEADER_BYTES + EXTENSION_BYTES * (self.multi.is_some() as usize + self.deadline_us.is_some() as usize)
     }
 
-    /// Flags: the status, and which extensions follow.
+    /// Flags: the status, which extensions follow, and what the answered packet met.
     #[inline]
     fn flags(&self) -> u8 {
         let multi = if self.multi.is_some() { FLAG_MULTI } else { 0 };
         let deadline = if self.deadline_us.is_some() { FLAG_DEADLINE } else { 0 };
-        (self.status as u8) << STATUS_SHIFT | multi | deadline
+        let echo = if self.ecn_echo { FLAG_ECN_ECHO } else { 0 };
+        let deferred = if self.deferred { FLAG_DEFERRED } else { 0 };
+        (self.status as u8) << STATUS_SHIFT | multi | deadline | echo | deferred
     }
 
     /// The header without its extensions.
@@ -274,17 +306,19 @@ impl Header {
         }
         let flags = base[1];
         let kind = Kind::from_bits(base[0] & 0xf).ok_or(ParseError::Malformed)?;
-        let status = Status::from_bits(flags >> STATUS_SHIFT).ok_or(ParseError::Malformed)?;
+        if flags & !FLAGS_ALLOWED[kind as usize] != 0 {
+            return Err(ParseError::Malformed);
+        }
+        let status = Status::from_bits(flags >> STATUS_SHIFT & STATUS_MASK).ok_or(ParseError::Malformed)?;
         let mut header = Header::from_words(kind, status, first, second);
+        header.ecn_echo = flags & FLAG_ECN_ECHO != 0;
+        header.deferred = flags & FLAG_DEFERRED != 0;
         if flags & (FLAG_MULTI | FLAG_DEADLINE) != 0 {
             header.parse_extensions(flags, rest)?;
         }
         let is_data = matches!(kind, Kind::Request | Kind::Response);
         if is_data && header.wire_len() + header.payload_len() != packet_len {
             return Err(ParseError::Length);
-        }
-        if kind != Kind::Response && status != Status::Ok || !is_data && header.multi.is_some() {
-            return Err(ParseError::Malformed);
         }
         Ok(header)
     }
@@ -314,6 +348,8 @@ impl Header {
             tag: (second >> 40) as u32,
             multi: None,
             deadline_us: None,
+            ecn_echo: false,
+            deferred: false,
         }
     }
 
@@ -327,7 +363,7 @@ impl Header {
         if flags & FLAG_DEADLINE != 0 {
             let (bytes, _) = rest.split_first_chunk::<8>().ok_or(ParseError::Truncated)?;
             let word = u64::from_le_bytes(*bytes);
-            if self.kind != Kind::Request || word >> 32 != 0 {
+            if word >> 32 != 0 {
                 return Err(ParseError::Malformed);
             }
             self.deadline_us = Some(word as u32);
@@ -359,7 +395,11 @@ mod tests {
         assert_eq!(round_trip(header, 1400), Ok(header));
         let mut response = Header::new(Kind::Response, 0, 1, 2, 3);
         response.status = Status::ResponseTooLarge;
+        (response.ecn_echo, response.deferred) = (true, true);
         assert_eq!(round_trip(response, 0), Ok(response));
+        let mut credit_return = Header::new(Kind::CreditReturn, 7, 1, 2, 3);
+        credit_return.ecn_echo = true;
+        assert_eq!(round_trip(credit_return, 0), Ok(credit_return));
     }
 
     #[test]
@@ -369,11 +409,19 @@ mod tests {
         let mut status = Header::new(Kind::Ping, 0, 1, 2, 3);
         status.status = Status::Busy;
         assert_eq!(round_trip(status, 0), Err(ParseError::Malformed));
+        let mut echo = Header::new(Kind::Request, Header::data_aux(1, 10), 1, 2, 3);
+        echo.ecn_echo = true;
+        assert_eq!(round_trip(echo, 10), Err(ParseError::Malformed));
+        let mut deferred = Header::new(Kind::CreditReturn, 7, 1, 2, 3);
+        deferred.deferred = true;
+        assert_eq!(round_trip(deferred, 0), Err(ParseError::Malformed));
         assert_eq!(Header::parse(&[0x10; 15], 15), Err(ParseError::Truncated));
         assert_eq!(Header::parse(&[0x20; 16], 16), Err(ParseError::Version(2)));
         assert_eq!(Header::parse(&[0x1f; 16], 16), Err(ParseError::Malformed));
         let mut flags = [0u8; 16];
         (flags[0], flags[1]) = (0x10, FLAG_MULTI);
         assert_eq!(Header::parse(&flags, 16), Err(ParseError::Truncated));
+        (flags[0], flags[1]) = (0x13, 1 << 7);
+        assert_eq!(Header::parse(&flags, 16), Err(ParseError::Malformed));
     }
 }

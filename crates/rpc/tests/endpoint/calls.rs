@@ -314,3 +314,44 @@ fn a_waker_may_use_the_endpoint_that_wakes_it() {
     assert!(is_ready(&mut call));
     COMES_BACK_TO.set(None);
 }
+
+#[test]
+fn an_observed_session_counts_for_itself() {
+    let lab = Lab::pair();
+    echo(lab.server());
+    let (session, other) = (lab.connect(), lab.connect());
+    session.observe();
+    for _ in 0..80 {
+        lab.drive(1, session.call(ECHO, small())).unwrap();
+        lab.drive(1, other.call(ECHO, small())).unwrap();
+    }
+    let observed = session.stats().unwrap().observed.unwrap();
+    assert_eq!(observed.samples(), 10, "one call of a slot in eight");
+    let (median, longest) = (observed.percentile(50.0), observed.percentile(100.0));
+    assert!(Duration::from_micros(1) < median && median <= longest && longest < Duration::from_micros(20), "{median:?}");
+    assert_eq!(observed.dropped(dunlin_rpc::DropReason::Stale), 0);
+    assert_eq!(other.stats().unwrap().observed, None);
+    let text = session.stats().unwrap().to_string();
+    assert!(text.contains("dropped: stale 0") && text.contains("10 samples"), "{text}");
+    // A response that nobody waits for any more is stale, and of this session.
+    let call = session.call(ECHO, small());
+    lab.client().run_once();
+    lab.network.advance(Duration::from_micros(2));
+    lab.server().run_once();
+    drop(call);
+    (0..20).for_each(|_| lab.turn());
+    let observed = session.stats().unwrap().observed.unwrap();
+    assert_eq!(observed.dropped(dunlin_rpc::DropReason::Stale), 1);
+    assert_eq!(lab.client().stats().counters.dropped_stale, 1);
+}
+
+#[test]
+fn sessions_are_observed_from_the_start_where_the_settings_say_so() {
+    let observing = EndpointConfig { observe_sessions: dunlin_rpc::Switch::On, seed: Some(8), ..config() };
+    let lab = Lab::new(&[config(), observing]);
+    echo(lab.server());
+    let (used, idle) = (lab.connect(), lab.connect());
+    lab.drive(1, used.call(ECHO, small())).unwrap();
+    assert_eq!(used.stats().unwrap().observed.unwrap().samples(), 1);
+    assert_eq!(idle.stats().unwrap().observed, None, "what is never called costs nothing");
+}

@@ -4,18 +4,23 @@
 //! |---|---|
 //! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
 //! | [`guards`] | panics, hoarding, and asking the endpoint from inside its loop |
+//! | [`leaving`] | nodes that fail, nodes that leave, and what they leave behind |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
 //! | [`many`] | twenty thousand sessions with one peer |
 //! | [`messages`] | messages up to many megabytes, over every transport |
 //! | [`workers`] | handlers on worker threads |
+//! | [`congestion`] | congestion control, pacing and marks; [`marking`] is a network that marks |
 //! | [`waiting`] | what an idle endpoint costs, and how it wakes |
 
 #[path = "../pair/mod.rs"]
 mod pair;
 
 mod calls;
+mod congestion;
 mod guards;
+mod leaving;
 mod many;
+mod marking;
 mod messages;
 mod sessions;
 mod waiting;

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`strangers`] | packets of those who have no session |
 //! | [`peers`] | packets of those who have one, and lie |
+//! | [`hoarders`] | packets of those who want everything |
 //! | [`parsing`] | properties of the parsers |
 
 #[path = "../pair/mod.rs"]
 mod pair;
 
+mod hoarders;
 mod parsing;
 mod peers;
 mod raw;

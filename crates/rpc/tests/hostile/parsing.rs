@@ -35,14 +35,17 @@ fn headers() -> impl Strategy<Value = (Header, usize)> {
     let numbers = (0..=MASK_24, 0..1u64 << 40, 0..=MASK_24, 0..=MASK_24);
     let data = (any::<u8>(), 0..=u16::MAX as usize);
     let multi = proptest::option::of((any::<u32>(), any::<u32>()));
-    (kinds(), statuses(), numbers, data, multi, proptest::option::of(any::<u32>())).prop_map(
-        |(kind, status, (session, request, tag, aux), (req_type, len), multi, deadline_us)| {
+    let bits = (any::<bool>(), any::<bool>());
+    (kinds(), statuses(), numbers, data, multi, proptest::option::of(any::<u32>()), bits).prop_map(
+        |(kind, status, (session, request, tag, aux), (req_type, len), multi, deadline_us, (ecn_echo, deferred))| {
             let is_data = matches!(kind, Kind::Request | Kind::Response);
             let aux = if is_data { Header::data_aux(req_type, len) } else { aux };
             let mut header = Header::new(kind, aux, session, request, tag);
             if kind == Kind::Response {
                 header.status = status;
+                header.deferred = deferred;
             }
+            header.ecn_echo = ecn_echo && matches!(kind, Kind::Response | Kind::CreditReturn);
             if is_data {
                 header.multi = multi.map(|(message_bytes, packet)| Multi { message_bytes, packet });
             }

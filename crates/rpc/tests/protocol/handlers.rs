@@ -2,8 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
-use dunlin_rpc::{DeferredRequest, MsgBuf, Payload, Session};
+use dunlin_rpc::{DeferredRequest, MsgBuf, Payload, Session, WorkerPool};
 
 use crate::ledger::{Behaviour, Ledger};
 use crate::messages::{self, Named};
@@ -27,11 +28,13 @@ pub const BURST_MIXED: u8 = 6;
 pub const OWNED: u8 = 7;
 /// Dispatch mode, no response.
 pub const DROPPED: u8 = 8;
+/// Worker mode, on a pool that the workload runs by hand.
+pub const WORKER: u8 = 9;
 /// Nobody handles it.
 pub const MISSING: u8 = 99;
 
 /// Every request type, with what callers may expect.
-pub const TYPES: [(u8, Behaviour); 9] = [
+pub const TYPES: [(u8, Behaviour); 10] = [
     (DISPATCH, Behaviour::Responds),
     (BURST, Behaviour::Responds),
     (NESTED, Behaviour::Responds),
@@ -40,6 +43,7 @@ pub const TYPES: [(u8, Behaviour); 9] = [
     (BURST_MIXED, Behaviour::MayFail),
     (OWNED, Behaviour::Responds),
     (DROPPED, Behaviour::Fails),
+    (WORKER, Behaviour::Responds),
     (MISSING, Behaviour::Missing),
 ];
 
@@ -55,6 +59,9 @@ pub struct Local {
     /// Sessions that requests came on.
     pub inbound: RefCell<Vec<Session>>,
     pub deferred: RefCell<Vec<(DeferredRequest, Named)>>,
+    pub workers: WorkerPool,
+    /// Requests that workers ran, until the ledger has them.
+    pub worked: Arc<Mutex<Vec<Vec<u8>>>>,
     pub random: RefCell<Random>,
     /// Sessions asked for whose future has not ended.
     pub connecting: Cell<u32>,
@@ -99,6 +106,15 @@ impl Local {
             let _ = request.enqueue_response(response);
         }
         true
+    }
+
+    /// Lets the workers do what waits for them; says whether anything did.
+    pub fn run_workers(&self) -> bool {
+        let ran = self.workers.run_queued();
+        for payload in self.worked.lock().unwrap().drain(..) {
+            self.ran(&payload);
+        }
+        ran > 0
     }
 
     /// A response in a buffer of a random kind.
@@ -187,6 +203,18 @@ pub fn register(endpoint: &Ep, local: &Rc<Local>) {
         let _ = request.respond_from(response);
     };
     endpoint.register(OWNED, owned).unwrap();
+
+    let worked = local.worked.clone();
+    let work = move |request: MsgBuf| {
+        worked.lock().unwrap().push(request.to_vec());
+        let named = messages::parse(&request).ok().flatten();
+        let named = named.unwrap_or(Named { number: 0, response_len: request.len() });
+        // A corrupted request may ask for anything.
+        let mut response = vec![0; named.response_len.min(64 << 10)];
+        messages::fill_response(named.number, &mut response);
+        response
+    };
+    endpoint.register_worker(WORKER, &local.workers, work).unwrap();
 
     let at = local.clone();
     let dropped = move |request: dunlin_rpc::Request<'_>| {

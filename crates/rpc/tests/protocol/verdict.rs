@@ -21,6 +21,7 @@ fn nothing_pends(world: &mut World) -> bool {
         while node.local.settle_deferred() {
             settled = true;
         }
+        settled |= node.local.run_workers();
     }
     let is_over = |node: &Node| node.local.connecting.get() == 0 && node.local.closing.get() == 0;
     !settled && world.nodes.iter().all(is_over) && world.ledger.borrow().open().is_empty()

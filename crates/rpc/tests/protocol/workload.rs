@@ -35,7 +35,8 @@ pub fn step(world: &mut World) {
             }
         }
         80..=87 => cancel(world),
-        88..=92 => _ = world.nodes[node].local.settle_deferred(),
+        88..=90 => _ = world.nodes[node].local.settle_deferred(),
+        91..=92 => _ = world.nodes[node].local.run_workers(),
         93..=94 if is_rough => close(world, node),
         95 if is_rough => restart(world, node),
         96 if is_rough => silence(world, node),
@@ -251,6 +252,8 @@ fn restart(world: &mut World, node: usize) {
         old.endpoint().with_transport(|transport| transport.set_faults(all_lost).unwrap());
     }
     old.endpoint = None;
+    // Workers know nothing of it, and go on.
+    old.local.run_workers();
     // Handles may outlive their endpoint.
     for session in old.local.outbound.borrow().iter() {
         assert!(!session.is_open());

@@ -2,10 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use dunlin_net::fault::{FaultInjector, Faults};
 use dunlin_net::loopback::{LoopbackNetwork, LoopbackTransport};
-use dunlin_rpc::{Completion, ContinuationId, Endpoint};
+use dunlin_rpc::{Completion, ContinuationId, Endpoint, WorkerPool};
 
 use crate::cancel::CancelHandle;
 use crate::handlers::{self, Local};
@@ -84,6 +85,8 @@ impl World {
             opened: RefCell::default(),
             inbound: RefCell::default(),
             deferred: RefCell::default(),
+            workers: WorkerPool::by_hand(self.random.between(1, 20) as usize),
+            worked: Arc::default(),
             random: RefCell::new(Random::new(self.random.next())),
             connecting: Cell::new(0),
             closing: Cell::new(0),

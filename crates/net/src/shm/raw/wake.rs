@@ -15,6 +15,8 @@ const WRITTEN: u32 = 0;
 const OVER: u32 = 2;
 /// A sleep that ends after this without a word: the other thread may be gone.
 const LOST_AFTER: Duration = Duration::from_millis(50);
+/// How long past its time a measurement goes on that has nothing yet, as when other work has the cores.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
 
 /// Nanoseconds from writing a word of shared memory until the thread that slept at it (`futex`) ran, again and again for about
 /// `duration`. Between two writes the writer polls for as long as `gap` says, which gives the other time to fall asleep; a sample in
@@ -34,7 +36,7 @@ pub fn wake_ups(
     let writer = || {
         let start = Instant::now();
         let mut samples = Vec::new();
-        while start.elapsed() < duration || samples.is_empty() && start.elapsed() < duration + LOST_AFTER {
+        while start.elapsed() < duration || samples.is_empty() && start.elapsed() < duration + GIVE_UP_AFTER {
             let gap_end = clock.now() + gap().as_nanos() as u64;
             while clock.now() < gap_end {}
             woken_at.store(0, Ordering::Release);

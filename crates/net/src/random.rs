@@ -1,17 +1,21 @@
-//! The random numbers behind injected faults.
+//! The random numbers behind injected faults and simulated networks.
 //!
-//! A seed printed by a failing test must name the same faults on every machine and with every version of every dependency, so
+//! A seed printed by a failing test must name the same run on every machine and with every version of every dependency, so
 //! the generator is written out here: SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 
+/// A generator of pseudo-random numbers, for simulation only: whoever sees some of them can tell the rest.
 #[derive(Debug, Clone)]
-pub(super) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    /// A generator whose whole sequence follows from `seed`.
+    pub fn new(seed: u64) -> Self {
         Random(seed)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    /// The next number: any `u64`, all equally likely.
+    #[allow(clippy::should_implement_trait, reason = "an endless sequence is no iterator to loop over")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -19,18 +23,18 @@ impl Random {
     }
 
     /// True with a probability; draws nothing where that is zero.
-    pub(super) fn chance(&mut self, probability: f64) -> bool {
+    pub fn chance(&mut self, probability: f64) -> bool {
         // The upper 53 bits are a uniform value in 0 .. 1, exactly representable.
         probability > 0.0 && ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
     /// A value below `limit`, which must not be zero. (Uniform up to a bias of `limit / 2^64`.)
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }
 
     /// A value from `min` to `max`, both included (but for the very last one).
-    pub(super) fn between(&mut self, min: u64, max: u64) -> u64 {
+    pub fn between(&mut self, min: u64, max: u64) -> u64 {
         min + self.below((max - min).saturating_add(1))
     }
 }

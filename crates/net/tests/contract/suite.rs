@@ -1,16 +1,10 @@
-//! What the `Transport` trait promises, checked against each transport.
+//! What the `Transport` trait promises, as a suite that any transport is put through. Transports of other crates include this file.
 
 use std::collections::BTreeSet;
-use std::net::UdpSocket;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use dunlin_net::fault::{FaultInjector, Faults};
-use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
-use dunlin_net::pcap::PcapWriter;
-use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::transport::{HEAD_BYTES, RX_BURST};
-use dunlin_net::udp::{Coalesce, Offload, UdpConfig, UdpTransport};
 use dunlin_net::{Addr, NetError, PeerHealth, Route, ShmName, Transport, TxPacket};
 
 /// How long a packet may take. Reached only when something is broken.
@@ -18,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Checks the promises of two fresh transports that can reach each other. `drive` lets time pass for them; it is called again
 /// and again while a packet is awaited.
-fn transport_keeps_its_promises<T: Transport>(a: T, b: T, drive: impl FnMut()) {
+pub fn transport_keeps_its_promises<T: Transport>(a: T, b: T, drive: impl FnMut()) {
     let mut link = Link { a, b, drive, handed_over: 0, received: 0, received_bytes: 0 };
     link.has_sensible_limits();
     link.shows_strangers_by_their_source();
@@ -159,6 +153,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
             Addr::Shm(ShmName::new("contract-test-nobody").unwrap()),
             Addr::Udp(([127, 0, 0, 1], 9).into()),
             Addr::Node(u32::MAX),
+            Addr::Sim { host: 0, thread: 0 },
         ];
         let kind = std::mem::discriminant(&self.a.local_addr());
         for addr in others.iter().filter(|addr| std::mem::discriminant(*addr) != kind) {
@@ -326,99 +321,5 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         assert!(a.tx_packets >= b.rx_packets && a.tx_bytes >= b.rx_bytes, "{a:?} {b:?}");
         assert!((1..=a.tx_packets).contains(&a.tx_batches) && (1..=b.rx_packets).contains(&b.rx_batches), "{a:?} {b:?}");
         assert_eq!((b.tx_packets, a.rx_packets, b.rx_dropped_malformed), (0, 0, 0), "{a:?} {b:?}");
-    }
-}
-
-fn network(delay: Duration) -> LoopbackNetwork {
-    LoopbackNetwork::new(LoopbackConfig { mtu: 1472, queue_len: 1000, delay })
-}
-
-#[test]
-fn loopback() {
-    for delay in [Duration::ZERO, Duration::from_nanos(300)] {
-        let net = network(delay);
-        let (a, b) = (net.endpoint(1).unwrap(), net.endpoint(2).unwrap());
-        transport_keeps_its_promises(a, b, || net.advance(Duration::from_nanos(300)));
-    }
-}
-
-#[test]
-fn fault_injector_without_faults() {
-    let net = network(Duration::from_nanos(300));
-    let wrap = |node| FaultInjector::new(net.endpoint(node).unwrap(), node.into(), Faults::default()).unwrap();
-    transport_keeps_its_promises(wrap(1), wrap(2), || net.advance(Duration::from_nanos(300)));
-}
-
-#[test]
-fn pcap_writer() {
-    let net = network(Duration::from_nanos(300));
-    let wrap = |node| PcapWriter::new(net.endpoint(node).unwrap(), std::io::sink());
-    transport_keeps_its_promises(wrap(1), wrap(2), || net.advance(Duration::from_nanos(300)));
-}
-
-#[test]
-fn shared_memory() {
-    let directory = std::env::temp_dir().join(format!("dunlin-contract-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let open = |name| {
-        let mut config = ShmConfig::named(ShmName::new(name).unwrap());
-        config.directory.clone_from(&directory);
-        (config.queue_len, config.bulk_buffers) = (256, 256);
-        ShmTransport::new(&config).unwrap()
-    };
-    transport_keeps_its_promises(open("a"), open("b"), || {});
-    std::fs::remove_dir_all(&directory).unwrap();
-}
-
-#[test]
-fn udp() {
-    // The longest packets of loopback, those of an Ethernet frame, and the longest of all; together, alone, and either way.
-    let cases = [
-        (9352, Offload::Auto, Offload::Auto, Coalesce::Fill),
-        (9352, Offload::Off, Offload::Off, Coalesce::Off),
-        (1470, Offload::Auto, Offload::Off, Coalesce::Fill),
-        (1450, Offload::Off, Offload::Auto, Coalesce::Fill),
-        (65_484, Offload::Auto, Offload::Auto, Coalesce::Fill),
-    ];
-    for (mtu, gso, gro, coalesce) in cases {
-        // A host without IPv6 has no `::1`.
-        let locals = ["127.0.0.1:0", "[::1]:0"].into_iter().filter(|local| UdpSocket::bind(local).is_ok());
-        for local in locals {
-            let bind = || {
-                let mut config = UdpConfig::new(local.parse().unwrap());
-                (config.gso, config.gro, config.coalesce) = (gso, gro, coalesce);
-                // Some hundred packets are enough.
-                (config.mtu, config.recv_buffer_bytes) = (Some(mtu), 4 << 20);
-                UdpTransport::bind(config).unwrap()
-            };
-            transport_keeps_its_promises(bind(), bind(), || {});
-        }
-    }
-}
-
-/// Of packets of the length that was asked for, a full queue holds what it says, each in a datagram of its own.
-#[test]
-fn udp_holds_packets_of_a_chosen_length() {
-    for bytes in [1, 64, 500, 1000, 3000, 8000] {
-        let bind = || {
-            let mut config = UdpConfig::new("127.0.0.1:0".parse().unwrap());
-            (config.gso, config.gro, config.coalesce) = (Offload::Off, Offload::Off, Coalesce::Off);
-            (config.mtu, config.queued_packet_bytes, config.recv_buffer_bytes) = (Some(9352), Some(bytes), 1 << 20);
-            UdpTransport::bind(config).unwrap()
-        };
-        let (mut a, mut b) = (bind(), bind());
-        let route = a.resolve(&b.local_addr()).unwrap();
-        let payload = vec![4; bytes];
-        for _ in 0..b.rx_queue_len() {
-            a.tx_burst(&[TxPacket { route, header: b"", payload: &payload }]);
-            a.tx_flush();
-        }
-        let mut received = 0;
-        while received < b.rx_queue_len() {
-            match b.rx_burst() {
-                0 => panic!("{received} of {} packets of {bytes} bytes were held", b.rx_queue_len()),
-                more => received += more,
-            }
-        }
     }
 }

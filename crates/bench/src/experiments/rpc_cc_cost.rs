@@ -1,0 +1,86 @@
+//! `rpc-cc-cost`: section 6.2 and Table 3. What congestion control costs where there is no congestion: the load of `rpc-rate` with B = 3 over
+//! shared memory, with each algorithm and without, in turns of milliseconds within one process.
+
+use super::{paper, runs};
+use crate::BenchError;
+use crate::lab::{Lab, spread};
+use crate::report::{Metric, PaperFigure, RowBuilder, Target};
+use crate::roles::{Carrier, Congestion, Factor, RatesInTurn, Setup};
+
+/// Requests in a batch, as in the paper's section.
+const BATCH: usize = 3;
+/// What the paper's control leaves of the rate (5.44 M/s without, 4.96 M/s with), and so what each must leave here.
+const LEFT_MIN: f64 = 0.91;
+/// What the algorithm that is shipped must leave.
+const LEFT_AIM: f64 = 0.97;
+
+/// A setting of the clients.
+struct Variant {
+    name: &'static str,
+    congestion: Congestion,
+    without: &'static [Factor],
+    paper: Option<PaperFigure>,
+    target: Option<f64>,
+}
+
+const BYPASSES: &[Factor] = &[Factor::RateUpdateBypass, Factor::RateLimiterBypass];
+
+/// The first is what the others are compared with.
+const VARIANTS: [Variant; 6] = [
+    Variant { name: "off", congestion: Congestion::Off, without: &[], paper: Some(paper::control::OFF), target: None },
+    Variant { name: "swift (shipped)", congestion: Congestion::Swift, without: &[], paper: None, target: Some(LEFT_AIM) },
+    Variant {
+        name: "timely",
+        congestion: Congestion::Timely,
+        without: &[],
+        paper: Some(paper::control::TIMELY),
+        target: Some(LEFT_MIN),
+    },
+    Variant { name: "dcqcn", congestion: Congestion::Dcqcn, without: &[], paper: None, target: Some(LEFT_MIN) },
+    Variant { name: "swift, no bypasses", congestion: Congestion::Swift, without: BYPASSES, paper: None, target: None },
+    Variant {
+        name: "timely, no bypasses",
+        congestion: Congestion::Timely,
+        without: BYPASSES,
+        paper: Some(paper::control::TIMELY_WITHOUT_BYPASSES),
+        target: None,
+    },
+];
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    lab.expect_cases(1);
+    let server = Setup::new(Carrier::Shm);
+    let setups: Vec<_> = VARIANTS
+        .iter()
+        .map(|variant| Setup { congestion: variant.congestion, without: variant.without.to_vec(), ..server.clone() })
+        .collect();
+    let load = runs::small_load(lab, BATCH);
+    let time = lab.run_length() * 2 * VARIANTS.len() as u32;
+    let measured = lab.case("shm B=3, in turns", |lab| {
+        runs::with_server_for(lab, &server, time, |server| {
+            let client = RatesInTurn { setups: setups.clone(), server, sessions: runs::SESSIONS, load: load.clone() };
+            lab.client(client, time)?.result()
+        })
+    })?;
+    for (index, variant) in VARIANTS.iter().enumerate() {
+        let rate = spread(&measured, |rounds| median(rounds.iter().map(|rates| rates[index])))?;
+        lab.push(RowBuilder::new(format!("shm, {}", variant.name), Metric::Rate, rate).paper(variant.paper));
+    }
+    for (index, variant) in VARIANTS.iter().enumerate().skip(1) {
+        // Of each round by itself: what disturbs the machine disturbs both.
+        let left = spread(&measured, |rounds| median(rounds.iter().map(|rates| rates[index] / rates[0])))?;
+        let mut row = RowBuilder::new(format!("shm, {} over off", variant.name), Metric::Advantage, left);
+        if let Some(target) = variant.target {
+            row = row.target(Target::Absolute(target));
+        }
+        lab.push(row);
+    }
+    Ok(())
+}
+
+/// The median of numbers of which there is at least one.
+fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}

@@ -1,0 +1,224 @@
+//! Congestion control: how much a session may send, from what its packets experienced. Pure arithmetic; it knows nothing of packets,
+//! sessions or timers, which [`crate::Endpoint`] connects it with (`core/congestion.rs`).
+//!
+//! Control is the client's: in a client-driven protocol every packet of a server answers one of the client, so limiting what the client
+//! sends limits both directions, and servers pay nothing (paper, section 5.2.1). There are two signals: the round-trip time of each packet,
+//! and the congestion marks of switches (ECN), which servers echo.
+//!
+//! | File | Algorithm | Signal | Limits |
+//! |---|---|---|---|
+//! | [`timely`] | Timely as eRPC runs it; patched variant included | round-trip time | rate |
+//! | [`dcqcn`] | DCQCN | ECN | rate |
+//! | [`swift`] | ours, after Swift | round-trip time, and ECN if there is any | window, paced below one packet |
+//!
+//! [`pacing`] turns rates into times.
+//!
+//! Every algorithm begins *unlimited* and is told of a packet only when that matters; see [`Algorithm::is_unlimited`].
+
+pub mod dcqcn;
+#[cfg(test)]
+mod incast_tests;
+#[cfg(test)]
+mod model;
+pub(crate) mod pacing;
+pub mod swift;
+pub mod timely;
+
+pub use dcqcn::DcqcnConfig;
+pub use swift::SwiftConfig;
+pub use timely::{Gradient, TimelyConfig};
+
+use crate::config::ConfigError;
+use dcqcn::Dcqcn;
+use swift::Swift;
+use timely::Timely;
+
+/// Which algorithm limits the sessions of an endpoint, in the direction of their requests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum CongestionControl {
+    /// Credits alone limit a session.
+    None,
+    /// Timely (SIGCOMM 2015) as eRPC runs it.
+    Timely(TimelyConfig),
+    /// DCQCN (SIGCOMM 2015). Needs switches that mark packets, and a transport that sees the marks.
+    Dcqcn(DcqcnConfig),
+    /// After Swift (SIGCOMM 2020). Needs to know nothing of the network: the default.
+    Swift(SwiftConfig),
+}
+
+impl Default for CongestionControl {
+    fn default() -> Self {
+        CongestionControl::Swift(SwiftConfig::default())
+    }
+}
+
+impl CongestionControl {
+    /// The name by which people know the algorithm.
+    pub fn name(&self) -> &'static str {
+        match self {
+            CongestionControl::None => "none",
+            CongestionControl::Timely(_) => "timely",
+            CongestionControl::Dcqcn(_) => "dcqcn",
+            CongestionControl::Swift(_) => "swift",
+        }
+    }
+
+    /// Checks every parameter.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        match self {
+            CongestionControl::None => Ok(()),
+            CongestionControl::Timely(config) => config.check(),
+            CongestionControl::Dcqcn(config) => config.check(),
+            CongestionControl::Swift(config) => config.check(),
+        }
+    }
+
+    /// Unlimited sessions need no update for unmarked packets whose round trip is shorter than this, in nanoseconds: it would leave them
+    /// unlimited (the paper's Timely bypass, section 5.2.2).
+    pub(crate) fn bypass_nanos(&self) -> u64 {
+        match self {
+            CongestionControl::None => u64::MAX,
+            CongestionControl::Timely(config) => config.t_low.as_nanos() as u64,
+            // Round trips mean nothing to it.
+            CongestionControl::Dcqcn(_) => u64::MAX,
+            CongestionControl::Swift(config) => config.target.as_nanos() as u64,
+        }
+    }
+
+    /// State for a session of `credits` credits, whose path was once `rtt_min` nanoseconds long; `None` if it needs none.
+    pub(crate) fn controller(&self, credits: u16, rtt_min: Option<u64>, now: u64) -> Option<Controller> {
+        match self {
+            CongestionControl::None => None,
+            CongestionControl::Timely(config) => Some(Controller::Timely(Timely::new(config, now))),
+            CongestionControl::Dcqcn(config) => Some(Controller::Dcqcn(Dcqcn::new(config, now))),
+            CongestionControl::Swift(config) => Some(Controller::Swift(Swift::new(config, credits, rtt_min))),
+        }
+    }
+}
+
+/// What the answer to a packet told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    /// When it came, in nanoseconds.
+    pub now: u64,
+    /// Nanoseconds since the packet was sent.
+    pub rtt: u64,
+    /// Whether a switch marked the packet or its answer.
+    pub is_marked: bool,
+    /// Credits of the session now: they may be lent and taken back.
+    pub credits: u16,
+    /// Bytes of the packet or of its answer, whichever is longer.
+    pub bytes: u32,
+}
+
+/// What an algorithm is told of, and what it says. One instance serves one direction of one session, all slots together.
+pub(crate) trait Algorithm {
+    /// A packet was answered.
+    fn on_answer(&mut self, sample: &Sample);
+
+    /// A packet was lost while later ones arrived.
+    fn on_loss(&mut self, _now: u64) {}
+
+    /// Nothing of a request was answered for a whole retransmission timeout, the first of them in a row.
+    fn on_timeout(&mut self, _now: u64) {}
+
+    /// Packets that may be on the way at once, at least one.
+    fn window(&self) -> u32 {
+        u32::MAX
+    }
+
+    /// Nanoseconds from sending a packet of `bytes` to sending the next.
+    fn spacing(&self, bytes: u32) -> u64;
+
+    /// Whether this limits nothing: the rate is that of the link, or the window all credits. The paper calls such a session uncongested.
+    fn is_unlimited(&self) -> bool;
+
+    /// What it allows now, for people to read.
+    fn allowance(&self) -> Allowance;
+}
+
+/// What congestion control allows a session.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Allowance {
+    /// As much as its credits.
+    Unlimited,
+    /// Bits per second.
+    Rate(f64),
+    /// Packets on the way at once; below one, a packet in so many round trips.
+    Window(f64),
+}
+
+/// The state of one session, with static dispatch.
+#[derive(Debug)]
+pub(crate) enum Controller {
+    Timely(Timely),
+    Dcqcn(Dcqcn),
+    Swift(Swift),
+}
+
+macro_rules! each {
+    ($controller:expr, $algorithm:ident => $call:expr) => {
+        match $controller {
+            Controller::Timely($algorithm) => $call,
+            Controller::Dcqcn($algorithm) => $call,
+            Controller::Swift($algorithm) => $call,
+        }
+    };
+}
+
+impl Algorithm for Controller {
+    fn on_answer(&mut self, sample: &Sample) {
+        each!(self, algorithm => algorithm.on_answer(sample))
+    }
+
+    fn on_loss(&mut self, now: u64) {
+        each!(self, algorithm => algorithm.on_loss(now))
+    }
+
+    fn on_timeout(&mut self, now: u64) {
+        each!(self, algorithm => algorithm.on_timeout(now))
+    }
+
+    fn window(&self) -> u32 {
+        each!(self, algorithm => algorithm.window())
+    }
+
+    fn spacing(&self, bytes: u32) -> u64 {
+        each!(self, algorithm => algorithm.spacing(bytes))
+    }
+
+    fn is_unlimited(&self) -> bool {
+        each!(self, algorithm => algorithm.is_unlimited())
+    }
+
+    fn allowance(&self) -> Allowance {
+        each!(self, algorithm => algorithm.allowance())
+    }
+}
+
+/// Bytes per nanosecond of a rate in bits per second.
+fn bytes_per_nano(bits_per_second: u64) -> f64 {
+    bits_per_second as f64 / 8e9
+}
+
+/// Bits per second of a rate in bytes per nanosecond.
+fn bits_per_second(bytes_per_nano: f64) -> f64 {
+    bytes_per_nano * 8e9
+}
+
+/// Refuses a parameter.
+fn refuse(name: &'static str, value: impl std::fmt::Debug, allowed: &'static str) -> Result<(), ConfigError> {
+    Err(ConfigError { name, value: format!("{value:?}"), allowed })
+}
+
+/// Checks the rates that rate-based algorithms have.
+fn check_rates(link_rate: u64, rate_min: u64) -> Result<(), ConfigError> {
+    if rate_min < 1_000_000 || link_rate < rate_min || link_rate > 10_000_000_000_000 {
+        return refuse(
+            "congestion rate_min, link_rate",
+            (rate_min, link_rate),
+            "choose 1 Mbit/s <= min <= link <= 10 Tbit/s",
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! Congestion control of sessions (paper, section 5.2): what packets experienced goes in, and before a packet of a call is sent, its session
+//! is asked whether it may be.
+//!
+//! Nearly all sessions are uncongested nearly always, so what they pay is a bit of a cache line that is at hand: `Session::limited` says
+//! whether anything here must be asked at all. State is made for a session at the first packet that was slow or marked.
+//!
+//! A session that may not send yet keeps its calls in `Session::stalled`, as if it had no credits. Either an answer lets it go on, or a
+//! timer of the pacing wheel, which is apart from the wheel of timeouts: timeouts wait for a drained receive queue, pacing does not.
+
+use super::{Core, NONE};
+use crate::config::EndpointConfig;
+use crate::congestion::pacing::Gate;
+use crate::congestion::{Algorithm, Allowance, CongestionControl, Controller, Sample};
+use crate::timer::{TimerId, Wheel};
+use crate::wire::HEADER_BYTES;
+
+/// `due` while nothing is paced.
+const NEVER: u64 = u64::MAX;
+
+/// Congestion control of an endpoint. See the [module](self).
+pub(crate) struct Congestion {
+    control: CongestionControl,
+    /// Unmarked packets with a shorter round trip change nothing for sessions that are not limited.
+    bypass_nanos: u64,
+    /// Whether sessions are asked although they are not limited.
+    limits_all: bool,
+    /// By session.
+    flows: Vec<Option<Box<Flow>>>,
+    wheel: Wheel,
+    /// When the first of the waiting sessions may send.
+    due: u64,
+    fired: Vec<u64>,
+}
+
+/// The state of one session.
+struct Flow {
+    controller: Controller,
+    gate: Gate,
+    timer: TimerId,
+    is_waiting: bool,
+    /// Slot whose call sent last.
+    turn: u8,
+    paced: u64,
+}
+
+impl Congestion {
+    pub fn new(config: &EndpointConfig, now: u64) -> Congestion {
+        let control = config.congestion;
+        let is_off = control == CongestionControl::None;
+        let bypasses_updates = is_off || config.optimizations.rate_update_bypass.is_on();
+        Congestion {
+            control,
+            bypass_nanos: if bypasses_updates { control.bypass_nanos() } else { 0 },
+            limits_all: !is_off && !config.optimizations.rate_limiter_bypass.is_on(),
+            flows: Vec::new(),
+            wheel: Wheel::new(now),
+            due: NEVER,
+            fired: Vec::new(),
+        }
+    }
+
+    /// Whether every session asks before it sends, limited or not.
+    pub fn limits_all(&self) -> bool {
+        self.limits_all
+    }
+
+    /// When [`Core::send_paced`] has something to do, on the transport's clock; `u64::MAX` for never.
+    #[inline]
+    pub fn due(&self) -> u64 {
+        self.due
+    }
+
+    /// When a waiting session may send next, if one waits.
+    pub fn next_send(&self) -> Option<u64> {
+        (self.due != NEVER).then_some(self.due)
+    }
+
+    fn flow(&self, session: u32) -> Option<&Flow> {
+        self.flows.get(session as usize)?.as_deref()
+    }
+
+    /// The state of a session, made if it has none yet.
+    fn flow_or_new(&mut self, session: u32, credits: u16, rtt_min: Option<u64>, now: u64) -> Option<&mut Flow> {
+        let index = session as usize;
+        if self.flow(session).is_none() {
+            let controller = self.control.controller(credits, rtt_min, now)?;
+            if self.flows.len() <= index {
+                self.flows.resize_with(index + 1, || None);
+            }
+            let timer = self.wheel.create(u64::from(session));
+            let flow = Flow { controller, gate: Gate::default(), timer, is_waiting: false, turn: 0, paced: 0 };
+            self.flows[index] = Some(Box::new(flow));
+        }
+        self.flows[index].as_deref_mut()
+    }
+
+    /// Forgets a session that ended.
+    pub fn forget(&mut self, session: u32) {
+        if let Some(flow) = self.flows.get_mut(session as usize).and_then(Option::take) {
+            self.wheel.remove(flow.timer);
+        }
+    }
+
+    /// What a session may do.
+    pub fn allowance(&self, session: u32) -> Allowance {
+        self.flow(session).map_or(Allowance::Unlimited, |flow| flow.controller.allowance())
+    }
+
+    /// How often a session waited for its pacing.
+    pub fn sends_paced(&self, session: u32) -> u64 {
+        self.flow(session).map_or(0, |flow| flow.paced)
+    }
+
+    /// Whether it is late enough for a session to send. If not, its timer will say when.
+    fn is_time(&mut self, session: u32, now: u64) -> bool {
+        let Some(flow) = self.flows.get_mut(session as usize).and_then(Option::as_deref_mut) else { return true };
+        if flow.gate.is_open(now) {
+            return true;
+        }
+        if !flow.is_waiting {
+            flow.is_waiting = true;
+            flow.paced += 1;
+            let (timer, at) = (flow.timer, flow.gate.opens_at());
+            self.arm(timer, at, now);
+        }
+        false
+    }
+
+    fn arm(&mut self, timer: TimerId, at: u64, now: u64) {
+        if self.due == NEVER {
+            // Nothing is armed: this moves the wheel's time on, which nobody did while nothing was paced.
+            self.wheel.expire(now, &mut self.fired);
+        }
+        self.wheel.arm(timer, at);
+        self.due = self.due.min(self.wheel.due(timer).unwrap_or(NEVER));
+    }
+}
+
+impl Core {
+    /// Takes the round trip of one packet, in nanoseconds. It must be that of a packet that was sent once, to a server that answered it at
+    /// once; `is_marked` says whether the network marked the packet or its answer.
+    #[inline]
+    pub fn on_rtt_sample(&mut self, session: u32, nanos: u64, is_marked: bool) {
+        let entry = &mut self.sessions[session as usize];
+        entry.sample_rtt(nanos);
+        if nanos < self.congestion.bypass_nanos && !entry.limited && !is_marked {
+            return;
+        }
+        self.update_limit(session, nanos, is_marked);
+    }
+
+    #[cold]
+    fn update_limit(&mut self, session: u32, rtt: u64, is_marked: bool) {
+        let entry = &self.sessions[session as usize];
+        let (credits, bytes) = (entry.credits_max, u32::from(entry.packet_data));
+        let sample = Sample { now: self.now, rtt: rtt.max(1), is_marked, credits, bytes };
+        self.control(session, |controller| controller.on_answer(&sample));
+    }
+
+    /// A packet of a session was lost while later ones arrived.
+    #[cold]
+    pub fn on_packet_loss(&mut self, session: u32) {
+        let now = self.now;
+        self.control(session, |controller| controller.on_loss(now));
+    }
+
+    /// A call has timed out, and something of it is about to be sent again. If it waits for the answer to the last packet of its request, that may be its
+    /// handler's doing, and if it has timed out before, that was told already.
+    #[cold]
+    pub fn on_timeout(&mut self, index: u32) {
+        let call = &self.calls[index as usize];
+        // A call with a window has been probed before.
+        let first = u8::from(call.window != NONE);
+        if call.retries == first && !call.awaits_handler() {
+            let now = self.now;
+            self.control(call.session, |controller| controller.on_timeout(now));
+        }
+    }
+
+    /// Tells a session's controller something, and notes whether it limits the session from now on.
+    fn control(&mut self, session: u32, tell: impl FnOnce(&mut Controller)) {
+        let entry = &mut self.sessions[session as usize];
+        let rtt_min = self.cold[session as usize].rtt_min;
+        let Some(flow) = self.congestion.flow_or_new(session, entry.credits_max, rtt_min, self.now) else { return };
+        let was_limited = !flow.controller.is_unlimited();
+        tell(&mut flow.controller);
+        let is_limited = !flow.controller.is_unlimited();
+        self.counters.congestion_onsets += u64::from(is_limited && !was_limited);
+        entry.limited = is_limited || self.congestion.limits_all;
+    }
+
+    /// Whether a session may send a packet now.
+    #[inline]
+    pub fn may_send(&mut self, session: u32) -> bool {
+        let entry = &self.sessions[session as usize];
+        entry.credits > 0 && (!entry.limited || (self.room(session) > 0 && self.congestion.is_time(session, self.now)))
+    }
+
+    /// Packets for which there is room in the window of a session.
+    fn room(&mut self, session: u32) -> u32 {
+        let entry = &self.sessions[session as usize];
+        let rtt_min = self.cold[session as usize].rtt_min;
+        let Some(flow) = self.congestion.flow_or_new(session, entry.credits_max, rtt_min, self.now) else { return u32::MAX };
+        let window = flow.controller.window();
+        // A request whose handler runs is not on the way. Which of them run is unknown here, so none is counted: pacing limits them.
+        let calls = entry.client.iter().filter(|slot| slot.call != NONE).map(|slot| &self.calls[slot.call as usize]);
+        let at_handlers = calls.filter(|call| call.in_flight() > 0 && call.awaits_handler()).count() as u32;
+        let in_flight = u32::from(entry.credits_max.saturating_sub(entry.credits));
+        window.saturating_sub(in_flight.saturating_sub(at_handlers))
+    }
+
+    /// How many packets a call of a limited session may send now; they count as sent.
+    #[cold]
+    pub fn grant(&mut self, index: u32) -> u32 {
+        let call = &self.calls[index as usize];
+        let (session, slot) = (call.session, call.slot);
+        let lost = if call.window == NONE { 0 } else { self.windows[call.window as usize].lost() };
+        let left = call.sendable() - call.sent + lost;
+        let most = self.room(session).min(left).min(u32::from(self.sessions[session as usize].credits));
+        let mut granted = 0;
+        while granted < most && self.congestion.is_time(session, self.now) {
+            let bytes = self.packet_bytes(index, granted);
+            if let Some(flow) = self.congestion.flows.get_mut(session as usize).and_then(Option::as_deref_mut) {
+                flow.gate.pass(self.now, flow.controller.spacing(bytes));
+                flow.turn = slot;
+            }
+            granted += 1;
+        }
+        granted
+    }
+
+    /// Bytes that a packet of a call puts on the network, in the direction in which they are more: that is sent after `skipped` others.
+    fn packet_bytes(&self, index: u32, skipped: u32) -> u32 {
+        let call = &self.calls[index as usize];
+        let (packet, packet_data) = (call.sent + skipped, u32::from(self.sessions[call.session as usize].packet_data));
+        let len = call.request.as_ref().map_or(0, |request| request.len()) as u32;
+        let data = if packet < call.request_packets { len - packet * packet_data } else { packet_data };
+        HEADER_BYTES as u32 + data.min(packet_data)
+    }
+
+    /// Lets sessions send whose time has come.
+    #[cold]
+    pub fn send_paced(&mut self) {
+        let mut fired = std::mem::take(&mut self.congestion.fired);
+        self.congestion.wheel.expire(self.now, &mut fired);
+        self.congestion.due = NEVER;
+        for token in fired.drain(..) {
+            let session = token as u32;
+            if let Some(flow) = self.congestion.flows.get_mut(session as usize).and_then(Option::as_deref_mut) {
+                flow.is_waiting = false;
+                let turn = flow.turn;
+                self.counters.sends_paced += 1;
+                self.pump_stalled(session, turn);
+            }
+        }
+        self.congestion.fired = fired;
+        self.congestion.due = self.congestion.wheel.next_due().unwrap_or(NEVER);
+    }
+}

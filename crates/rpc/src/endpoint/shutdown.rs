@@ -1,0 +1,118 @@
+//! An endpoint leaves in order (paper, appendix B): what is in progress ends first, then its sessions.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use dunlin_net::Transport;
+
+use super::{Endpoint, Shared};
+
+/// Responses that their callers have not released are kept for so long, in case one has to be sent again.
+const LINGER_NANOS: u64 = 200_000_000;
+
+/// What was not over when a shutdown lost its patience.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Requests that handlers still had. Their callers got [`crate::CallError::Closed`]; what the handlers do goes nowhere.
+    pub requests: u32,
+    /// Calls issued here that had no answer. They ended with [`crate::CallError::Closed`].
+    pub calls: u32,
+}
+
+impl Unfinished {
+    /// Whether everything was over.
+    pub fn is_nothing(&self) -> bool {
+        *self == Unfinished::default()
+    }
+}
+
+enum Phase {
+    /// Until this time for what is in progress.
+    Draining { end: u64 },
+    /// Until this time for callers that may ask for a response again.
+    Lingering { end: u64 },
+    /// For the other ends to agree.
+    Closing,
+}
+
+/// An endpoint that shuts down: the future of what was left unfinished.
+#[must_use = "the sessions are closed only when this is awaited"]
+pub struct ShuttingDown {
+    shared: Rc<Shared>,
+    phase: Phase,
+    unfinished: Unfinished,
+}
+
+impl<T: Transport> Endpoint<T> {
+    /// Leaves in order. From now on no session opens, and requests that arrive are answered with [`crate::CallError::Busy`]: nothing ran,
+    /// they can be repeated elsewhere. What handlers of any kind have in their hands, and the calls issued here, have up to `patience` to end; then
+    /// every session is closed. The future ends when the other ends know it, or did not answer; the event loop must run meanwhile. Dropped
+    /// before, the endpoint stays as it is and opens no more sessions.
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{CallError, Endpoint, EndpointConfig};
+    /// # use std::time::Duration;
+    /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: Duration::ZERO, ..Default::default() });
+    /// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+    /// let mut connecting = Box::pin(client.connect(&Addr::Node(1)));
+    /// # let session = loop {
+    /// #     server.run_once();
+    /// #     if let Some(session) = client.poll_once(connecting.as_mut()) { break session? }
+    /// # };
+    /// let mut leaving = Box::pin(server.shutdown(Duration::from_secs(1)));
+    /// # let unfinished = loop {
+    /// #     network.advance(Duration::from_micros(100));
+    /// #     client.run_once();
+    /// #     if let Some(unfinished) = server.poll_once(leaving.as_mut()) { break unfinished }
+    /// # };
+    /// assert!(unfinished.is_nothing());
+    /// assert!(!session.is_open());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shutdown(&self, patience: Duration) -> ShuttingDown {
+        let now = self.now();
+        let mut core = self.shared.core.borrow_mut();
+        core.now = core.now.max(now);
+        core.stop_opening();
+        let patience = patience.as_nanos().try_into().unwrap_or(u64::MAX);
+        let phase = Phase::Draining { end: now.saturating_add(patience) };
+        ShuttingDown { shared: self.shared.clone(), phase, unfinished: Unfinished::default() }
+    }
+}
+
+impl Future for ShuttingDown {
+    type Output = Unfinished;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Unfinished> {
+        let this = &mut *self;
+        let mut core = this.shared.core.borrow_mut();
+        let left = Unfinished { requests: core.deferred + this.shared.at_workers.get(), calls: core.calls_pending() };
+        if let Phase::Draining { end } = this.phase {
+            if left.is_nothing() {
+                this.phase = Phase::Lingering { end: end.min(core.now.saturating_add(LINGER_NANOS)) };
+            } else if core.now >= end {
+                this.phase = Phase::Lingering { end };
+            }
+        }
+        if let Phase::Lingering { end } = this.phase
+            && (core.requests_held() == 0 || core.now >= end)
+        {
+            this.unfinished = left;
+            this.phase = Phase::Closing;
+            core.close_sessions();
+        }
+        if matches!(this.phase, Phase::Closing) && core.session_count == 0 {
+            return Poll::Ready(this.unfinished);
+        }
+        let before = core.ticked.replace(context.waker().clone());
+        core.arm_tick();
+        drop(core);
+        drop(before);
+        Poll::Pending
+    }
+}

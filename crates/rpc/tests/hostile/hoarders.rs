@@ -1,0 +1,162 @@
+//! Peers that take whatever they can get: one may hold so much, and the others still find what they need.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use dunlin_net::loopback::LoopbackConfig;
+use dunlin_rpc::wire::control::{Body, Connect, Refuse, RefuseReason};
+use dunlin_rpc::wire::{Header, Kind, Multi, Status};
+use dunlin_rpc::{CallError, DeferredRequest, EndpointConfig, PeerLimits, WorkerPool};
+
+use crate::pair::{Lab, address, config};
+use crate::raw::{Opened, Raw, connect, packet};
+
+const KEEP: u8 = 3;
+const MIB: u32 = 1 << 20;
+
+/// A server with these limits for each peer, and an honest client.
+fn lab(queue_len: usize, peer_limits: PeerLimits) -> Lab {
+    let server = EndpointConfig { peer_limits, ..config() };
+    let client = EndpointConfig { seed: Some(8), ..config() };
+    Lab::over(LoopbackConfig { queue_len, ..LoopbackConfig::default() }, &[server, client])
+}
+
+/// Opens sessions until the server refuses one, and says why.
+fn hoard(lab: &Lab, hoarder: &mut Raw) -> (Vec<Opened>, RefuseReason) {
+    let mut sessions = Vec::new();
+    loop {
+        let nonce = sessions.len() as u64;
+        let mut asked = Connect { nonce, session: nonce as u32, ..connect() };
+        asked.cookie = hoarder.cookie(lab, &asked).cookie;
+        hoarder.send_connect(&asked);
+        let (header, body) = hoarder.answers(lab).remove(0);
+        match header.kind {
+            Kind::Accept => sessions.push(Opened { accept: Body::parse(&body).unwrap() }),
+            Kind::Refuse => return (sessions, Refuse::parse(&body).unwrap().reason),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn sessions_of_one_peer_have_a_limit_of_their_own() {
+    let lab = lab(4096, PeerLimits { sessions_max: 10, ..PeerLimits::default() });
+    let mut hoarder = Raw::new(&lab, 66);
+    let (sessions, reason) = hoard(&lab, &mut hoarder);
+    assert_eq!((sessions.len(), reason), (10, RefuseReason::PeerSessions));
+    let _others = (lab.connect(), lab.connect());
+    // What it closes it may open again.
+    let presence = dunlin_rpc::wire::control::Presence { incarnation: connect().incarnation, token: 0 };
+    hoarder.send(&crate::raw::control(&sessions[0].header(Kind::Close, 0, 0), &presence));
+    hoarder.answers(&lab);
+    let (again, _) = hoard(&lab, &mut hoarder);
+    assert!(!again.is_empty());
+}
+
+#[test]
+fn places_of_one_peer_have_a_limit_of_their_own() {
+    let lab = lab(64, PeerLimits { places_max: 32, ..PeerLimits::default() });
+    let mut hoarder = Raw::new(&lab, 66);
+    let (sessions, reason) = hoard(&lab, &mut hoarder);
+    // Two with all their credits: it gives nothing back, so the third has no first credit.
+    assert_eq!((sessions.len(), reason), (2, RefuseReason::PeerCredits));
+    assert_eq!(lab.server().stats().credits_reserved, 32);
+    assert_eq!(lab.connect().stats().unwrap().credits_max, 8);
+}
+
+#[test]
+fn memory_of_requests_that_arrive_is_shared_out() {
+    let lab = lab(4096, PeerLimits { receiving_bytes_max: 20 * MIB as u64, ..PeerLimits::default() });
+    lab.server().register(1, |request| request.respond(b"ok")).unwrap();
+    let mut hoarder = Raw::new(&lab, 66);
+    let opened = hoarder.open(&lab, connect());
+    let data = vec![0; (opened.accept.mtu as usize - 32) & !15];
+    let announce = |slot: u64, sequence: u64| {
+        let mut header = opened.header(Kind::Request, Header::data_aux(1, data.len()), sequence * 8 + slot);
+        header.multi = Some(Multi { message_bytes: 8 * MIB, packet: 0 });
+        packet(&header, &data)
+    };
+    let mut answers = Vec::new();
+    for slot in 0..8 {
+        hoarder.send(&announce(slot, 1));
+        answers.extend(hoarder.answers(&lab));
+    }
+    // Two find room; the other six are told that nothing ran.
+    let busy = |(header, _): &&(Header, Vec<u8>)| header.kind == Kind::Response && header.status == Status::Busy;
+    assert_eq!(answers.iter().filter(busy).count(), 6, "{answers:?}");
+    assert_eq!(answers.iter().filter(|(header, _)| header.kind == Kind::CreditReturn).count(), 2);
+    assert_eq!(lab.server().stats().counters.requests_over_memory_share, 6);
+    // The share of another is its own.
+    let session = lab.connect();
+    lab.drive(1, session.call(1, vec![1; 8 << 20])).unwrap();
+    // What is given up is room again: the next request of a slot, or the end of the session.
+    hoarder.send(&announce(0, 2));
+    assert_eq!(hoarder.answers(&lab)[0].0.kind, Kind::CreditReturn);
+    let presence = dunlin_rpc::wire::control::Presence { incarnation: connect().incarnation, token: 0 };
+    hoarder.send(&crate::raw::control(&opened.header(Kind::Close, 0, 0), &presence));
+    hoarder.answers(&lab);
+    let opened = hoarder.open(&lab, Connect { nonce: 1, ..connect() });
+    for slot in 0..2 {
+        let mut header = opened.header(Kind::Request, Header::data_aux(1, data.len()), 8 + slot);
+        header.multi = Some(Multi { message_bytes: 8 * MIB, packet: 0 });
+        hoarder.send(&packet(&header, &data));
+        assert_eq!(hoarder.answers(&lab)[0].0.kind, Kind::CreditReturn);
+    }
+}
+
+#[test]
+fn requests_in_the_hands_of_handlers_are_shared_out() {
+    let lab = lab(4096, PeerLimits { deferred_requests_max: 5, ..PeerLimits::default() });
+    let kept: Rc<RefCell<Vec<DeferredRequest>>> = Rc::default();
+    let at = kept.clone();
+    lab.server().register(KEEP, move |request| at.borrow_mut().extend(request.defer())).unwrap();
+    let mut hoarder = Raw::new(&lab, 66);
+    let opened = hoarder.open(&lab, connect());
+    let mut sent = 0;
+    let mut send = |hoarder: &mut Raw| {
+        // The next request of the slot gives the one before up; its handler still has it.
+        sent += 1;
+        hoarder.send(&packet(&opened.header(Kind::Request, Header::data_aux(KEEP, 4), sent * 8), &[0; 4]));
+        hoarder.answers(&lab)
+    };
+    for _ in 0..5 {
+        assert!(send(&mut hoarder).is_empty());
+    }
+    let answers = send(&mut hoarder);
+    assert_eq!(answers[0].0.status, Status::Busy);
+    assert_eq!(lab.server().stats().counters.requests_over_deferred_share, 1);
+    // Another peer has its own share.
+    let session = lab.connect();
+    let calls: Vec<_> = (0..6).map(|_| session.call(KEEP, vec![1])).collect();
+    lab.run_until(|| kept.borrow().len() == 10);
+    let mut calls = calls.into_iter();
+    let last = calls.next_back().unwrap();
+    assert_eq!(lab.drive(1, last).unwrap_err().error, CallError::Busy);
+    // Handlers that end make room.
+    drop(kept.borrow_mut().remove(0));
+    assert!(send(&mut hoarder).is_empty());
+    drop(calls);
+    kept.borrow_mut().clear();
+}
+
+#[test]
+fn requests_of_workers_count_too() {
+    let lab = lab(4096, PeerLimits { deferred_requests_max: 1, ..PeerLimits::default() });
+    let pool = WorkerPool::by_hand(10);
+    lab.server().register_worker(KEEP, &pool, |request| request).unwrap();
+    let session = lab.connect();
+    let first = session.call(KEEP, vec![1]);
+    let second = session.call(KEEP, vec![2]);
+    assert_eq!(lab.drive(1, second).unwrap_err().error, CallError::Busy);
+    assert_eq!(pool.run_queued(), 1);
+    assert_eq!(&lab.drive(1, first).unwrap().response[..], [1]);
+    let third = session.call(KEEP, vec![3]);
+    let mut third = Box::pin(third);
+    for _ in 0..20 {
+        lab.turn();
+        assert!(lab.client().poll_once(third.as_mut()).is_none());
+    }
+    assert_eq!(pool.run_queued(), 1);
+    assert_eq!(&lab.drive(1, third).unwrap().response[..], [3]);
+    assert!(lab.drive(1, lab.client().connect(&address(0))).is_ok());
+}

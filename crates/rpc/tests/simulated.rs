@@ -1,0 +1,92 @@
+//! Endpoints on the hosts of a simulated datacenter.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use dunlin_net::PollPolicy;
+use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_sim::{CostModel, Datacenter, Fault, FaultPlan, Next, SimTransport, Topology};
+
+type Ep = Endpoint<SimTransport>;
+
+/// When each call began, and how long it took unless it failed.
+type Log = Rc<RefCell<Vec<(u64, Option<u64>)>>>;
+
+const ECHO: u8 = 7;
+
+fn endpoint(transport: SimTransport, seed: u64) -> Ep {
+    Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Sleep, seed: Some(seed), ..EndpointConfig::default() })
+        .unwrap()
+}
+
+/// One run of a thread that has nothing but its endpoint to look after.
+fn drive(endpoint: &Ep) -> Next {
+    while endpoint.run_once() > 0 {}
+    Next::OnPacket { or_at: endpoint.next_timer() }
+}
+
+fn serve(datacenter: &mut Datacenter, host: u32) {
+    let mut seed = 1000 * u64::from(host);
+    datacenter
+        .spawn_from(host, 0, move |transport| {
+            seed += 1;
+            let endpoint = endpoint(transport, seed);
+            endpoint.register(ECHO, |request| request.respond(&[7; 32])).unwrap();
+            move || drive(&endpoint)
+        })
+        .unwrap();
+}
+
+/// Calls host 1 from host 0 again and again, for ever.
+fn call(datacenter: &mut Datacenter) -> Log {
+    let log = Log::default();
+    let endpoint = Rc::new(endpoint(datacenter.bind(0, 0).unwrap(), 1));
+    let (logged, caller) = (log.clone(), endpoint.clone());
+    endpoint.spawn(async move {
+        loop {
+            let Ok(session) = caller.connect(&Datacenter::addr(1, 0)).await else { continue };
+            loop {
+                let begun = caller.now();
+                let ended = session.call(ECHO, vec![1; 32]).await.is_ok();
+                logged.borrow_mut().push((begun, ended.then(|| caller.now() - begun)));
+                if !ended {
+                    break;
+                }
+            }
+        }
+    });
+    datacenter.spawn(0, 0, move || drive(&endpoint)).unwrap();
+    log
+}
+
+#[test]
+fn a_small_call_on_the_papers_cluster_takes_what_it_says() {
+    let mut datacenter = Datacenter::new(&Topology::cx5(), CostModel::default(), 1).unwrap();
+    serve(&mut datacenter, 1);
+    let log = call(&mut datacenter);
+    datacenter.run_until(10_000_000);
+    let mut times: Vec<u64> = log.borrow().iter().filter_map(|(_, time)| *time).collect();
+    times.sort();
+    let median = times[times.len() / 2];
+    assert!((1955..=2645).contains(&median), "{median} ns, not within 15 % of 2,300");
+    assert!(times.len() > 3000, "{} calls", times.len());
+}
+
+#[test]
+fn calls_go_on_after_a_server_restarts() {
+    let mut datacenter = Datacenter::new(&Topology::cx5(), CostModel::default(), 1).unwrap();
+    serve(&mut datacenter, 1);
+    let log = call(&mut datacenter);
+    let mut plan = FaultPlan::default();
+    plan.add(1_000_000, Some(2_000_000), Fault::Crash { host: 1 });
+    datacenter.schedule(&plan).unwrap();
+    let seen = Cell::new(0);
+    let late = || log.borrow().iter().rev().take_while(|(begun, ended)| *begun > 2_000_000 && ended.is_some()).count();
+    datacenter.run_while_until(60_000_000_000, || {
+        seen.set(seen.get() + 1);
+        seen.get() % 1000 != 0 || late() < 100
+    });
+    assert!(late() >= 100, "{:?}", log.borrow().last());
+    let failed = log.borrow().iter().filter(|(_, ended)| ended.is_none()).count();
+    assert_eq!(failed, 1, "the call that the crash interrupted");
+}

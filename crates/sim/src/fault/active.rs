@@ -1,0 +1,91 @@
+//! Faults that were announced, and those that are in force.
+
+use super::packet::PacketFaults;
+use super::plan::Fault;
+use crate::fabric::build::Shape;
+use crate::fabric::link::Link;
+
+/// Most partitions in force at once.
+pub(crate) const PARTITIONS_MAX: usize = 64;
+
+/// A fault that was announced, with which it can be [lifted](crate::Datacenter::lift).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultId(pub(crate) u32);
+
+#[derive(Debug, Default)]
+pub(crate) struct ActiveFaults {
+    announced: Vec<Fault>,
+    /// Those in force, in the order in which they began.
+    active: Vec<u32>,
+    /// By host, a bit for each partition on whose named side it is. Hosts reach each other if they agree in all; empty if there is none.
+    sides: Vec<u64>,
+}
+
+impl ActiveFaults {
+    /// Remembers a fault, which is not in force yet.
+    pub fn announce(&mut self, fault: Fault) -> FaultId {
+        self.announced.push(fault);
+        FaultId(self.announced.len() as u32 - 1)
+    }
+
+    pub fn get(&self, id: FaultId) -> Option<&Fault> {
+        self.announced.get(id.0 as usize)
+    }
+
+    /// Puts a fault in force, or lifts it. False if it was so already.
+    pub fn set(&mut self, id: FaultId, in_force: bool) -> bool {
+        let place = self.active.iter().position(|active| *active == id.0);
+        match (place, in_force) {
+            (None, true) => self.active.push(id.0),
+            (Some(place), false) => drop(self.active.remove(place)),
+            _ => return false,
+        }
+        true
+    }
+
+    fn in_force(&self) -> impl Iterator<Item = &Fault> {
+        self.active.iter().map(|id| &self.announced[*id as usize])
+    }
+
+    pub fn is_crashed(&self, host: u32) -> bool {
+        self.in_force().any(|fault| matches!(fault, Fault::Crash { host: crashed } if *crashed == host))
+    }
+
+    pub fn is_paused(&self, host: u32) -> bool {
+        self.in_force().any(|fault| matches!(fault, Fault::Pause { host: paused } if *paused == host))
+    }
+
+    /// Whether a partition keeps packets of one host from another.
+    pub fn separates(&self, from: u16, to: u16) -> bool {
+        !self.sides.is_empty() && self.sides[from as usize] != self.sides[to as usize]
+    }
+
+    /// Brings links and partitions up to date with the faults in force.
+    pub fn apply(&mut self, links: &mut [Link], shape: &Shape) {
+        let partitions =
+            || self.in_force().filter_map(|fault| if let Fault::Partition { hosts } = fault { Some(hosts) } else { None });
+        let mut sides = Vec::new();
+        if partitions().next().is_some() {
+            sides.resize(shape.hosts as usize, 0);
+        }
+        for (bit, hosts) in partitions().take(PARTITIONS_MAX).enumerate() {
+            hosts.iter().for_each(|host| sides[*host as usize] |= 1 << bit);
+        }
+        for (number, link) in links.iter_mut().enumerate() {
+            let number = number as u16;
+            let mut faults = PacketFaults { reorder_max_ns: 0, delay_max_ns: 0, ..PacketFaults::default() };
+            link.is_down = false;
+            for fault in self.in_force() {
+                match fault {
+                    Fault::Packets { place, faults: more } if place.covers(number, shape) => faults.add(more),
+                    Fault::LinkDown { port } => link.is_down |= shape.link(*port) == Some(number),
+                    _ => {}
+                }
+            }
+            link.faults = (!faults.is_none()).then(|| Box::new(faults));
+            let is_separated = !sides.is_empty() && u32::from(number) < shape.hosts;
+            link.is_faulty = link.is_down || link.faults.is_some() || is_separated;
+        }
+        self.sides = sides;
+    }
+}

@@ -1,0 +1,138 @@
+//! Network cards: transmit queues that take turns on the line.
+
+use std::collections::VecDeque;
+
+use crate::engine::time::{NEVER, Picos, from_nanos};
+use crate::fabric::packet::Transit;
+use crate::topology::Nic as Settings;
+
+/// A packet that waits for the line.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    transit: Transit,
+    /// When the NIC has fetched it.
+    ready: Picos,
+    /// When its last bit will have left, as far as that could be told when it was queued.
+    leaves: Picos,
+}
+
+/// The transmit queue of one thread.
+///
+/// Threads run ahead of the rest of the datacenter by the CPU time that they are charged, so a queue also holds packets that come in
+/// the future.
+#[derive(Debug, Default)]
+pub(crate) struct TxQueue {
+    waiting: VecDeque<Waiting>,
+    last_leaves: Picos,
+}
+
+/// The NIC of one host.
+#[derive(Debug)]
+pub(crate) struct Nic {
+    tx_latency: Picos,
+    tx_queue_len: usize,
+    /// Transmit queues of its threads, by thread number.
+    queues: Vec<TxQueue>,
+    /// Queues that are not empty, in the order of their turns.
+    turns: VecDeque<u16>,
+    /// The time of the next [`crate::engine::Event::Transmit`] that counts.
+    pub next_transmit: Picos,
+}
+
+/// What a NIC does when it is asked to transmit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It sends this packet.
+    Send(Transit),
+    /// Nothing is ready before this time.
+    Later(Picos),
+}
+
+impl Nic {
+    pub fn new(settings: &Settings) -> Self {
+        Nic {
+            tx_latency: from_nanos(settings.tx_latency_ns),
+            tx_queue_len: settings.tx_queue,
+            queues: Vec::new(),
+            turns: VecDeque::new(),
+            next_transmit: NEVER,
+        }
+    }
+
+    /// Makes sure that there is a queue for a thread.
+    pub fn add_queue(&mut self, thread: u16) {
+        if self.queues.len() <= thread as usize {
+            self.queues.resize_with(thread as usize + 1, TxQueue::default);
+        }
+    }
+
+    /// When the queue of a thread has room for one more packet; a time that is past if it has room now.
+    ///
+    /// Exact for a thread that has the line to itself. Where several share it, each is taken to get an equal share from now on.
+    #[inline]
+    pub fn room_at(&self, thread: u16) -> Picos {
+        let queue = &self.queues[thread as usize];
+        match queue.waiting.len().checked_sub(self.tx_queue_len) {
+            Some(before) => queue.waiting[before].leaves,
+            None => 0,
+        }
+    }
+
+    /// Queues a packet that a thread rings the doorbell for at `now` (its own), and that takes `time` on the line. Gives when the NIC
+    /// has fetched it.
+    #[inline]
+    pub fn queue(&mut self, thread: u16, transit: Transit, now: Picos, time: Picos, line_free_at: Picos) -> Picos {
+        let ready = now + self.tx_latency;
+        let queue = &mut self.queues[thread as usize];
+        if queue.waiting.is_empty() {
+            self.turns.push_back(thread);
+        }
+        let share = time * self.turns.len() as u64;
+        let leaves = queue.last_leaves.max(ready).max(line_free_at) + share;
+        queue.last_leaves = leaves;
+        queue.waiting.push_back(Waiting { transit, ready, leaves });
+        ready
+    }
+
+    /// Takes the next packet for the line, which is free.
+    #[inline]
+    pub fn next(&mut self, now: Picos) -> Turn {
+        let mut earliest = NEVER;
+        for _ in 0..self.turns.len() {
+            let Some(thread) = self.turns.pop_front() else { break };
+            let queue = &mut self.queues[thread as usize];
+            // A queue with a turn is not empty.
+            let Some(head) = queue.waiting.front().copied() else { continue };
+            if head.ready > now {
+                earliest = earliest.min(head.ready);
+                self.turns.push_back(thread);
+                continue;
+            }
+            queue.waiting.pop_front();
+            if !queue.waiting.is_empty() {
+                self.turns.push_back(thread);
+            }
+            return Turn::Send(head.transit);
+        }
+        Turn::Later(earliest)
+    }
+
+    /// When the next packet is ready.
+    #[inline]
+    pub fn next_ready(&self) -> Picos {
+        let heads = self.turns.iter().filter_map(|thread| self.queues[*thread as usize].waiting.front());
+        heads.map(|head| head.ready).min().unwrap_or(NEVER)
+    }
+
+    /// Takes out the numbers of all packets, for a host that crashes.
+    pub fn drain(&mut self) -> Vec<u32> {
+        self.turns.clear();
+        self.next_transmit = NEVER;
+        let mut packets = Vec::new();
+        for queue in &mut self.queues {
+            queue.last_leaves = 0;
+            packets.extend(queue.waiting.drain(..).map(|waiting| waiting.transit.number));
+        }
+        packets
+    }
+}

@@ -1,0 +1,62 @@
+//! What the datacenter keeps of a thread besides its program.
+
+use std::collections::VecDeque;
+
+use super::clock::ThreadClock;
+use crate::engine::time::{NEVER, Picos};
+
+/// Why a thread does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It has no program, or its program is done.
+    Absent,
+    /// It runs at `run_at`, whatever comes.
+    Timed,
+    /// It runs at `run_at`, or when a packet comes.
+    Listening,
+}
+
+/// A packet in a receive queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrived {
+    /// When the CPU can see it.
+    pub visible: Picos,
+    /// Its number in the table of packets.
+    pub packet: u32,
+    pub len: u16,
+    pub marked: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub host: u16,
+    pub number: u16,
+    pub clock: ThreadClock,
+    pub state: State,
+    /// The time of the next [`crate::engine::Event::Run`] that counts.
+    pub run_at: Picos,
+    /// Which of the transports that were bound here one after the other is alive, if one is.
+    pub transport: Option<u32>,
+    /// How many were bound.
+    pub incarnations: u32,
+    /// The receive queue, in order of arrival.
+    pub rx: VecDeque<Arrived>,
+    /// Packets dropped because all descriptors were in use.
+    pub rx_dropped: u64,
+}
+
+impl Thread {
+    pub fn new(host: u16, number: u16, clock: ThreadClock) -> Self {
+        Thread {
+            host,
+            number,
+            clock,
+            state: State::Absent,
+            run_at: NEVER,
+            transport: None,
+            incarnations: 0,
+            rx: VecDeque::new(),
+            rx_dropped: 0,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The transport of a simulated thread.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use dunlin_net::transport::RX_BURST;
+use dunlin_net::{Addr, NetError, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+
+use super::clock::ThreadClock;
+use super::thread::Arrived;
+use crate::world::{Shared, World};
+
+/// The receive and transmit queue of one thread at its host's NIC, as packet I/O for the program that the thread runs.
+///
+/// Every operation takes CPU time by the [`CostModel`](super::CostModel), and [`Transport::now`] is the thread's own time: that of the
+/// event that it handles and what it was charged since. Sending to a full transmit queue takes until there is room again, as it would
+/// for a driver that spins.
+///
+/// A packet to a thread that has no transport travels to its host and is dropped there. [`Transport::wait`] never sleeps: a program says
+/// when it wants to run by what it [returns](super::Next). The transport of a host that crashed is dead: it sends nothing and receives
+/// nothing, until it is dropped.
+#[derive(Debug)]
+pub struct SimTransport {
+    shared: Rc<Shared>,
+    clock: ThreadClock,
+    addr: Addr,
+    /// Index of the thread.
+    thread: u32,
+    incarnation: u32,
+    mtu: usize,
+    rx_queue_len: usize,
+    /// How often each route was resolved. A route's number is the index of the thread that it leads to, so that what every transport keeps
+    /// of every other is these few bytes.
+    users: Vec<u32>,
+    burst: ArrayVec<Received, RX_BURST>,
+    counters: TransportCounters,
+}
+
+#[derive(Debug)]
+struct Received {
+    buffer: Box<[u8]>,
+    len: u16,
+    marked: bool,
+    from: u32,
+}
+
+impl SimTransport {
+    /// Takes the place at a thread that has no live transport.
+    pub(crate) fn new(shared: &Rc<Shared>, thread: u32) -> Self {
+        let mut world = shared.world.borrow_mut();
+        let (mtu, rx_queue_len) = (world.mtu, world.rx_descriptors);
+        let entry = &mut world.threads[thread as usize];
+        let incarnation = entry.incarnations;
+        entry.incarnations += 1;
+        entry.transport = Some(incarnation);
+        let (clock, host, number) = (entry.clock.clone(), entry.host, entry.number);
+        world.hosts[host as usize].nic.add_queue(number);
+        drop(world);
+        SimTransport {
+            shared: shared.clone(),
+            clock,
+            addr: Addr::Sim { host: host.into(), thread: number },
+            thread,
+            incarnation,
+            mtu,
+            rx_queue_len,
+            users: Vec::new(),
+            burst: ArrayVec::new(),
+            counters: TransportCounters::default(),
+        }
+    }
+
+    /// The clock of the thread, with which its program charges itself for what it does.
+    pub fn clock(&self) -> ThreadClock {
+        self.clock.clone()
+    }
+
+    fn is_alive(&self, world: &World) -> bool {
+        world.threads[self.thread as usize].transport == Some(self.incarnation)
+    }
+
+    /// The index of the thread at an address.
+    fn find(&self, addr: &Addr) -> Result<u32, NetError> {
+        let Addr::Sim { host, thread } = *addr else {
+            return Err(NetError::WrongKind { addr: addr.clone(), transport: "a simulated network" });
+        };
+        let found = self.shared.world.borrow_mut().thread_index(host, thread);
+        found.map_err(|_| NetError::NotFound { addr: addr.clone() })
+    }
+
+    #[inline]
+    fn is_resolved(&self, peer: u32) -> bool {
+        self.users.get(peer as usize).is_some_and(|users| *users > 0)
+    }
+
+    /// Sends one packet, or counts why not.
+    #[inline]
+    fn send(&mut self, world: &mut World, to: Option<u32>, header: &[u8], payload: &[u8]) {
+        let len = header.len() + payload.len();
+        let Some(to) = to.filter(|_| len <= self.mtu) else {
+            self.counters.tx_dropped_error += 1;
+            return;
+        };
+        self.clock.charge_picos(world.cost.tx_packet_ns * 1000 + world.cost.tx_byte_ps * len as u64);
+        world.send(self.thread, to, header, payload);
+        self.counters.tx_packets += 1;
+        self.counters.tx_bytes += len as u64;
+    }
+
+    /// Gives back the packets of the last burst.
+    fn release_burst(&mut self, world: &mut World) {
+        for received in self.burst.drain(..) {
+            world.packets.buffers.give_back(received.buffer);
+        }
+    }
+}
+
+impl Transport for SimTransport {
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn rx_queue_len(&self) -> usize {
+        self.rx_queue_len
+    }
+
+    fn local_addr(&self) -> Addr {
+        self.addr.clone()
+    }
+
+    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
+        let peer = self.find(addr)?;
+        if self.users.len() <= peer as usize {
+            self.users.resize(peer as usize + 1, 0);
+        }
+        self.users[peer as usize] += 1;
+        Ok(Route(peer))
+    }
+
+    fn release(&mut self, route: Route) {
+        if self.is_resolved(route.0) {
+            self.users[route.0 as usize] -= 1;
+        }
+    }
+
+    fn peer_health(&mut self, _route: Route) -> PeerHealth {
+        PeerHealth::Unknown
+    }
+
+    fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
+        let shared = self.shared.clone();
+        let world = &mut *shared.world.borrow_mut();
+        if !self.is_alive(world) {
+            self.counters.tx_dropped_error += packets.len() as u64;
+            return;
+        }
+        let before = self.counters.tx_packets;
+        self.clock.charge(world.cost.tx_burst_ns);
+        for packet in packets {
+            let to = Some(packet.route.0).filter(|peer| self.is_resolved(*peer));
+            self.send(world, to, packet.header, packet.payload);
+        }
+        self.counters.tx_batches += u64::from(self.counters.tx_packets > before);
+    }
+
+    /// There is nothing to do: packets were copied, and the NIC has them.
+    fn tx_flush(&mut self) {}
+
+    fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError> {
+        let to = self.find(addr)?;
+        let shared = self.shared.clone();
+        let world = &mut *shared.world.borrow_mut();
+        if !self.is_alive(world) {
+            self.counters.tx_dropped_error += 1;
+            return Ok(());
+        }
+        self.clock.charge(world.cost.tx_burst_ns);
+        let before = self.counters.tx_packets;
+        self.send(world, Some(to), packet, &[]);
+        self.counters.tx_batches += self.counters.tx_packets - before;
+        Ok(())
+    }
+
+    fn rx_burst(&mut self) -> usize {
+        let shared = self.shared.clone();
+        let world = &mut *shared.world.borrow_mut();
+        self.release_burst(world);
+        if !self.is_alive(world) {
+            return 0;
+        }
+        let now = self.clock.picos();
+        let rx = &mut world.threads[self.thread as usize].rx;
+        let mut bytes = 0;
+        while let Some(arrived) = rx.front().copied().filter(|arrived| arrived.visible <= now && !self.burst.is_full()) {
+            let packet = world.packets.remove(arrived.packet);
+            rx.pop_front();
+            bytes += u64::from(arrived.len);
+            let Arrived { len, marked, .. } = arrived;
+            self.burst.push(Received { buffer: packet.buffer, len, marked, from: packet.from });
+        }
+        let count = self.burst.len() as u64;
+        if count == 0 {
+            self.clock.charge(world.cost.poll_ns);
+            return 0;
+        }
+        let cost = &world.cost;
+        self.clock.charge_picos((cost.rx_burst_ns + cost.rx_packet_ns * count) * 1000 + cost.rx_byte_ps * bytes);
+        world.counters.received += count;
+        self.counters.rx_packets += count;
+        self.counters.rx_bytes += bytes;
+        self.counters.rx_batches += 1;
+        count as usize
+    }
+
+    #[inline]
+    fn rx_packet(&self, i: usize) -> RxPacket<'_> {
+        let received = &self.burst[i];
+        let route = Some(Route(received.from)).filter(|_| self.is_resolved(received.from));
+        let packet = RxPacket::private(route, &received.buffer[..received.len as usize]);
+        if received.marked { packet.with_ecn_mark() } else { packet }
+    }
+
+    fn rx_source(&self, i: usize) -> Option<Addr> {
+        let world = self.shared.world.borrow();
+        let from = &world.threads[self.burst[i].from as usize];
+        Some(Addr::Sim { host: from.host.into(), thread: from.number })
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    fn wait(&mut self, _timeout: Duration) {
+        self.counters.waits += 1;
+    }
+
+    fn waker(&self) -> Waker {
+        let (wakes, thread) = (self.shared.wakes.clone(), self.thread);
+        Waker::new(move || wakes.wake(thread))
+    }
+
+    fn counters(&self) -> TransportCounters {
+        let world = self.shared.world.borrow();
+        let mut counters = self.counters;
+        counters.rx_dropped_kernel = world.threads[self.thread as usize].rx_dropped;
+        counters
+    }
+}
+
+impl Drop for SimTransport {
+    fn drop(&mut self) {
+        let shared = self.shared.clone();
+        let world = &mut *shared.world.borrow_mut();
+        self.release_burst(world);
+        if self.is_alive(world) {
+            world.unbind(self.thread);
+        }
+    }
+}

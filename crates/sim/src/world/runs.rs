@@ -1,0 +1,71 @@
+//! When threads run.
+
+use super::World;
+use crate::engine::Event;
+use crate::engine::time::{NEVER, Picos, from_nanos};
+use crate::host::Next;
+use crate::host::thread::State;
+
+/// A program that wants to run again at once runs so much later, so that time goes on.
+const SOON: Picos = from_nanos(1);
+
+impl World {
+    /// Lets a thread run at `time`, or when its CPU is free, unless it runs before.
+    pub fn run_by(&mut self, index: u32, time: Picos) {
+        let thread = &mut self.threads[index as usize];
+        let time = time.max(thread.clock.picos());
+        if time < thread.run_at {
+            thread.run_at = time;
+            self.events.push(time, Event::Run { thread: index });
+        }
+    }
+
+    /// Lets a program run that was just given to a thread.
+    pub fn start(&mut self, index: u32) {
+        self.threads[index as usize].state = State::Timed;
+        self.run_by(index, self.now());
+    }
+
+    /// Whether a thread is to run now.
+    pub fn may_run(&mut self, index: u32) -> bool {
+        let now = self.now();
+        let thread = &mut self.threads[index as usize];
+        if thread.run_at != now || thread.state == State::Absent {
+            return false;
+        }
+        // It runs when the pause is over, which is told by its time being past.
+        if self.hosts[thread.host as usize].is_paused {
+            return false;
+        }
+        thread.run_at = NEVER;
+        true
+    }
+
+    /// A program has run and wants to run again.
+    pub fn after_run(&mut self, index: u32, next: Next) {
+        let soonest = self.now() + SOON;
+        let thread = &mut self.threads[index as usize];
+        thread.state = match next {
+            Next::OnPacket { .. } => State::Listening,
+            Next::Soon | Next::At(_) => State::Timed,
+            Next::Done => State::Absent,
+        };
+        let packet = || thread.rx.front().map_or(NEVER, |arrived| arrived.visible);
+        let at = match next {
+            Next::Soon => soonest,
+            Next::At(time) => from_nanos(time),
+            Next::OnPacket { or_at } => or_at.map_or(NEVER, from_nanos).min(packet()),
+            Next::Done => NEVER,
+        };
+        if at != NEVER {
+            self.run_by(index, at.max(soonest));
+        }
+    }
+
+    /// A thread's waker was used.
+    pub fn wake(&mut self, index: u32) {
+        if self.threads[index as usize].state == State::Listening {
+            self.run_by(index, self.now());
+        }
+    }
+}
