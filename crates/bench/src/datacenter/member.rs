@@ -5,7 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use dunlin_net::{Addr, PollPolicy};
-use dunlin_rpc::{Connecting, Endpoint, EndpointConfig};
+use dunlin_rpc::{Connecting, Endpoint, EndpointConfig, Session};
 use dunlin_sim::{Datacenter, Next, SimTransport, ThreadClock};
 
 use crate::BenchError;
@@ -19,7 +19,7 @@ pub(super) type Failure = Rc<RefCell<Option<BenchError>>>;
 /// An endpoint and the thread that it runs on.
 ///
 /// Tasks must not hold a member, which would keep the endpoint and so the task alive for ever: what they need is had before they begin,
-/// as the future of [`Member::connect`] and [`Member::clock`].
+/// as the future of [`Member::connect`] and [`Member::clock`]; a session they may hold.
 pub struct Member {
     endpoint: Rc<Endpoint<SimTransport>>,
     clock: ThreadClock,
@@ -65,6 +65,20 @@ impl Member {
     /// Opens a session to another member.
     pub fn connect(&self, to: &Addr) -> Connecting {
         self.endpoint.connect(to)
+    }
+
+    /// Opens sessions to others, one after the other, and adds them to `opened`.
+    pub fn open_each(&self, others: Vec<Addr>, opened: Rc<RefCell<Vec<Session>>>) {
+        let endpoint = Rc::downgrade(&self.endpoint);
+        self.spawn(async move {
+            for other in others {
+                // The endpoint is gone when its cluster is, and this task with it.
+                let Some(connecting) = endpoint.upgrade().map(|endpoint| endpoint.connect(&other)) else { return Ok(()) };
+                let session = connecting.await?;
+                opened.borrow_mut().push(session);
+            }
+            Ok(())
+        });
     }
 
     /// Runs a task from the next time on that the member runs. Its error ends the experiment.

@@ -1,5 +1,7 @@
 //! An incast on the simulated CX4, for the experiments that have one.
 
+use std::time::Duration;
+
 use dunlin_rpc::congestion::{DcqcnConfig, TimelyConfig};
 use dunlin_rpc::stats::RttHistogram;
 use dunlin_rpc::wire::HEADER_BYTES;
@@ -43,7 +45,6 @@ pub(super) enum Control {
 
 impl Control {
     pub const ALL: [Control; 4] = [Control::Off, Control::Timely, Control::Ecn, Control::Ours];
-
     pub fn name(self) -> &'static str {
         match self {
             Control::Off => "no control",
@@ -56,7 +57,10 @@ impl Control {
     fn congestion(self) -> CongestionControl {
         match self {
             Control::Off => CongestionControl::None,
-            Control::Timely => CongestionControl::Timely(TimelyConfig::default()),
+            // The upper threshold of Timely's authors: eRPC's paper does not give its own.
+            Control::Timely => {
+                CongestionControl::Timely(TimelyConfig { t_high: Duration::from_micros(500), ..TimelyConfig::default() })
+            }
             Control::Ecn => CongestionControl::Dcqcn(DcqcnConfig::default()),
             Control::Ours => CongestionControl::default(),
         }
@@ -94,8 +98,13 @@ impl Incast {
     pub fn run(self, trial: Trial<'_>) -> Result<Outcome, BenchError> {
         let mut cluster = trial.cluster(&self.control.topology(), CostModel::default())?;
         let running = self.start(&mut cluster, trial)?;
-        trial.run_for(&mut cluster, SETTLING.min(2 * self.time))?;
+        trial.run_for(&mut cluster, self.settling())?;
         running.measure(&mut cluster, trial, self.time)
+    }
+
+    /// Time to let pass before measuring.
+    pub fn settling(self) -> u64 {
+        SETTLING.min(2 * self.time)
     }
 
     /// Settings of every endpoint.

@@ -95,3 +95,19 @@ pub(super) const INCAST: [IncastRow; 3] = [
 ];
 pub(super) const INCAST_CLIENTS_MAX: u32 = 100;
 pub(super) const INCAST_SETUP: &str = "CX4 25 GbE";
+
+/// Section 6.5: 64 kB calls beside an incast of a hundred clients.
+pub(super) const BACKGROUND_P99: PaperFigure = PaperFigure { value: 274_000.0, setup: INCAST_SETUP };
+
+/// Figure 5 and section 6.3, of one host of a hundred; what the text gives in numbers.
+pub(super) fn scale(hosts: u32, threads: u16, metric: Metric) -> Option<PaperFigure> {
+    let value = match (hosts, threads, metric) {
+        (100, 1, Metric::LatencyP50) => 12_700.0,
+        (100, 10, Metric::Rate) => 12.3e6,
+        // Bounds, as the text has them.
+        (100, 10, Metric::LatencyP9999) => 700_000.0,
+        (100, 10, Metric::Retransmissions) => 1_700.0,
+        _ => return None,
+    };
+    Some(PaperFigure { value, setup: "CX4 25 GbE" })
+}

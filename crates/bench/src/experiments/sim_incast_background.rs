@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_net::random::Random;
 use dunlin_rpc::MsgBuf;
 use dunlin_sim::CostModel;
 
@@ -18,11 +19,11 @@ use crate::measure::{Latencies, Percentiles};
 use crate::report::{Metric, RowBuilder, Target};
 
 /// Measured virtual time for each second of the run length, and the least.
-const TIME: Duration = Duration::from_millis(10);
+const TIME: Duration = Duration::from_millis(5);
 const TIME_MIN: u64 = 500_000;
 const BYTES: usize = 64_000;
 const THREAD: u16 = 1;
-/// Others that each thread calls, so many hosts on in the order of clients.
+/// Whom each thread calls, in random order: the threads of the hosts that follow it by so many in the order of clients.
 const PARTNERS: [usize; 8] = [1, 7, 18, 29, 43, 58, 71, 86];
 /// Clients of a run that is not long enough to say anything.
 const FEW_CLIENTS: u32 = 20;
@@ -57,13 +58,35 @@ fn measure(trial: Trial<'_>, incast: Incast) -> Result<Percentiles, BenchError> 
         member.serve(BYTES, 0)?;
         members.push(member);
     }
-    let _incast = incast.start(&mut cluster, trial)?;
-    trial.run_for(&mut cluster, incast.settling())?;
     let latencies = Rc::new(RefCell::new(Latencies::new()));
+    let from = cluster.now() + incast.settling();
     for (number, member) in members.iter().enumerate() {
-        call(member, partners(&members, number), &latencies);
+        let partners = PARTNERS.map(|step| &members[(number + step) % members.len()]);
+        call(member, partners, cluster.random(), (from, &latencies));
     }
-    cluster.wake_all()?;
-    trial.run_for(&mut cluster, incast.time)?;
+    let _incast = incast.start(&mut cluster, trial)?;
+    trial.run_for(&mut cluster, incast.settling() + incast.time)?;
     latencies.borrow().percentiles()
+}
+
+/// Lets a member call its partners, one at a time, and records the calls that begin at a time or after it.
+fn call(member: &Member, partners: [&Member; PARTNERS.len()], mut random: Random, tally: (u64, &Rc<RefCell<Latencies>>)) {
+    let connecting = partners.map(|partner| member.connect(partner.addr()));
+    let (from, latencies) = (tally.0, tally.1.clone());
+    let clock = member.clock();
+    member.spawn(async move {
+        let mut sessions = Vec::new();
+        for session in connecting {
+            sessions.push(session.await?);
+        }
+        let mut request = MsgBuf::with_len(BYTES)?;
+        loop {
+            let session = &sessions[random.below(sessions.len() as u64) as usize];
+            let start = clock.now();
+            request = session.call(SINK, request).await.map_err(|failure| failure.error)?.request;
+            if start >= from {
+                latencies.borrow_mut().record(clock.now() - start);
+            }
+        }
+    });
 }

@@ -36,7 +36,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             match recovery {
                 Recovery::GoBackN => {
                     let share = figure.value / paper::BANDWIDTH_8_MIB.value;
-                    row = row.paper(Some(figure)).target(Target::CaseTimes { case: lossless.clone(), factor: share / SHAPE_FACTOR });
+                    row = row
+                        .paper(Some(figure))
+                        .target(Target::CaseTimes { case: lossless.clone(), factor: share / SHAPE_FACTOR });
                 }
                 Recovery::Selective => {
                     if let Some((_, factor)) = KEPT.into_iter().find(|(rate, _)| *rate == loss) {

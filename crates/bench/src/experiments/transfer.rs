@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_rpc::config::Recovery;
-use dunlin_rpc::{EndpointConfig, MsgBuf};
+use dunlin_rpc::congestion::TimelyConfig;
+use dunlin_rpc::{CongestionControl, EndpointConfig, MsgBuf};
 use dunlin_sim::fault::{PacketFaults, Place};
 use dunlin_sim::{CostModel, Fault, Port, Topology};
 
@@ -20,6 +21,8 @@ const RESPONSE_BYTES: usize = 32;
 const CREDITS: u16 = 32;
 /// The paper's retransmission timeout, which does not adapt.
 const RTO: Duration = Duration::from_millis(5);
+/// Of the hosts, in bits per second.
+const LINK_RATE: u64 = 100_000_000_000;
 const CLIENT: u32 = 0;
 const SERVER: u32 = 1;
 
@@ -79,7 +82,11 @@ impl Transfer {
     fn config(&self) -> EndpointConfig {
         let config = EndpointConfig { credits: CREDITS, recovery: self.recovery, ..EndpointConfig::default() };
         match self.recovery {
-            Recovery::GoBackN => EndpointConfig { rto_initial: RTO, rto_min: RTO, ..config },
+            // As the paper runs it.
+            Recovery::GoBackN => {
+                let timely = TimelyConfig { link_rate: LINK_RATE, ..TimelyConfig::default() };
+                EndpointConfig { rto_initial: RTO, rto_min: RTO, congestion: CongestionControl::Timely(timely), ..config }
+            }
             Recovery::Selective => config,
         }
     }
