@@ -233,7 +233,7 @@ impl Core {
         // A header alone says that all through its packet have arrived, and this is the last of them.
         let arrivals = (packet + 1 != serve.received).then(|| Arrivals {
             first_missing: serve.received,
-            mask: serve.early.as_ref().map_or(1, |early| early.mask(packet, serve.received)),
+            mask: serve.early.as_ref().map_or(u64::MAX, |early| early.mask(packet, serve.received)),
         });
         let request = serve.sequence as u64 * 8 + serve.slot as u64;
         let mut header = Header::new(Kind::CreditReturn, packet, session.remote_session, request, session.remote_tag);
