@@ -197,6 +197,7 @@ impl Window {
     pub fn arrive(&mut self, number: u32, now: u64) {
         let packet = self.packet(number);
         let Packet { sent_at, state, again } = *packet;
+        // If it counts as lost, it holds no credit. It is sent again, so that something is, whose answer is awaited.
         if state == State::InFlight {
             packet.state = State::Arrived;
             self.learn(number, sent_at, again, now);
