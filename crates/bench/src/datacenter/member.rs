@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 
-use dunlin_net::{Addr, PollPolicy};
+use dunlin_net::{Addr, PollPolicy, Transport, Waker};
 use dunlin_rpc::{Connecting, Endpoint, EndpointConfig, Session};
 use dunlin_sim::{Datacenter, Next, SimTransport, ThreadClock};
 
@@ -24,6 +24,7 @@ pub struct Member {
     endpoint: Rc<Endpoint<SimTransport>>,
     clock: ThreadClock,
     addr: Addr,
+    waker: Waker,
     failure: Failure,
 }
 
@@ -36,7 +37,7 @@ impl Member {
         failure: Failure,
     ) -> Result<Member, BenchError> {
         let transport = datacenter.bind(host, thread)?;
-        let clock = transport.clock();
+        let (clock, waker) = (transport.clock(), transport.waker());
         // A simulated thread reads its clock for free, and before each burst: that is what this policy does.
         let endpoint = Rc::new(Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Sleep, ..config })?);
         let driven = endpoint.clone();
@@ -44,7 +45,7 @@ impl Member {
             while driven.run_once() > 0 {}
             Next::OnPacket { or_at: driven.next_timer() }
         })?;
-        Ok(Member { endpoint, clock, addr: Datacenter::addr(host, thread), failure })
+        Ok(Member { endpoint, clock, addr: Datacenter::addr(host, thread), waker, failure })
     }
 
     /// The endpoint.
@@ -81,7 +82,7 @@ impl Member {
         });
     }
 
-    /// Runs a task from the next time on that the member runs. Its error ends the experiment.
+    /// Runs a task from now on. Its error ends the experiment.
     pub fn spawn(&self, task: impl Future<Output = Result<(), BenchError>> + 'static) {
         let failure = self.failure.clone();
         self.endpoint.spawn(async move {
@@ -89,6 +90,8 @@ impl Member {
                 failure.borrow_mut().get_or_insert(error);
             }
         });
+        // It may have nothing to do until a packet comes.
+        self.waker.wake();
     }
 
     /// Where errors outside of tasks go.
