@@ -28,7 +28,7 @@ const THREAD: u16 = 0;
 /// Virtual time for all sessions to open, and how often it is asked.
 const OPENING: (u64, u64) = (100_000, 100_000_000);
 /// Time between the first packet and the first that is measured: the paper's clients had run for long.
-const SETTLING: u64 = 20_000_000;
+const SETTLING: u64 = 100_000_000;
 
 /// What limits the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,10 +57,7 @@ impl Control {
     fn congestion(self) -> CongestionControl {
         match self {
             Control::Off => CongestionControl::None,
-            // The upper threshold of Timely's authors: eRPC's paper does not give its own.
-            Control::Timely => {
-                CongestionControl::Timely(TimelyConfig { t_high: Duration::from_micros(500), ..TimelyConfig::default() })
-            }
+            Control::Timely => CongestionControl::Timely(timely()),
             Control::Ecn => CongestionControl::Dcqcn(DcqcnConfig::default()),
             Control::Ours => CongestionControl::default(),
         }
@@ -75,6 +72,12 @@ impl Control {
         }
         topology
     }
+}
+
+/// Timely with what eRPC's paper tells of its parameters. It does not tell these two: the upper threshold is that of Timely's authors, and the
+/// least rate is a third of what each of a hundred clients gets.
+fn timely() -> TimelyConfig {
+    TimelyConfig { t_high: Duration::from_micros(500), rate_min: 80_000_000, ..TimelyConfig::default() }
 }
 
 /// One incast.
@@ -102,7 +105,7 @@ impl Incast {
         running.measure(&mut cluster, trial, self.time)
     }
 
-    /// Time to let pass before measuring.
+    /// Time to let pass before measuring: of a short run, twice its length.
     pub fn settling(self) -> u64 {
         SETTLING.min(2 * self.time)
     }

@@ -10,7 +10,7 @@ use crate::lab::Lab;
 use crate::report::{Metric, PaperFigure, RowBuilder, Target};
 
 /// Measured virtual time for each second of the run length, and the least.
-const TIME: Duration = Duration::from_millis(40);
+const TIME: Duration = Duration::from_millis(60);
 const TIME_MIN: u64 = 1_000_000;
 /// Ours, with a hundred clients.
 const BANDWIDTH_MIN: f64 = 22e9;

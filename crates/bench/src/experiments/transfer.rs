@@ -26,6 +26,9 @@ const LINK_RATE: u64 = 100_000_000_000;
 const CLIENT: u32 = 0;
 const SERVER: u32 = 1;
 
+/// How often it is asked for the first answer, and the time that it has for it.
+const FIRST_ANSWER: (u64, u64) = (1_000_000, 10_000_000_000);
+
 /// Both ways of recovery, with their names in reports.
 pub(super) const RECOVERIES: [(Recovery, &str); 2] = [(Recovery::GoBackN, "go-back-N"), (Recovery::Selective, "selective")];
 
@@ -72,10 +75,10 @@ impl Transfer {
             cluster.datacenter().inject(Fault::Packets { place, faults: self.faults })?;
         }
         trial.run_for(&mut cluster, self.time)?;
+        // However long the first takes.
+        let is_answered = || progress.borrow().answered > 0;
+        trial.run_until(&mut cluster, FIRST_ANSWER, "a large request was not answered", is_answered)?;
         let Progress { first, last, answered } = *progress.borrow();
-        if answered == 0 {
-            return Err(BenchError::NoSamples { what: "a large transfer" });
-        }
         Ok(answered as f64 * REQUEST_BYTES as f64 * 8e9 / (last - first) as f64)
     }
 
