@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::BenchError;
 use crate::measure::{BesideFloor, BusyNeighbour, Cores, Measured, RUNS, Spread};
 use crate::peer::{Interrupt, Launcher, Peer, Role};
-use crate::report::{Report, ReportBuilder, RowBuilder};
+use crate::report::{Plot, Report, ReportBuilder, RowBuilder};
 
 pub use simulate::{Simulations, Trial};
 
@@ -166,6 +166,11 @@ impl Lab {
     /// Adds a row to the report.
     pub fn push(&mut self, row: RowBuilder) {
         self.report.push(row);
+    }
+
+    /// Adds a plot to the report's page.
+    pub fn plot(&mut self, plot: Plot) {
+        self.report.plot(plot);
     }
 
     /// Ends the experiment, whether it is complete or not.

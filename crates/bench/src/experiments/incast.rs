@@ -7,7 +7,8 @@ use dunlin_rpc::stats::RttHistogram;
 use dunlin_rpc::wire::HEADER_BYTES;
 use dunlin_rpc::{CongestionControl, EndpointConfig, MsgBuf, Switch};
 use dunlin_sim::topology::{Ecn, Layout};
-use dunlin_sim::{CostModel, Topology};
+use dunlin_sim::trace::Series;
+use dunlin_sim::{CostModel, Port, Topology};
 
 use super::paper::Incast as Outcome;
 use crate::BenchError;
@@ -29,6 +30,10 @@ const THREAD: u16 = 0;
 const OPENING: (u64, u64) = (100_000, 100_000_000);
 /// Time between the first packet and the first that is measured: the paper's clients had run for long.
 const SETTLING: u64 = 100_000_000;
+
+/// Time of the plots, and between two of their samples.
+const WATCHED: u64 = 10_000_000;
+const SAMPLE_INTERVAL: u64 = 20_000;
 
 /// What limits the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,11 +103,16 @@ pub(super) struct Running {
 }
 
 impl Incast {
-    pub fn run(self, trial: Trial<'_>) -> Result<Outcome, BenchError> {
+    /// Gives what clients saw once it had settled, and the victim's port over its first milliseconds.
+    pub fn run(self, trial: Trial<'_>) -> Result<(Outcome, Series), BenchError> {
         let mut cluster = trial.cluster(&self.control.topology(), CostModel::default())?;
+        cluster.datacenter().watch(SAMPLE_INTERVAL, [Port::HostDown { host: VICTIM }])?;
         let running = self.start(&mut cluster, trial)?;
-        trial.run_for(&mut cluster, self.settling())?;
-        running.measure(&mut cluster, trial, self.time)
+        let watched = WATCHED.min(self.settling());
+        trial.run_for(&mut cluster, watched)?;
+        let series = cluster.datacenter().take_series();
+        trial.run_for(&mut cluster, self.settling() - watched)?;
+        Ok((running.measure(&mut cluster, trial, self.time)?, series))
     }
 
     /// Time to let pass before measuring: of a short run, twice its length.

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use dunlin_sim::trace::{Sample, Series};
+
 use super::incast::{Control, Incast};
 use super::paper;
 use crate::BenchError;
 use crate::lab::Lab;
-use crate::report::{Metric, PaperFigure, RowBuilder, Target};
+use crate::report::{Line, Metric, PaperFigure, Plot, RowBuilder, Target};
 
 /// Measured virtual time for each second of the run length, and the least.
 const TIME: Duration = Duration::from_millis(60);
@@ -23,10 +25,15 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_simulations(paper::INCAST.len() * Control::ALL.len());
     let time = lab.virtual_time(TIME).max(TIME_MIN);
     for row in paper::INCAST {
+        let (mut queues, mut rates) = (Vec::new(), Vec::new());
         for control in Control::ALL {
             let incast = Incast { clients: row.clients, control, time };
             let case = format!("{} clients, {}", row.clients, control.name());
-            let seen = lab.simulate(&case, |trial| incast.run(trial))?;
+            let (seen, series): (Vec<_>, Vec<_>) = lab.simulate(&case, |trial| incast.run(trial))?.into_iter().unzip();
+            if let Some(series) = series.first() {
+                queues.push(line(control, series, |sample| sample.queued_bytes as f64 / 1e3));
+                rates.push(line(control, series, |sample| sample.gbit_per_s));
+            }
             let figure = match control {
                 Control::Off => Some(row.off),
                 Control::Timely => Some(row.timely),
@@ -34,8 +41,16 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             };
             push(lab, &case, &seen, (row.clients, control), figure)?;
         }
+        let title = |what| format!("{what} of the server's port, {} clients begin", row.clients);
+        lab.plot(Plot { title: title("Queue"), unit: "kB", lines: queues });
+        lab.plot(Plot { title: title("Rate"), unit: "Gbit/s", lines: rates });
     }
     Ok(())
+}
+
+fn line(control: Control, series: &Series, value: impl Fn(&Sample) -> f64) -> Line {
+    let points = series.samples.iter().map(|sample| (sample.time_ns as f64 / 1e6, value(sample)));
+    Line { name: control.name().into(), points: points.collect() }
 }
 
 fn push(

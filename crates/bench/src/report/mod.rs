@@ -8,6 +8,7 @@ pub mod html;
 pub mod human;
 mod machine;
 mod metric;
+mod plot;
 mod row;
 pub mod table;
 mod target;
@@ -15,6 +16,7 @@ mod target;
 pub use builder::ReportBuilder;
 pub use machine::Machine;
 pub use metric::{Better, Metric};
+pub use plot::{LINES_MAX, Line, Plot};
 pub use row::{PaperFigure, Row, RowBuilder, Verdict};
 pub use target::Target;
 
@@ -31,6 +33,9 @@ pub struct Report {
     pub commit: String,
     /// The figures, in the order they were measured.
     pub rows: Vec<Row>,
+    /// What the page shows beside them.
+    #[serde(skip)]
+    pub plots: Vec<Plot>,
 }
 
 impl Report {
