@@ -9,7 +9,7 @@ use dunlin_sim::fault::PacketFaults;
 use super::paper;
 use super::transfer::{RECOVERIES, Transfer};
 use crate::BenchError;
-use crate::lab::Lab;
+use crate::lab::{Lab, spread};
 use crate::report::{Metric, RowBuilder, Target};
 
 /// Virtual time for each second of the run length, and the least of it.
@@ -29,16 +29,15 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             lab.simulate(case, |trial| Transfer { recovery, faults: PacketFaults::loss(loss), time }.run(trial))
         };
         let rates = measure(&lossless, 0.0)?;
+        let without_loss = spread(&rates, |rate| *rate)?.median;
         let mut rows = vec![RowBuilder::of_seeds(&lossless, Metric::Bandwidth, &rates)?.paper(Some(paper::BANDWIDTH_8_MIB))];
         for (loss, figure) in paper::BANDWIDTH_BY_LOSS {
             let case = format!("{name}, loss {loss:.0e}");
             let mut row = RowBuilder::of_seeds(&case, Metric::Bandwidth, &measure(&case, loss)?)?;
             match recovery {
                 Recovery::GoBackN => {
-                    let share = figure.value / paper::BANDWIDTH_8_MIB.value;
-                    row = row
-                        .paper(Some(figure))
-                        .target(Target::CaseTimes { case: lossless.clone(), factor: share / SHAPE_FACTOR });
+                    let like_paper = without_loss * figure.value / paper::BANDWIDTH_8_MIB.value;
+                    row = row.paper(Some(figure)).within(like_paper / SHAPE_FACTOR..=like_paper * SHAPE_FACTOR);
                 }
                 Recovery::Selective => {
                     if let Some((_, factor)) = KEPT.into_iter().find(|(rate, _)| *rate == loss) {

@@ -32,11 +32,18 @@ fn chart(plot: &Plot) -> String {
     }
     let title = escape(&plot.title);
     format!(
-        "<figure>\n<figcaption>{title}<small>up to {y_max:.4} {}, over {x_max:.4} ms</small></figcaption>\n\
+        "<figure>\n<figcaption>{title}<small>up to {} {}, over {} ms</small></figcaption>\n\
          <svg role=\"img\" aria-label=\"{title}\" width=\"100%\" height=\"{HEIGHT_PX}\" viewBox=\"0 0 {BOX} {BOX}\" \
          preserveAspectRatio=\"none\">\n{body}</svg>\n<p class=\"legend\">{legend}</p>\n</figure>\n",
-        escape(plot.unit)
+        number(y_max),
+        escape(plot.unit),
+        number(x_max)
     )
+}
+
+/// A number for the caption: whole, if it is large.
+fn number(value: f64) -> String {
+    if value >= 100.0 || value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }
 
 #[cfg(test)]
