@@ -56,7 +56,7 @@ pub struct Record {
 }
 
 /// Something that the ledger was told, by the number of the call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
     /// It was issued, with a request and for a response of these lengths.
     Issued {
