@@ -23,6 +23,8 @@ const SECOND: u64 = 1000 * MILLISECOND;
 const CALLS_END_WITHIN: u64 = 10 * SECOND;
 /// Sessions that only one end knows of are found so soon.
 const STRAYS_END_WITHIN: u64 = 120 * SECOND;
+/// What an idle endpoint takes, besides twice its timeout, to find a peer silent: it looks, and asks, some times, 50 ms apart.
+const SILENCE_NOTICED_WITHIN: u64 = 300 * MILLISECOND;
 /// Least time between two looks at everything.
 const LOOK_EVERY: u64 = MILLISECOND;
 
@@ -183,7 +185,7 @@ impl Run {
         let (host, _) = *random.pick(&self.shared.scenario.places).expect("a run has endpoints");
         self.datacenter.inject(Fault::Crash { host }).expect("the host exists");
         let timeout = self.shared.scenario.configs.iter().map(|config| config.peer_timeout).max().unwrap_or_default();
-        self.wait(2 * timeout.as_nanos() as u64, |_| false);
+        self.wait(2 * timeout.as_nanos() as u64 + SILENCE_NOTICED_WITHIN, |_| false);
         let places = &self.shared.scenario.places;
         for (vanished, _) in places.iter().enumerate().filter(|(_, place)| place.0 == host) {
             self.nodes().iter().for_each(|node| judge::check_given_up(&node.local, vanished));
