@@ -199,6 +199,10 @@ fn start<B: RequestBuffer + 'static>(
 
 /// Checks how a call ended.
 pub fn finish(local: &Local, number: u64, result: Result<MsgBuf, CallError>, request: &Payload) {
+    if std::thread::panicking() {
+        // The run has failed. What ends with its endpoints is no news, and a second panic would hide the first.
+        return;
+    }
     let mut ledger = local.ledger.borrow_mut();
     let record = &ledger.records[number as usize];
     let expected = messages::request(number, request.len(), record.response_len);
@@ -222,4 +226,3 @@ pub async fn nested_call(local: &Rc<Local>, session: &Session, time_left: Option
     let outcome = start(session, handlers::DISPATCH, bytes, options).await;
     finish(local, number, outcome.result, &outcome.request);
 }
-

@@ -77,11 +77,7 @@ pub struct Failure {
 ///
 /// # Errors
 /// [`BenchError::Io`] if the trace cannot be written. A broken promise is no error but the inner one.
-pub fn replay(
-    seed: u64,
-    faults: Option<FaultPlan>,
-    directory: Option<&Path>,
-) -> Result<Result<Story, Failure>, BenchError> {
+pub fn replay(seed: u64, faults: Option<FaultPlan>, directory: Option<&Path>) -> Result<Result<Story, Failure>, BenchError> {
     let mut scenario = Scenario::draw(seed);
     scenario.plan = faults.unwrap_or(scenario.plan);
     let trace = directory.map(|directory| Trace::create(directory, &scenario)).transpose()?;

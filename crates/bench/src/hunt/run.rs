@@ -94,9 +94,8 @@ impl Run {
         let shared = Rc::new(Shared { scenario, ledger, is_quiet: Cell::new(false), nodes });
         for (number, (host, thread)) in places.into_iter().enumerate() {
             let (shared, mut incarnations) = (shared.clone(), 0..);
-            let program = move |transport| {
-                Driver::start(&shared, number, incarnations.next().expect("an endless range"), transport)
-            };
+            let program =
+                move |transport| Driver::start(&shared, number, incarnations.next().expect("an endless range"), transport);
             datacenter.spawn_from(host, thread, program).expect("each endpoint has a thread of its own");
         }
         datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
