@@ -40,10 +40,24 @@ pub struct Optimizations {
     pub prefetch: Switch,
     /// Put the first packet's header right in front of its data (section 4.2.1).
     pub adjacent_header: Switch,
+    /// Answer the request packets of one event-loop iteration with one credit return.
+    pub cumulative_credit_returns: Switch,
+    /// Ask for several response packets in a row at once. With [`Recovery::Selective`] only.
+    pub cumulative_requests: Switch,
     /// Do not tell congestion control of short round trips while it limits nothing anyway (section 5.2.2).
     pub rate_update_bypass: Switch,
     /// Do not ask congestion control before sending while it limits nothing (section 5.2.2).
     pub rate_limiter_bypass: Switch,
+}
+
+/// What is done about lost packets of messages of several packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Recovery {
+    /// Packets out of order are kept, holes are reported, and only holes are sent again. Reordering is no loss.
+    #[default]
+    Selective,
+    /// Packets out of order are dropped; after a timeout everything is sent again that was not answered (the paper's, section 5.3).
+    GoBackN,
 }
 
 /// What one peer may hold of an endpoint, so that it leaves something to the others. A peer is one endpoint, at one address.
@@ -134,6 +148,9 @@ pub struct EndpointConfig {
     pub connect_timeout: Duration,
     /// How long a peer may be silent, although asked, before its sessions fail. Default 1 s.
     pub peer_timeout: Duration,
+    /// What is done about lost packets. Default [`Recovery::Selective`]. Endpoints with either talk to each other; both must recover
+    /// selectively for holes to be filled alone.
+    pub recovery: Recovery,
     /// What limits the requests of a session besides its credits. Default [`CongestionControl::Swift`].
     pub congestion: CongestionControl,
     /// Whether every session counts its own round-trip times and dropped packets from its first call on, for some 600 bytes each. Off by
@@ -163,6 +180,7 @@ impl Default for EndpointConfig {
             rto_max: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(3),
             peer_timeout: Duration::from_secs(1),
+            recovery: Recovery::default(),
             congestion: CongestionControl::default(),
             observe_sessions: Switch::Off,
             optimizations: Optimizations::default(),

@@ -31,7 +31,7 @@ pub mod stats;
 pub mod timer;
 pub mod wire;
 
-pub use config::{EndpointConfig, Optimizations, PeerLimits, Switch};
+pub use config::{EndpointConfig, Optimizations, PeerLimits, Recovery, Switch};
 pub use congestion::{Allowance, CongestionControl};
 pub use endpoint::Endpoint;
 pub use endpoint::handler::{DeferredRequest, OwnedRequest, Request, RequestBurst};

@@ -54,10 +54,16 @@ counters! {
         tx_packets,
         /// Packets received, dropped ones included.
         rx_packets,
-        /// Times a call was rolled back after a timeout, and sent again.
+        /// Timeouts of calls, after which something was sent again.
         retransmissions,
-        /// Packets sent more than once because of them.
+        /// Last packets on their way that were sent again because an answer was late, before a timeout.
+        tail_probes,
+        /// Packets found lost because packets sent after them were answered.
+        packets_lost,
+        /// Packets sent more than once, for whichever reason.
         tx_packets_again,
+        /// Of which so many had arrived, as answers to both copies tell.
+        retransmissions_spurious,
         /// Times a session that was not limited by congestion control became so.
         congestion_onsets,
         /// Times a session that was limited waited for its pacing.

@@ -278,10 +278,3 @@ impl Datacenter {
         Ok(index)
     }
 }
-
-impl Drop for Datacenter {
-    /// Programs first: they hold transports.
-    fn drop(&mut self) {
-        self.threads.clear();
-    }
-}

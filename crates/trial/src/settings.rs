@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dunlin_net::PollPolicy;
 use dunlin_rpc::congestion::{CongestionControl, DcqcnConfig, Gradient, SwiftConfig, TimelyConfig};
-use dunlin_rpc::{EndpointConfig, Optimizations, Switch};
+use dunlin_rpc::{EndpointConfig, Optimizations, Recovery, Switch};
 
 use crate::random::Random;
 
@@ -18,6 +18,8 @@ pub fn draw(r: &mut Random, message_bytes_max: usize) -> EndpointConfig {
         transmit_batching: switch(20),
         prefetch: switch(20),
         adjacent_header: switch(20),
+        cumulative_credit_returns: switch(20),
+        cumulative_requests: switch(20),
         rate_update_bypass: switch(20),
         rate_limiter_bypass: switch(20),
     };
@@ -32,6 +34,7 @@ pub fn draw(r: &mut Random, message_bytes_max: usize) -> EndpointConfig {
         deferred_requests_max: if r.chance(80) { 16_384 } else { r.between(1, 4) as u32 },
         congestion,
         credit_sharing: if r.chance(80) { Switch::On } else { Switch::Off },
+        recovery: if r.chance(65) { Recovery::Selective } else { Recovery::GoBackN },
         optimizations,
         seed: Some(r.next()),
         ..EndpointConfig::default()

@@ -52,6 +52,10 @@ pub enum Factor {
     Prefetch,
     /// The first header lies in front of the data.
     AdjacentHeader,
+    /// One credit return answers the request packets of an iteration.
+    CumulativeCreditReturns,
+    /// One question asks for several response packets.
+    CumulativeRequests,
     /// Congestion control is not told of short round trips while it limits nothing.
     RateUpdateBypass,
     /// Congestion control is not asked while it limits nothing.
@@ -154,6 +158,8 @@ impl Setup {
             transmit_batching: switch(Factor::TransmitBatching),
             prefetch: switch(Factor::Prefetch),
             adjacent_header: switch(Factor::AdjacentHeader),
+            cumulative_credit_returns: switch(Factor::CumulativeCreditReturns),
+            cumulative_requests: switch(Factor::CumulativeRequests),
             rate_update_bypass: switch(Factor::RateUpdateBypass),
             rate_limiter_bypass: switch(Factor::RateLimiterBypass),
         };

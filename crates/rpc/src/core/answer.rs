@@ -2,6 +2,7 @@
 
 use dunlin_net::RxPacket;
 
+use super::assemble::arrivals_of;
 use super::observe::record_rtt;
 use super::{Core, NONE};
 use crate::error::CallError;
@@ -11,7 +12,7 @@ use crate::observe::DropReason;
 use crate::wire::{Header, Multi, Status};
 
 /// Calls of a slot whose round trip is sampled into the histograms: one in this many.
-const RTT_SAMPLING: u32 = 8;
+pub(crate) const RTT_SAMPLING: u32 = 8;
 
 impl Core {
     /// The call that a packet from the server answers, if it is still in progress.
@@ -28,14 +29,22 @@ impl Core {
 
     /// A request packet that is not the last has arrived at the server. The server takes packets in order, so an answer to
     /// packet *i* also stands for those before it.
-    pub fn on_credit_return(&mut self, session: u32, header: &Header) {
+    pub fn on_credit_return(&mut self, session: u32, header: &Header, packet: &RxPacket<'_>) {
         let Some(index) = self.answered_call(session, header) else { return };
         let call = &mut self.calls[index as usize];
-        let packet = header.aux;
-        if packet + 1 >= call.request_packets || packet >= call.sent {
+        if call.window != NONE {
+            return self.on_arrivals(index, header, packet);
+        }
+        let Some(arrivals) = arrivals_of(header, packet) else {
+            self.drop_on(session, DropReason::Malformed);
+            return;
+        };
+        if header.aux >= call.sent || arrivals.first_missing == 0 || call.request_packets < 2 {
             self.drop_on(session, DropReason::OutOfOrder);
             return;
         }
+        // The last packet of the request is answered by the response only, and what a timeout took back was not sent.
+        let packet = (arrivals.first_missing - 1).min(call.request_packets - 2).min(call.sent - 1);
         if packet < call.received {
             self.drop_on(session, DropReason::Duplicate);
             return;
@@ -63,7 +72,8 @@ impl Core {
         match header.multi {
             None => self.on_first_response(index, header, packet, header.payload_len()),
             Some(multi) if multi.packet == 0 => self.on_first_response(index, header, packet, multi.message_bytes as usize),
-            Some(multi) => self.on_later_response(index, header, packet, multi),
+            Some(multi) if self.calls[index as usize].window == NONE => self.on_later_response(index, header, packet, multi),
+            Some(multi) => self.on_window_response(index, header, packet, multi),
         }
     }
 
@@ -86,7 +96,9 @@ impl Core {
             self.drop_on(si as u32, DropReason::Malformed);
             return;
         }
-        session.credits += call.in_flight() as u16;
+        let held = if call.window == NONE { call.in_flight() } else { self.clear_window(index) };
+        let call = &mut self.calls[index as usize];
+        self.sessions[si].credits += held as u16;
         (call.sent, call.received) = (call.request_packets, call.request_packets);
         // Longer requests were sampled at their first credit return. Which copy was answered is unknown after a retransmission (Karn); then
         // the time since the first copy is taken: if handlers became slower than the timeout, nothing else would ever tell.
@@ -95,7 +107,7 @@ impl Core {
             let sample = self.now.saturating_sub(since);
             let sequence = call.sequence;
             if call.sent_again || header.deferred {
-                session.sample_rtt(sample);
+                self.sessions[si].sample_rtt(sample);
             } else {
                 self.on_rtt_sample(si as u32, sample, header.ecn_echo);
             }
@@ -126,6 +138,9 @@ impl Core {
         let call = &mut self.calls[index as usize];
         call.response = Some(response);
         call.response_packets = total.div_ceil(packet_data) as u32;
+        if call.window == NONE {
+            self.take_window(index);
+        }
         self.pump_in_turn(index);
     }
 

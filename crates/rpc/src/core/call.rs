@@ -3,7 +3,8 @@
 //! Packets of a request are numbered through: first its `request_packets` data packets, then one REQUEST_FOR_RESPONSE for each
 //! response packet after the first. `sent` counts those transmitted, `received` those answered: request packet *i* by its
 //! CREDIT_RETURN, the last one by response packet 0, and each REQUEST_FOR_RESPONSE by its response packet. Their difference is
-//! what the call holds of the session's credits. A timeout sets `sent` back to `received`: that is all of go-back-N.
+//! what the call holds of the session's credits. A timeout sets `sent` back to `received`: that is all of go-back-N. Calls of several
+//! packets that recover selectively have a window instead, see [`super::recovery`].
 
 use std::task::Waker;
 
@@ -19,8 +20,6 @@ use crate::timer::TimerId;
 use crate::wire::control::SLOTS_MAX;
 use crate::wire::{Header, Kind, Multi};
 
-/// Timeouts in a row after which a call also asks whether the session still exists.
-const RETRIES_BEFORE_PING: u8 = 2;
 /// No deadline.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
@@ -76,6 +75,8 @@ pub(crate) struct Call {
     pub sent_again: bool,
     pub session: u32,
     pub session_generation: u32,
+    /// Its window, if it is a call of several packets that recovers selectively, else `NONE`. See [`super::recovery`].
+    pub window: u32,
     pub sequence: u32,
     pub request_packets: u32,
     /// Zero until response packet 0 says it.
@@ -116,6 +117,7 @@ impl Call {
             sent_again: false,
             session: NONE,
             session_generation: 0,
+            window: NONE,
             sequence: 0,
             request_packets: 0,
             response_packets: 0,
@@ -167,7 +169,7 @@ impl Call {
         self.sent == self.request_packets && self.response_packets == 0
     }
 
-    /// Credits that it holds.
+    /// Credits that it holds, if it has no window.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.sent - self.received
@@ -268,7 +270,10 @@ impl Core {
         call.sent = 0;
         call.received = 0;
         (call.progress, call.started) = (self.now, self.now);
-        let si = call.session;
+        let (si, has_many) = (call.session, call.request_packets > 1);
+        if has_many {
+            self.take_window(index);
+        }
         self.pump(index);
         self.watch_call(index);
         self.release_later(si);
@@ -287,7 +292,11 @@ impl Core {
     #[cold]
     pub fn call_due(&self, index: u32) -> u64 {
         let call = &self.calls[index as usize];
-        (call.progress + self.rto(call.session, call.retries)).min(call.deadline)
+        let due = match call.window {
+            NONE => call.progress + self.rto(call.session, call.retries),
+            _ => self.window_due(index),
+        };
+        due.min(call.deadline)
     }
 
     /// Makes sure that the timer of a call that was just sent fires in time. In a stream of small calls it is armed already, for an
@@ -309,53 +318,68 @@ impl Core {
 
     /// Queues every packet of a call that may be sent now.
     pub fn pump(&mut self, index: u32) {
-        let mut granted = u32::MAX;
-        if self.sessions[self.calls[index as usize].session as usize].limited {
-            granted = self.grant(index);
+        let call = &self.calls[index as usize];
+        let has_window = call.window != NONE;
+        let granted = if self.sessions[call.session as usize].limited { self.grant(index) } else { u32::MAX };
+        if has_window {
+            return self.pump_window(index, granted);
         }
         let batch = self.tx.batch;
-        let call = &mut self.calls[index as usize];
-        let session = &mut self.sessions[call.session as usize];
-        let sendable = call.sendable();
-        while call.sent < sendable {
-            if session.credits == 0 || granted == 0 {
+        for _ in 0..granted {
+            let call = &mut self.calls[index as usize];
+            if call.sent >= call.sendable() {
+                return;
+            }
+            let session = &mut self.sessions[call.session as usize];
+            if session.credits == 0 {
                 session.stalled |= 1 << call.slot;
                 return;
             }
             session.credits -= 1;
-            granted -= 1;
-            let number = call.sequence as u64 * 8 + call.slot as u64;
-            let mut header = Header::new(Kind::Request, 0, session.remote_session, number, session.remote_tag);
-            if call.sent < call.request_packets {
-                let packet_data = session.packet_data as usize;
-                // In a slot, a call has its request.
-                let total = call.request.as_ref().map_or(0, |r| r.len());
-                let offset = call.sent as usize * packet_data;
-                let len = (total - offset).min(packet_data);
-                header.aux = Header::data_aux(call.req_type, len);
-                if call.request_packets > 1 {
-                    header.multi = Some(Multi { message_bytes: total as u32, packet: call.sent });
-                }
-                if call.sent == 0 && (call.deadline != NO_DEADLINE || call.timeout != NO_DEADLINE) {
-                    let left = call.timeout.min(call.deadline.saturating_sub(self.now)) / 1000;
-                    header.deadline_us = Some(left.min(u32::MAX as u64) as u32);
-                }
-                let is_adjacent = offset == 0 && self.config.optimizations.adjacent_header.is_on();
-                let source = match call.request.as_mut().and_then(Payload::as_msgbuf_mut) {
-                    Some(buf) if is_adjacent => Source::start(Owner::Call, index, buf, &header, len),
-                    _ => Source::piece(Owner::Call, index, offset, len),
-                };
-                session.count_tx(header.wire_len() + len);
-                self.tx.push(session.route, &header, source);
-            } else {
-                header.kind = Kind::RequestForResponse;
-                header.aux = call.sent - call.request_packets + 1;
-                session.count_tx(header.wire_len());
-                self.tx.push(session.route, &header, Source::NOTHING);
-            }
+            let number = call.sent;
             call.sent += 1;
             call.tx_batch = batch;
+            self.push_packet(index, number);
         }
+        let call = &self.calls[index as usize];
+        if call.sent < call.sendable() {
+            self.sessions[call.session as usize].stalled |= 1 << call.slot;
+        }
+    }
+
+    /// Queues one packet of a call.
+    #[inline]
+    pub fn push_packet(&mut self, index: u32, number: u32) {
+        let call = &mut self.calls[index as usize];
+        let session = &mut self.sessions[call.session as usize];
+        let request = call.sequence as u64 * 8 + call.slot as u64;
+        let mut header = Header::new(Kind::Request, 0, session.remote_session, request, session.remote_tag);
+        if number >= call.request_packets {
+            header.kind = Kind::RequestForResponse;
+            header.aux = number - call.request_packets + 1;
+            session.count_tx(header.wire_len());
+            return self.tx.push(session.route, &header, Source::NOTHING);
+        }
+        let packet_data = session.packet_data as usize;
+        // In a slot, a call has its request.
+        let total = call.request.as_ref().map_or(0, |r| r.len());
+        let offset = number as usize * packet_data;
+        let len = (total - offset).min(packet_data);
+        header.aux = Header::data_aux(call.req_type, len);
+        if call.request_packets > 1 {
+            header.multi = Some(Multi { message_bytes: total as u32, packet: number });
+        }
+        if number == 0 && (call.deadline != NO_DEADLINE || call.timeout != NO_DEADLINE) {
+            let left = call.timeout.min(call.deadline.saturating_sub(self.now)) / 1000;
+            header.deadline_us = Some(left.min(u32::MAX as u64) as u32);
+        }
+        let is_adjacent = offset == 0 && self.config.optimizations.adjacent_header.is_on();
+        let source = match call.request.as_mut().and_then(Payload::as_msgbuf_mut) {
+            Some(buf) if is_adjacent => Source::start(Owner::Call, index, buf, &header, len),
+            _ => Source::piece(Owner::Call, index, offset, len),
+        };
+        session.count_tx(header.wire_len() + len);
+        self.tx.push(session.route, &header, source);
     }
 
     /// Lets a call go on whose credits came back; if others wait for credits, they have their turn.
@@ -448,8 +472,8 @@ impl Core {
             self.tx.forget_call(index);
         }
         call.state = CallState::Done;
-        let in_flight = call.in_flight() as u16;
         let (si, slot) = (call.session, call.slot);
+        let in_flight = if call.window == NONE { call.in_flight() } else { self.drop_window(index) } as u16;
         let session = &mut self.sessions[si as usize];
         session.credits += in_flight;
         debug_assert!(session.credits <= session.credits_max, "more credits than the session has");
@@ -535,10 +559,7 @@ impl Core {
         let (session, retries) = (call.session, call.retries);
         let cold = &mut self.cold[session as usize];
         cold.retransmissions = cold.retransmissions.saturating_add(1);
-        if retries >= RETRIES_BEFORE_PING {
-            // If the server lost the session, it may say so: a packet as short as a REQUEST_FOR_RESPONSE it may not answer.
-            self.send_ping_on(session);
-        }
+        self.note_timeout(session, retries);
         self.pump(index);
     }
 }

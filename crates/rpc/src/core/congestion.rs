@@ -159,18 +159,19 @@ impl Core {
 
     /// A packet of a session was lost while later ones arrived.
     #[cold]
-    #[allow(dead_code, reason = "go-back-N sees no holes")]
     pub fn on_packet_loss(&mut self, session: u32) {
         let now = self.now;
         self.control(session, |controller| controller.on_loss(now));
     }
 
-    /// A call has timed out and is about to be rolled back. If it waits for the answer to the last packet of its request, that may be its
+    /// A call has timed out, and something of it is about to be sent again. If it waits for the answer to the last packet of its request, that may be its
     /// handler's doing, and if it has timed out before, that was told already.
     #[cold]
     pub fn on_timeout(&mut self, index: u32) {
         let call = &self.calls[index as usize];
-        if call.retries == 0 && !call.awaits_handler() {
+        // A call with a window has been probed before.
+        let first = u8::from(call.window != NONE);
+        if call.retries == first && !call.awaits_handler() {
             let now = self.now;
             self.control(call.session, |controller| controller.on_timeout(now));
         }
@@ -212,7 +213,9 @@ impl Core {
     #[cold]
     pub fn grant(&mut self, index: u32) -> u32 {
         let call = &self.calls[index as usize];
-        let (session, slot, left) = (call.session, call.slot, call.sendable() - call.sent);
+        let (session, slot) = (call.session, call.slot);
+        let lost = if call.window == NONE { 0 } else { self.windows[call.window as usize].lost() };
+        let left = call.sendable() - call.sent + lost;
         let most = self.room(session).min(left).min(u32::from(self.sessions[session as usize].credits));
         let mut granted = 0;
         while granted < most && self.congestion.is_time(session, self.now) {

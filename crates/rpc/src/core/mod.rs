@@ -5,9 +5,11 @@
 //! | [`session`] | what two endpoints agreed on, slots and credits |
 //! | [`call`] | the client's side of a request: sending, timeouts, its end |
 //! | [`answer`] | what the server answers it |
+//! | [`recovery`], [`window`] | calls of several packets: what is on its way, what is lost |
 //! | [`congestion`] | when a session may send its next packet |
 //! | [`backlog`] | calls that wait for a slot |
 //! | [`serve`] | the server's side: receiving, at-most-once, responses |
+//! | [`assemble`] | its side of requests of several packets |
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
 //! | [`places`], [`loan`] | who may have how many packets in a receive queue, and credits lent where they are used |
@@ -19,6 +21,7 @@
 //! Nothing here reads a clock: [`Core::now`] is set by the event loop, once per burst.
 
 pub(crate) mod answer;
+pub(crate) mod assemble;
 pub(crate) mod backlog;
 pub(crate) mod call;
 pub(crate) mod close;
@@ -31,11 +34,13 @@ pub(crate) mod peer;
 pub(crate) mod places;
 pub(crate) mod random;
 pub(crate) mod receive;
+pub(crate) mod recovery;
 pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod share;
 pub(crate) mod timers;
 pub(crate) mod transmit;
+pub(crate) mod window;
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -56,6 +61,7 @@ use random::SecretRandom;
 use serve::Serve;
 use session::{Session, SessionCold};
 use transmit::TxQueue;
+use window::Window;
 
 /// Room for timers that fire at once, so that a call in steady state does not make more.
 const TIMERS_FIRED: usize = 256;
@@ -121,6 +127,11 @@ pub(crate) struct Core {
     pub free_calls: Vec<u32>,
     /// Calls whose timeout is not yet a deadline.
     pub fresh_deadlines: Vec<CallRef>,
+    /// Windows of calls of several packets, and those that no call uses.
+    pub windows: Vec<Window>,
+    pub free_windows: Vec<u32>,
+    /// Packets queued since the last transmission, as window and number: when they left is not known yet.
+    pub unstamped: Vec<(u32, u32)>,
     pub serves: Vec<Serve>,
     pub free_serves: Vec<u32>,
     /// Where [`Core::serves`] is looked at next for requests that stopped arriving.
@@ -194,6 +205,9 @@ impl Core {
             calls: Vec::new(),
             free_calls: Vec::new(),
             fresh_deadlines: Vec::new(),
+            windows: Vec::new(),
+            free_windows: Vec::new(),
+            unstamped: Vec::new(),
             serves: Vec::new(),
             free_serves: Vec::new(),
             next_receiving: 0,

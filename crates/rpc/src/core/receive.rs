@@ -125,8 +125,8 @@ impl Core {
                     received.dispatches.push((i, dispatch));
                 }
             }
-            Kind::CreditReturn => self.on_credit_return(index, header),
-            Kind::RequestForResponse => self.on_request_for_response(index, header),
+            Kind::CreditReturn => self.on_credit_return(index, header, packet),
+            Kind::RequestForResponse => self.on_request_for_response(index, header, packet),
             _ => received.others.push((i, Other::Control(*header))),
         }
     }

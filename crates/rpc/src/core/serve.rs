@@ -6,6 +6,7 @@
 
 use dunlin_net::RxPacket;
 
+use super::assemble::{CreditReturn, Early};
 use super::handle::Handle;
 use super::session::{ServerSlot, State};
 use super::transmit::{Owner, Source};
@@ -58,6 +59,18 @@ pub(crate) struct Serve {
     pub request: Option<MsgBuf>,
     pub response: Option<Payload>,
     pub spare: Option<MsgBuf>,
+    /// The last credit return, of a request of several packets.
+    pub credit_return: CreditReturn,
+    /// Packets of the request that came before their turn; kept for later requests.
+    pub early: Option<Box<Early>>,
+}
+
+impl Serve {
+    /// Sets the deadline that packet 0 of a request tells.
+    #[inline]
+    pub fn set_deadline(&mut self, header: &Header, now: u64) {
+        self.deadline = header.deadline_us.map_or(super::call::NO_DEADLINE, |us| now + us as u64 * 1000);
+    }
 }
 
 /// A request that is complete: for the event loop to give to its handler. Two words.
@@ -109,6 +122,8 @@ impl Core {
                 request: None,
                 response: None,
                 spare: None,
+                credit_return: CreditReturn::default(),
+                early: None,
             });
             self.serves.len() as u32 - 1
         })
@@ -171,7 +186,7 @@ impl Core {
         }
         let runs_again = is_planted(Mutation::RequestRunsAgain) && header.multi.is_none();
         if ahead == 0 && !runs_again {
-            return self.on_request_again(si, slot, serve, header, packet);
+            return self.on_request_again(si, serve, header, packet);
         }
         let packet_data = session.packet_data as usize;
         match header.multi {
@@ -181,13 +196,7 @@ impl Core {
             }
             None => {}
             Some(multi) => {
-                let total = multi.message_bytes as usize;
-                if total <= packet_data || total > self.sessions[si as usize].message_bytes_max as usize {
-                    self.drop_on(si, DropReason::Malformed);
-                    return None;
-                }
-                if multi.packet != 0 {
-                    self.drop_on(si, DropReason::OutOfOrder);
+                if !self.may_begin(si, header, multi) {
                     return None;
                 }
             }
@@ -209,31 +218,32 @@ impl Core {
         entry.status = Status::Ok;
         entry.ecn_echo = header.ecn_echo;
         entry.deferred = false;
-        entry.deadline = header.deadline_us.map_or(super::call::NO_DEADLINE, |us| now + us as u64 * 1000);
+        entry.set_deadline(header, now);
         entry.received = 1;
         entry.heard = now;
         if let Some(multi) = header.multi {
-            return self.on_first_of_many(si, slot, index, header, packet, multi);
+            self.begin_request(si, slot, index, header, packet, multi);
+            return None;
         }
         entry.request_packets = 1;
         self.sessions[si as usize].server[slot].sequence = sequence;
         let in_place = packet.bytes().is_some() && self.config.optimizations.zero_copy_requests.is_on();
-        if !in_place && !self.keep_request(index, header, packet, header.payload_len()) {
+        if !in_place && !self.keep_request(index, header, packet, header.payload_len(), 0) {
             return None;
         }
         let at = (header.wire_len() as u16, header.payload_len() as u16);
         self.dispatch(index, in_place.then_some(at))
     }
 
-    fn dispatch(&mut self, index: u32, in_packet: Option<(u16, u16)>) -> Option<Dispatch> {
+    pub fn dispatch(&mut self, index: u32, in_packet: Option<(u16, u16)>) -> Option<Dispatch> {
         let serve = &mut self.serves[index as usize];
         serve.state = ServeState::Executing;
         Some(Dispatch::new(ServeRef::new(index, serve.generation), serve.req_type, in_packet))
     }
 
-    /// Copies the first packet's data into a buffer for the whole request. Without memory the packet counts as lost, and the
-    /// client sends it again.
-    fn keep_request(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize) -> bool {
+    /// Copies the data of the first packet that came into a buffer for the whole request, where it belongs. Without memory the packet
+    /// counts as lost, and the client sends it again.
+    pub fn keep_request(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize, offset: usize) -> bool {
         let Ok(mut buf) = MsgBuf::with_len(total) else {
             let (session, slot) = (self.serves[index as usize].session, self.serves[index as usize].slot);
             self.drop_on(session, DropReason::NoMemory);
@@ -243,129 +253,37 @@ impl Core {
             self.drop_serve_of(session, slot as usize);
             return false;
         };
-        packet.copy_to(header.wire_len(), &mut buf[..header.payload_len()]);
+        packet.copy_to(header.wire_len(), &mut buf[offset..offset + header.payload_len()]);
         self.serves[index as usize].request = Some(buf);
         true
     }
 
-    fn on_first_of_many(
-        &mut self,
-        si: u32,
-        slot: usize,
-        index: u32,
-        header: &Header,
-        packet: &RxPacket<'_>,
-        multi: Multi,
-    ) -> Option<Dispatch> {
-        let packet_data = self.sessions[si as usize].packet_data as usize;
-        let total = multi.message_bytes as usize;
-        if header.payload_len() != packet_data {
-            self.drop_on(si, DropReason::Malformed);
-            self.drop_serve_of(si, slot);
-            return None;
-        }
-        self.serves[index as usize].request_packets = total.div_ceil(packet_data) as u32;
-        self.serves[index as usize].state = ServeState::Receiving;
-        self.sessions[si as usize].server[slot].sequence = self.serves[index as usize].sequence;
-        if !self.may_receive(si, total) {
-            self.counters.requests_over_memory_share += 1;
-            let serve = &mut self.serves[index as usize];
-            serve.state = ServeState::Executing;
-            let reference = ServeRef::new(index, serve.generation);
-            self.respond_status(reference, Status::Busy);
-        } else if self.keep_request(index, header, packet, total) {
-            self.charge_receiving(si, total);
-            self.send_credit_return(si, index, 0);
-        }
-        None
-    }
-
-    /// A packet of the request that the slot is at: the next one, or a repetition.
-    fn on_request_again(
-        &mut self,
-        si: u32,
-        slot: usize,
-        index: u32,
-        header: &Header,
-        packet: &RxPacket<'_>,
-    ) -> Option<Dispatch> {
+    /// A packet of the request that the slot is at.
+    fn on_request_again(&mut self, si: u32, index: u32, header: &Header, packet: &RxPacket<'_>) -> Option<Dispatch> {
         if index == NONE {
             // Released: the client has its response, or wants none.
             self.drop_on(si, DropReason::Stale);
             return None;
         }
-        let packet_data = self.sessions[si as usize].packet_data as usize;
         let serve = &mut self.serves[index as usize];
         serve.heard = self.now;
         serve.ecn_echo = header.ecn_echo;
-        let number = header.multi.map_or(0, |multi| multi.packet);
-        if number > serve.received
-            || number >= serve.request_packets
-            || header.multi.is_some() != (serve.request_packets > 1)
-        {
+        if serve.request_packets > 1 {
+            return self.continue_request(si, index, header, packet);
+        }
+        if header.multi.is_some() {
             self.drop_on(si, DropReason::OutOfOrder);
             return None;
         }
-        if number < serve.received {
-            if number + 1 < serve.request_packets {
-                self.send_credit_return(si, index, number);
-            } else if serve.state == ServeState::Responded {
-                self.send_response_packet(index, 0);
-            }
-            self.drop_on(si, DropReason::Duplicate);
-            return None;
+        if serve.state == ServeState::Responded {
+            self.send_response_packet(index, 0);
         }
-        let (Some(buf), Some(multi)) = (serve.request.as_mut(), header.multi) else {
-            self.drop_on(si, DropReason::Malformed);
-            return None;
-        };
-        let offset = number as usize * packet_data;
-        let len = header.payload_len();
-        if multi.message_bytes as usize != buf.len() || len != (buf.len() - offset).min(packet_data) {
-            self.drop_on(si, DropReason::Malformed);
-            return None;
-        }
-        packet.copy_to(header.wire_len(), &mut buf[offset..offset + len]);
-        serve.received += 1;
-        if serve.received == serve.request_packets {
-            debug_assert_eq!(self.sessions[si as usize].server[slot].serve, index);
-            self.refund_receiving(si, multi.message_bytes as usize);
-            return self.dispatch(index, None);
-        }
-        self.send_credit_return(si, index, number);
+        self.drop_on(si, DropReason::Duplicate);
         None
     }
 
-    fn send_credit_return(&mut self, si: u32, index: u32, packet: u32) {
-        let serve = &self.serves[index as usize];
-        let session = &mut self.sessions[si as usize];
-        let number = serve.sequence as u64 * 8 + serve.slot as u64;
-        let mut header = Header::new(Kind::CreditReturn, packet, session.remote_session, number, session.remote_tag);
-        header.ecn_echo = serve.ecn_echo;
-        session.count_tx(header.wire_len());
-        self.tx.push(session.route, &header, Source::NOTHING);
-    }
-
-    /// The client asks for a later packet of a response.
-    pub fn on_request_for_response(&mut self, si: u32, header: &Header) {
-        let ServerSlot { sequence, serve: index } = self.sessions[si as usize].server[header.request as usize & 7];
-        if index == NONE || sequence as u64 != header.request >> 3 {
-            self.drop_on(si, DropReason::Stale);
-            return;
-        }
-        let packet_data = self.sessions[si as usize].packet_data as usize;
-        let serve = &mut self.serves[index as usize];
-        serve.ecn_echo = header.ecn_echo;
-        let packets = serve.response.as_ref().map_or(0, |r| r.len().div_ceil(packet_data));
-        if serve.state != ServeState::Responded || header.aux == 0 || header.aux as usize >= packets {
-            self.drop_on(si, DropReason::OutOfOrder);
-            return;
-        }
-        self.send_response_packet(index, header.aux);
-    }
-
     #[inline]
-    fn send_response_packet(&mut self, index: u32, packet: u32) {
+    pub fn send_response_packet(&mut self, index: u32, packet: u32) {
         let serve = &mut self.serves[index as usize];
         let session = &mut self.sessions[serve.session as usize];
         let packet_data = session.packet_data as usize;

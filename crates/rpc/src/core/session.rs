@@ -7,6 +7,7 @@ use dunlin_net::Route;
 use super::handshake::OpenState;
 use super::loan::Loan;
 use super::places::Places;
+use super::recovery::Silence;
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::observe::Observed;
@@ -136,6 +137,10 @@ pub(crate) struct SessionCold {
     pub places: Places,
     pub loan: Loan,
     pub retransmissions: u32,
+    /// What is known of the other end's silence; see [`Core::is_silent`].
+    pub silence: Silence,
+    /// How long what was overtaken is waited for, in quarters of a round trip.
+    pub patience_quarters: u8,
     pub timer: Option<TimerId>,
     pub attempts: u32,
     /// When CONNECT was sent last.
@@ -217,6 +222,8 @@ impl SessionCold {
             places: Places::default(),
             loan: Loan::default(),
             retransmissions: 0,
+            silence: Silence::default(),
+            patience_quarters: super::recovery::PATIENCE_QUARTERS,
             timer: None,
             attempts: 0,
             connect_sent: 0,

@@ -64,8 +64,14 @@ impl Core {
             }
             return;
         }
+        let (session, deadline) = (call.session, call.deadline);
         if self.now >= self.call_due(index) {
-            if call.in_flight() > 0 {
+            if let Some(until) = self.is_silent(session) {
+                return self.arm_call(index, until.min(deadline));
+            }
+            if call.window != super::NONE {
+                self.on_window_timer(index);
+            } else if call.in_flight() > 0 {
                 self.roll_back(index);
             } else {
                 // It waits for credits, which calls with packets in flight will bring back.

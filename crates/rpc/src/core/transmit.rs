@@ -122,6 +122,28 @@ impl TxQueue {
         self.items.push(TxItem { route, source, header: place });
     }
 
+    /// Appends a packet without a payload, and gives its place in the batch, for [`TxQueue::amend`].
+    pub fn push_bare(&mut self, route: Route, header: &Header) -> u32 {
+        self.push(route, header, Source::NOTHING);
+        self.items.len() as u32 - 1
+    }
+
+    /// Makes a packet of this batch that [`TxQueue::push_bare`] appended say more: gives it another header, or keeps the one it has, and a
+    /// body, or none.
+    pub fn amend<B: Body>(&mut self, place: u32, header: Option<&Header>, body: Option<&B>) {
+        let item = &mut self.items[place as usize];
+        item.source = Source::NOTHING;
+        if let Some(body) = body {
+            // A body that it has already is left behind, until the batch is sent.
+            item.source = Source::piece(Owner::Control, 0, self.bodies.len(), B::BYTES);
+            body.write(&mut self.bodies);
+        }
+        if let Some(header) = header {
+            let kept = &mut self.headers[item.header as usize];
+            kept.len = header.write(&mut kept.bytes) as u8;
+        }
+    }
+
     /// Appends a control packet with a body.
     pub fn push_control<B: Body>(&mut self, route: Route, header: &Header, body: &B) {
         let offset = self.bodies.len();
@@ -192,6 +214,9 @@ impl Core {
                     call.started = self.now;
                 }
             }
+        }
+        if !self.unstamped.is_empty() {
+            self.stamp_windows();
         }
         self.counters.tx_packets += sent;
         self.tx.items.clear();

@@ -88,8 +88,7 @@ impl<T: Transport> Endpoint<T> {
         if shared.core.borrow().has_ended() {
             run_continuations(shared);
         }
-        self.send_and_look_at_timers(&mut transport, packets);
-        found
+        found + self.send_and_look_at_timers(&mut transport, packets)
     }
 
     /// Whether an iteration without packets can end here: nothing is ready, and it is not yet time to read the clock. This is what polling
@@ -114,8 +113,10 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// The second half of an iteration: sends what it made, then reads the clock and looks at timers.
-    fn send_and_look_at_timers(&self, transport: &mut T, packets: usize) {
+    /// Gives the number of packets that it received meanwhile.
+    fn send_and_look_at_timers(&self, transport: &mut T, packets: usize) -> usize {
         let mut core = self.shared.core.borrow_mut();
+        let before = core.now;
         if core.has_begun() {
             core.now = transport.now();
             core.start_openings(transport);
@@ -141,6 +142,12 @@ impl<T: Transport> Endpoint<T> {
             core.timers_at = core.now + TIMER_PAUSE_NANOS;
             core.busy_iterations = 0;
             self.shared.transport_counters.set(transport.counters());
+            let mut late = 0;
+            if core.wheel.next_due().is_some_and(|due| due <= core.now) {
+                drop(core);
+                late = self.receive_late(transport, before);
+                core = self.shared.core.borrow_mut();
+            }
             if core.run_timers(transport) > 0 {
                 // Whoever waits for what they did looks before the loop sleeps.
                 self.unclocked.set(1);
@@ -152,7 +159,30 @@ impl<T: Transport> Endpoint<T> {
             wake_waiting(&self.shared);
             run_continuations(&self.shared);
             self.shared.drop_discarded();
+            return late;
         }
+        0
+    }
+
+    /// Takes in what has arrived since the queue was found empty, now that a timer is due. Between that and the look at the clock this thread
+    /// may have been away for milliseconds, and answers that came meanwhile are not late. Their round trips end at `before`, the
+    /// look at the clock before. Gives the number of packets.
+    #[cold]
+    fn receive_late(&self, transport: &mut T, before: u64) -> usize {
+        let mut packets = 0;
+        for _ in 0..BUSY_ITERATIONS_MAX {
+            let burst = transport.rx_burst();
+            if burst == 0 {
+                break;
+            }
+            packets += burst;
+            self.shared.core.borrow_mut().now = before;
+            receive(&self.shared, transport, burst);
+        }
+        if packets > 0 {
+            self.shared.core.borrow_mut().now = transport.now();
+        }
+        packets
     }
 
     /// One iteration, then sleep if there was nothing to do and the poll policy says so.

@@ -23,7 +23,8 @@ pub enum Fault {
         /// One direction of a cable.
         port: Port,
     },
-    /// These hosts and all others cannot send to each other. What is on its way still arrives.
+    /// These hosts and all others cannot send to each other. What is on its way still arrives. Of partitions in force at once, only the
+    /// first 64 count.
     Partition {
         /// One side; all others are the other side.
         hosts: Vec<u32>,

@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod cost;
+mod fit;
 pub(crate) mod nic;
 pub(crate) mod program;
 pub(crate) mod thread;
@@ -9,5 +10,6 @@ pub(crate) mod transport;
 
 pub use clock::ThreadClock;
 pub use cost::CostModel;
+pub use fit::BurstTime;
 pub use program::{Next, Program};
 pub use transport::SimTransport;

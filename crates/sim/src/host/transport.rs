@@ -4,17 +4,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use dunlin_net::random::Random;
 use dunlin_net::transport::RX_BURST;
 use dunlin_net::{Addr, NetError, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
 use super::clock::ThreadClock;
 use super::thread::Arrived;
-use crate::world::flight::Flow;
 use crate::world::{Shared, World};
-
-/// Most peers of one transport.
-const ROUTES_MAX: usize = 1 << 20;
 
 /// The receive and transmit queue of one thread at its host's NIC, as packet I/O for the program that the thread runs.
 ///
@@ -35,19 +30,11 @@ pub struct SimTransport {
     incarnation: u32,
     mtu: usize,
     rx_queue_len: usize,
-    /// By route number.
-    routes: Vec<RouteEntry>,
-    free_routes: Vec<Route>,
-    /// By index of the thread at the other end.
-    route_to: Vec<Option<Route>>,
+    /// How often each route was resolved. A route's number is the index of the thread that it leads to, so that what every transport keeps
+    /// of every other is these few bytes.
+    users: Vec<u32>,
     burst: ArrayVec<Received, RX_BURST>,
     counters: TransportCounters,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct RouteEntry {
-    flow: Flow,
-    users: u32,
 }
 
 #[derive(Debug)]
@@ -78,9 +65,7 @@ impl SimTransport {
             incarnation,
             mtu,
             rx_queue_len,
-            routes: Vec::new(),
-            free_routes: Vec::new(),
-            route_to: Vec::new(),
+            users: Vec::new(),
             burst: ArrayVec::new(),
             counters: TransportCounters::default(),
         }
@@ -95,35 +80,30 @@ impl SimTransport {
         world.threads[self.thread as usize].transport == Some(self.incarnation)
     }
 
-    /// What leads to an address.
-    fn flow(&self, addr: &Addr) -> Result<Flow, NetError> {
+    /// The index of the thread at an address.
+    fn find(&self, addr: &Addr) -> Result<u32, NetError> {
         let Addr::Sim { host, thread } = *addr else {
             return Err(NetError::WrongKind { addr: addr.clone(), transport: "a simulated network" });
         };
-        let to = self.shared.world.borrow_mut().thread_index(host, thread);
-        let to = to.map_err(|_| NetError::NotFound { addr: addr.clone() })?;
-        let Addr::Sim { host: from_host, thread: from_thread } = self.addr else {
-            unreachable!("the address of a simulated thread is one of the simulation");
-        };
-        let ends = [from_host, from_thread.into(), host, thread.into()];
-        let hash = ends.iter().fold(0, |hash, end| Random::new(hash ^ u64::from(*end)).next());
-        Ok(Flow { to, to_host: host as u16, to_thread: thread, hash: hash as u16 })
+        let found = self.shared.world.borrow_mut().thread_index(host, thread);
+        found.map_err(|_| NetError::NotFound { addr: addr.clone() })
     }
 
-    fn live_entry(&mut self, route: Route) -> Option<&mut RouteEntry> {
-        self.routes.get_mut(route.0 as usize).filter(|entry| entry.users > 0)
+    #[inline]
+    fn is_resolved(&self, peer: u32) -> bool {
+        self.users.get(peer as usize).is_some_and(|users| *users > 0)
     }
 
     /// Sends one packet, or counts why not.
     #[inline]
-    fn send(&mut self, world: &mut World, flow: Option<Flow>, header: &[u8], payload: &[u8]) {
+    fn send(&mut self, world: &mut World, to: Option<u32>, header: &[u8], payload: &[u8]) {
         let len = header.len() + payload.len();
-        let Some(flow) = flow.filter(|_| len <= self.mtu) else {
+        let Some(to) = to.filter(|_| len <= self.mtu) else {
             self.counters.tx_dropped_error += 1;
             return;
         };
         self.clock.charge_picos(world.cost.tx_packet_ns * 1000 + world.cost.tx_byte_ps * len as u64);
-        world.send(self.thread, flow, header, payload);
+        world.send(self.thread, to, header, payload);
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += len as u64;
     }
@@ -150,39 +130,17 @@ impl Transport for SimTransport {
     }
 
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
-        let flow = self.flow(addr)?;
-        if let Some(&Some(route)) = self.route_to.get(flow.to as usize) {
-            self.routes[route.0 as usize].users += 1;
-            return Ok(route);
+        let peer = self.find(addr)?;
+        if self.users.len() <= peer as usize {
+            self.users.resize(peer as usize + 1, 0);
         }
-        let entry = RouteEntry { flow, users: 1 };
-        let route = match self.free_routes.pop() {
-            Some(route) => {
-                self.routes[route.0 as usize] = entry;
-                route
-            }
-            None if self.routes.len() == ROUTES_MAX => {
-                return Err(NetError::Full { what: "a simulated transport's table of routes", limit: ROUTES_MAX });
-            }
-            None => {
-                self.routes.push(entry);
-                Route(self.routes.len() as u32 - 1)
-            }
-        };
-        if self.route_to.len() <= flow.to as usize {
-            self.route_to.resize(flow.to as usize + 1, None);
-        }
-        self.route_to[flow.to as usize] = Some(route);
-        Ok(route)
+        self.users[peer as usize] += 1;
+        Ok(Route(peer))
     }
 
     fn release(&mut self, route: Route) {
-        let Some(entry) = self.live_entry(route) else { return };
-        entry.users -= 1;
-        if entry.users == 0 {
-            let to = entry.flow.to;
-            self.route_to[to as usize] = None;
-            self.free_routes.push(route);
+        if self.is_resolved(route.0) {
+            self.users[route.0 as usize] -= 1;
         }
     }
 
@@ -200,8 +158,8 @@ impl Transport for SimTransport {
         let before = self.counters.tx_packets;
         self.clock.charge(world.cost.tx_burst_ns);
         for packet in packets {
-            let flow = self.live_entry(packet.route).map(|entry| entry.flow);
-            self.send(world, flow, packet.header, packet.payload);
+            let to = Some(packet.route.0).filter(|peer| self.is_resolved(*peer));
+            self.send(world, to, packet.header, packet.payload);
         }
         self.counters.tx_batches += u64::from(self.counters.tx_packets > before);
     }
@@ -210,7 +168,7 @@ impl Transport for SimTransport {
     fn tx_flush(&mut self) {}
 
     fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError> {
-        let flow = self.flow(addr)?;
+        let to = self.find(addr)?;
         let shared = self.shared.clone();
         let world = &mut *shared.world.borrow_mut();
         if !self.is_alive(world) {
@@ -219,7 +177,7 @@ impl Transport for SimTransport {
         }
         self.clock.charge(world.cost.tx_burst_ns);
         let before = self.counters.tx_packets;
-        self.send(world, Some(flow), packet, &[]);
+        self.send(world, Some(to), packet, &[]);
         self.counters.tx_batches += self.counters.tx_packets - before;
         Ok(())
     }
@@ -258,7 +216,7 @@ impl Transport for SimTransport {
     #[inline]
     fn rx_packet(&self, i: usize) -> RxPacket<'_> {
         let received = &self.burst[i];
-        let route = self.route_to.get(received.from as usize).copied().flatten();
+        let route = Some(Route(received.from)).filter(|_| self.is_resolved(received.from));
         let packet = RxPacket::private(route, &received.buffer[..received.len as usize]);
         if received.marked { packet.with_ecn_mark() } else { packet }
     }

@@ -48,3 +48,12 @@ fn what_makes_no_sense_is_refused_by_name() {
         assert!(message.contains(name), "{text}: {message}");
     }
 }
+
+#[test]
+fn the_file_in_the_documentation_is_one() {
+    let text = include_str!("../../../../docs/simulation.md");
+    let (_, rest) = text.split_once("```toml\n").unwrap();
+    let (file, _) = rest.split_once("```").unwrap();
+    let topology = Topology::from_toml(file).unwrap();
+    assert_eq!((topology.hosts(), topology.oversubscription()), (32, 2.0));
+}

@@ -10,7 +10,7 @@ use crate::fabric::link::Link;
 use crate::fabric::port::Port;
 
 /// Most samples of a series: what comes later is not recorded.
-pub const SAMPLES_MAX: usize = 1 << 24;
+pub const SAMPLES_MAX: usize = 1 << 22;
 
 /// One port at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -10,20 +10,10 @@ use crate::host::nic::Turn;
 use crate::host::thread::{Arrived, State, Thread};
 use crate::trace::CapturePoint;
 
-/// The two ends of a flow, as a transport knows them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Flow {
-    /// Index of the receiving thread.
-    pub to: u32,
-    pub to_host: u16,
-    pub to_thread: u16,
-    pub hash: u16,
-}
-
 impl World {
     /// Hands a packet to the NIC of its sender, at the time of the sender's clock, once its transmit queue has room.
     #[inline]
-    pub fn send(&mut self, from: u32, flow: Flow, header: &[u8], payload: &[u8]) {
+    pub fn send(&mut self, from: u32, to: u32, header: &[u8], payload: &[u8]) {
         let len = header.len() + payload.len();
         let mut buffer = self.packets.buffers.take(len);
         buffer[..header.len()].copy_from_slice(header);
@@ -32,9 +22,10 @@ impl World {
         self.counters.sent += 1;
         let thread = &self.threads[from as usize];
         let Thread { host, number: thread_number, .. } = *thread;
-        let Flow { to_host, to_thread, hash: flow, .. } = flow;
+        let (to_host, to_thread) = self.places[to as usize];
         // The cable of host `h` is link `h`.
-        let transit = Transit { number, link: host, len: len as u16, to_host, to_thread, flow, marked: false };
+        let transit =
+            Transit { number, link: host, len: len as u16, to_host, to_thread, flow: flow(from, to), marked: false };
         let nic = &mut self.hosts[host as usize].nic;
         thread.clock.spin_until(nic.room_at(thread_number));
         let line = &self.links[host as usize];
@@ -146,4 +137,10 @@ impl World {
             self.run_by(index, visible);
         }
     }
+}
+
+/// The hash of a flow: of its two ends.
+fn flow(from: u32, to: u32) -> u16 {
+    let ends = u64::from(from) << 32 | u64::from(to);
+    (ends.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
 }

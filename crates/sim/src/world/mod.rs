@@ -108,6 +108,8 @@ pub(crate) struct World {
     pub switches: Vec<Switch>,
     pub hosts: Vec<Host>,
     pub threads: Vec<Thread>,
+    /// Host and number of each thread.
+    pub places: Vec<(u16, u16)>,
     pub cost: CostModel,
     pub mtu: usize,
     pub wire_overhead: u64,
@@ -149,6 +151,7 @@ impl World {
             switches,
             hosts: (0..topology.hosts()).map(|_| host()).collect(),
             threads: Vec::new(),
+            places: Vec::new(),
             cost,
             mtu: topology.mtu,
             wire_overhead: topology.wire_overhead as u64,
@@ -181,6 +184,7 @@ impl World {
             threads.resize(number as usize + 1, None);
         }
         Ok(*threads[number as usize].get_or_insert_with(|| {
+            self.places.push((host as u16, number));
             self.threads.push(Thread::new(host as u16, number, ThreadClock::new(self.now.clone())));
             self.threads.len() as u32 - 1
         }))

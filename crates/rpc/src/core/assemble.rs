@@ -1,0 +1,308 @@
+//! The server's side of messages of several packets: requests are put together from packets in any order, and packets of responses are sent
+//! as they are asked for.
+//!
+//! In `Serve::received` the packets before the first that is missing are counted; those that came before their turn are in [`Early`], which
+//! exists only once some did. The first packet of a request that comes, whichever it is, makes the buffer for all of it: a client can claim
+//! no more memory with it than with packet 0, which is a message of the agreed length for each slot.
+
+use dunlin_net::RxPacket;
+
+use super::serve::{Dispatch, ServeRef, ServeState};
+use super::session::ServerSlot;
+use super::window::WINDOW_PACKETS_MAX;
+use super::{Core, NONE};
+use crate::config::Recovery;
+use crate::observe::DropReason;
+use crate::wire::control::Body;
+use crate::wire::packets::{ARRIVALS_BITS, Arrivals, Asked};
+use crate::wire::{HEADER_BYTES, Header, Kind, Multi, Status};
+
+const WORDS: usize = WINDOW_PACKETS_MAX / u64::BITS as usize;
+
+/// Packets that came before their turn: a bit for each of the [`WINDOW_PACKETS_MAX`] behind the first that is missing.
+#[derive(Debug)]
+pub(crate) struct Early {
+    bits: [u64; WORDS],
+    count: u32,
+}
+
+impl Default for Early {
+    fn default() -> Early {
+        Early { bits: [0; WORDS], count: 0 }
+    }
+}
+
+impl Early {
+    fn place(number: u32) -> (usize, u64) {
+        let at = number as usize % WINDOW_PACKETS_MAX;
+        (at / u64::BITS as usize, 1 << (at % u64::BITS as usize))
+    }
+
+    fn contains(&self, number: u32) -> bool {
+        let (word, bit) = Early::place(number);
+        self.bits[word] & bit != 0
+    }
+
+    fn insert(&mut self, number: u32) {
+        let (word, bit) = Early::place(number);
+        self.count += u32::from(self.bits[word] & bit == 0);
+        self.bits[word] |= bit;
+    }
+
+    /// Takes out those that follow on `first`, and gives the first that is missing behind them.
+    fn take_from(&mut self, mut first: u32) -> u32 {
+        while self.count > 0 && self.contains(first) {
+            let (word, bit) = Early::place(first);
+            self.bits[word] &= !bit;
+            self.count -= 1;
+            first += 1;
+        }
+        first
+    }
+
+    /// Which of the [`ARRIVALS_BITS`] packets at and before `packet`, which has arrived, have arrived: those before `first` have.
+    fn mask(&self, packet: u32, first: u32) -> u64 {
+        let start = packet.wrapping_sub(ARRIVALS_BITS - 1) as usize % WINDOW_PACKETS_MAX;
+        let (word, shift) = (start / u64::BITS as usize, start as u32 % u64::BITS);
+        // Two words, of which the wanted bits are the middle.
+        let pair = self.bits[word] as u128 | (self.bits[(word + 1) % WORDS] as u128) << u64::BITS;
+        let early = ((pair >> shift) as u64).reverse_bits();
+        let before_first = u64::MAX.checked_shl((packet + 1).saturating_sub(first)).unwrap_or(0);
+        early | before_first | 1
+    }
+
+    pub fn clear(&mut self) {
+        if self.count > 0 {
+            *self = Early::default();
+        }
+    }
+}
+
+/// A credit return of the current transmit batch that may be made to tell of more.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct CreditReturn {
+    batch: u32,
+    place: u32,
+    /// The packet that it answers.
+    packet: u32,
+    is_open: bool,
+    ecn_echo: bool,
+}
+
+/// What a credit return says has arrived; `None` if it is malformed.
+pub(crate) fn arrivals_of(header: &Header, packet: &RxPacket<'_>) -> Option<Arrivals> {
+    match body_of(packet)? {
+        // Without a body: all through this packet.
+        [] => Some(Arrivals { first_missing: header.aux + 1, mask: 1 }),
+        body => Arrivals::parse(body).ok(),
+    }
+}
+
+/// What follows the header; `None` if that is longer than any body.
+fn body_of<'a>(packet: &RxPacket<'a>) -> Option<&'a [u8]> {
+    packet.head().get(HEADER_BYTES..packet.len())
+}
+
+impl Core {
+    /// Whether a packet is a piece of a message of several packets.
+    fn is_piece(&self, si: u32, header: &Header, multi: Multi) -> bool {
+        let session = &self.sessions[si as usize];
+        let (packet_data, total) = (session.packet_data as usize, multi.message_bytes as usize);
+        let offset = multi.packet as usize * packet_data;
+        total > packet_data
+            && total <= session.message_bytes_max as usize
+            && offset < total
+            && header.payload_len() == (total - offset).min(packet_data)
+    }
+
+    /// Whether a packet that is not the next is kept.
+    fn keeps_early(&self, next: u32, number: u32) -> bool {
+        self.config.recovery == Recovery::Selective && number - next < WINDOW_PACKETS_MAX as u32
+    }
+
+    /// Whether the first packet of a request of several packets that comes can begin it. If not, that is counted.
+    #[cold]
+    pub fn may_begin(&mut self, si: u32, header: &Header, multi: Multi) -> bool {
+        if !self.is_piece(si, header, multi) {
+            self.drop_on(si, DropReason::Malformed);
+            return false;
+        }
+        let begins = multi.packet == 0 || self.keeps_early(0, multi.packet);
+        if !begins {
+            self.drop_on(si, DropReason::OutOfOrder);
+        }
+        begins
+    }
+
+    /// The first packet of a request of several packets that comes, after [`Core::may_begin`].
+    pub fn begin_request(&mut self, si: u32, slot: usize, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
+        let packet_data = self.sessions[si as usize].packet_data as usize;
+        let total = multi.message_bytes as usize;
+        let serve = &mut self.serves[index as usize];
+        serve.request_packets = total.div_ceil(packet_data) as u32;
+        serve.received = 0;
+        serve.state = ServeState::Receiving;
+        serve.credit_return.is_open = false;
+        if let Some(early) = &mut serve.early {
+            early.clear();
+        }
+        self.sessions[si as usize].server[slot].sequence = serve.sequence;
+        if !self.may_receive(si, total) {
+            self.counters.requests_over_memory_share += 1;
+            let serve = &mut self.serves[index as usize];
+            // Whatever of it comes later is a repetition.
+            serve.received = serve.request_packets;
+            serve.state = ServeState::Executing;
+            let reference = ServeRef::new(index, serve.generation);
+            self.respond_status(reference, Status::Busy);
+        } else if self.keep_request(index, header, packet, total, multi.packet as usize * packet_data) {
+            self.charge_receiving(si, total);
+            // One packet of several does not complete it.
+            self.count_packet(index, multi.packet);
+            self.return_credit(si, index, multi.packet);
+        }
+    }
+
+    /// A further packet of the request that is being received.
+    pub fn continue_request(&mut self, si: u32, index: u32, header: &Header, packet: &RxPacket<'_>) -> Option<Dispatch> {
+        let packet_data = self.sessions[si as usize].packet_data as usize;
+        let serve = &self.serves[index as usize];
+        let Some(multi) = header.multi.filter(|multi| multi.packet < serve.request_packets) else {
+            self.drop_on(si, DropReason::OutOfOrder);
+            return None;
+        };
+        let number = multi.packet;
+        let is_early = || serve.early.as_ref().is_some_and(|early| early.contains(number));
+        if number < serve.received || serve.state == ServeState::Receiving && number != serve.received && is_early() {
+            if serve.state == ServeState::Responded && number + 1 == serve.request_packets {
+                self.send_response_packet(index, 0);
+            } else if number + 1 < serve.request_packets || serve.state == ServeState::Receiving {
+                self.return_credit(si, index, number);
+            }
+            self.drop_on(si, DropReason::Duplicate);
+            return None;
+        }
+        if number != serve.received && !self.keeps_early(serve.received, number) {
+            self.drop_on(si, DropReason::OutOfOrder);
+            return None;
+        }
+        let fits = self.is_piece(si, header, multi);
+        let serve = &mut self.serves[index as usize];
+        let Some(buf) = serve.request.as_mut().filter(|buf| fits && multi.message_bytes as usize == buf.len()) else {
+            self.drop_on(si, DropReason::Malformed);
+            return None;
+        };
+        let offset = number as usize * packet_data;
+        packet.copy_to(header.wire_len(), &mut buf[offset..offset + header.payload_len()]);
+        if number == 0 {
+            serve.set_deadline(header, self.now);
+        }
+        self.count_packet(index, number);
+        let serve = &self.serves[index as usize];
+        if serve.received < serve.request_packets {
+            self.return_credit(si, index, number);
+            return None;
+        }
+        self.refund_receiving(si, multi.message_bytes as usize);
+        let serve = &self.serves[index as usize];
+        if number + 1 != serve.request_packets {
+            // The response will answer the last packet, not this one.
+            self.return_credit(si, index, number);
+        }
+        self.dispatch(index, None)
+    }
+
+    fn count_packet(&mut self, index: u32, number: u32) {
+        let serve = &mut self.serves[index as usize];
+        if number != serve.received {
+            return serve.early.get_or_insert_default().insert(number);
+        }
+        serve.received += 1;
+        if let Some(early) = &mut serve.early {
+            serve.received = early.take_from(serve.received);
+        }
+    }
+
+    /// Answers packet `packet` of a request: by the credit return before it in the batch, if that tells of it too, or by one of its own.
+    fn return_credit(&mut self, si: u32, index: u32, packet: u32) {
+        let serve = &mut self.serves[index as usize];
+        let session = &mut self.sessions[si as usize];
+        // A header alone says that all through its packet have arrived, and this is the last of them.
+        let arrivals = (packet + 1 != serve.received).then(|| Arrivals {
+            first_missing: serve.received,
+            mask: serve.early.as_ref().map_or(1, |early| early.mask(packet, serve.received)),
+        });
+        let request = serve.sequence as u64 * 8 + serve.slot as u64;
+        let mut header = Header::new(Kind::CreditReturn, packet, session.remote_session, request, session.remote_tag);
+        header.ecn_echo = serve.ecn_echo;
+        let last = serve.credit_return;
+        let tells_of_last = last.packet <= packet && packet - last.packet < ARRIVALS_BITS;
+        // A mark is echoed for the packets that bore it only.
+        if last.is_open && last.batch == self.tx.batch && tells_of_last && last.ecn_echo == header.ecn_echo {
+            self.tx.amend(last.place, Some(&header), arrivals.as_ref());
+            serve.credit_return.packet = packet;
+            return;
+        }
+        session.count_tx(header.wire_len() + if arrivals.is_some() { Arrivals::BYTES } else { 0 });
+        let place = self.tx.push_bare(session.route, &header);
+        if arrivals.is_some() {
+            self.tx.amend(place, None, arrivals.as_ref());
+        }
+        let is_open = self.config.optimizations.cumulative_credit_returns.is_on();
+        serve.credit_return = CreditReturn { batch: self.tx.batch, place, packet, is_open, ecn_echo: header.ecn_echo };
+    }
+
+    /// The client asks for later packets of a response.
+    pub fn on_request_for_response(&mut self, si: u32, header: &Header, packet: &RxPacket<'_>) {
+        let ServerSlot { sequence, serve: index } = self.sessions[si as usize].server[header.request as usize & 7];
+        if index == NONE || sequence as u64 != header.request >> 3 {
+            self.drop_on(si, DropReason::Stale);
+            return;
+        }
+        let asked = match body_of(packet) {
+            Some([]) => Some(Asked { packets: 1 }),
+            body => body.and_then(|body| Asked::parse(body).ok()),
+        };
+        let Some(Asked { packets: count }) = asked else {
+            self.drop_on(si, DropReason::Malformed);
+            return;
+        };
+        let packet_data = self.sessions[si as usize].packet_data as usize;
+        let serve = &mut self.serves[index as usize];
+        serve.ecn_echo = header.ecn_echo;
+        let packets = serve.response.as_ref().map_or(0, |r| r.len().div_ceil(packet_data));
+        // Of 24 bits and of 7: their sum does not overflow.
+        let (first, end) = (header.aux, header.aux + count);
+        if serve.state != ServeState::Responded || first == 0 || end as usize > packets {
+            self.drop_on(si, DropReason::OutOfOrder);
+            return;
+        }
+        for number in first..end {
+            self.send_response_packet(index, number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn early_packets_are_taken_out_in_order() {
+        let mut early = Early::default();
+        let base = 3 * WINDOW_PACKETS_MAX as u32 - 2;
+        for number in [base + 3, base + 1, base + 2, base + 2, base + WINDOW_PACKETS_MAX as u32 - 1] {
+            early.insert(number);
+        }
+        assert_eq!((early.take_from(base), early.count), (base, 4));
+        assert_eq!((early.take_from(base + 1), early.count), (base + 4, 1));
+        assert!(!early.contains(base + 2) && early.contains(base + WINDOW_PACKETS_MAX as u32 - 1));
+        assert_eq!(early.mask(base + 5, base + 4), u64::MAX << 2 | 1);
+        early.insert(base + 7);
+        early.insert(base + 8);
+        assert_eq!(early.mask(base + 8, base + 5), u64::MAX << 4 | 3);
+        assert_eq!(early.mask(base + 70, base), 1 | 1 << 62 | 1 << 63);
+        early.clear();
+        assert_eq!((early.count, early.bits), (0, [0; WORDS]));
+    }
+}

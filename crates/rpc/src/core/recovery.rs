@@ -1,0 +1,396 @@
+//! Selective recovery: the client's side of calls of several packets. What the server has is kept, holes are found by what was sent after
+//! them and answered (see [`super::window`]), and only holes are sent again.
+//!
+//! When nothing at all is answered for long, one packet is sent again, to provoke an answer that tells what is missing: first the last one
+//! on its way (a tail-loss probe, RFC 8985), then, each retransmission timeout, the first one. So a peer that was merely stopped for a
+//! while gets a few packets twice, not a window of them.
+//!
+//! In a call with a window, `received` is the first packet that is not answered, and `sent` the first that was never sent. Credits are held
+//! by the packets that [`Window::in_flight`] counts.
+
+use std::ops::Range;
+
+use dunlin_net::RxPacket;
+
+use super::answer::RTT_SAMPLING;
+use super::assemble::arrivals_of;
+use super::observe::record_rtt;
+use super::window::{Answer, NEVER, Window};
+use super::{Core, NONE};
+use crate::config::Recovery;
+use crate::observe::DropReason;
+use crate::wire::control::Body;
+use crate::wire::packets::{ARRIVALS_BITS, ASKED_MAX, Arrivals, Asked};
+use crate::wire::{Header, Kind, Multi};
+
+/// What was overtaken may take so many quarters of a round trip longer than what overtook it: at first, and at most.
+pub(crate) const PATIENCE_QUARTERS: u8 = 4;
+const PATIENCE_QUARTERS_MAX: u8 = 16;
+/// A tail-loss probe waits for this share of the least retransmission timeout at least.
+const PROBE_SHARE_OF_RTO_MIN: u64 = 4;
+
+/// Timeouts in a row after which the other end is also asked whether the session still exists.
+const TIMEOUTS_BEFORE_PING: u8 = 2;
+
+/// The silence of a session's other end while calls time out.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Silence {
+    /// Packets that the session had received at the last timeout.
+    heard: u64,
+    /// Timeouts since it received any.
+    timeouts: u8,
+    /// Until when the answer to what was sent then is awaited.
+    until: u64,
+}
+
+impl Core {
+    /// Whether the last timeout of a session's calls has brought no sign of life from the other end, and may yet; until when, then. Nothing
+    /// is sent again meanwhile: if the other end is stopped, one packet from all calls of the session is enough to find out when it goes on.
+    pub fn is_silent(&self, session: u32) -> Option<u64> {
+        let silence = &self.cold[session as usize].silence;
+        let is_silent = self.now < silence.until && self.sessions[session as usize].traffic.rx_packets == silence.heard;
+        is_silent.then_some(silence.until)
+    }
+
+    /// A call of a session has timed out, for the `retries`th time in a row, and something is sent again.
+    pub fn note_timeout(&mut self, session: u32, retries: u8) {
+        let heard = self.sessions[session as usize].traffic.rx_packets;
+        let silence = &mut self.cold[session as usize].silence;
+        let timeouts = if silence.heard == heard { silence.timeouts.saturating_add(1) } else { 1 };
+        *silence = Silence { heard, timeouts, until: 0 };
+        let until = self.now + self.rto(session, timeouts);
+        self.cold[session as usize].silence.until = until;
+        if retries.max(timeouts) >= TIMEOUTS_BEFORE_PING {
+            // If the server lost the session, it may say so: a packet as short as a REQUEST_FOR_RESPONSE it may not answer.
+            self.send_ping_on(session);
+        }
+    }
+
+    /// Gives a call of several packets its window, if it is to have one.
+    #[cold]
+    pub fn take_window(&mut self, index: u32) {
+        if self.config.recovery != Recovery::Selective {
+            return;
+        }
+        let session = self.calls[index as usize].session;
+        let span = Window::span(self.cold[session as usize].places.outbound_agreed);
+        let window = self.free_windows.pop().unwrap_or_else(|| {
+            self.windows.push(Window::new(span));
+            self.windows.len() as u32 - 1
+        });
+        let entry = &mut self.windows[window as usize];
+        if entry.capacity() as usize == span {
+            entry.clear();
+        } else {
+            *entry = Window::new(span);
+        }
+        self.calls[index as usize].window = window;
+    }
+
+    /// Takes the window from a call that ends. Gives the credits that it held.
+    #[cold]
+    pub fn drop_window(&mut self, index: u32) -> u32 {
+        let window = std::mem::replace(&mut self.calls[index as usize].window, NONE);
+        self.free_windows.push(window);
+        self.windows[window as usize].in_flight
+    }
+
+    /// Empties the window of a call that goes on with its response, and gives the credits that it held.
+    #[cold]
+    pub fn clear_window(&mut self, index: u32) -> u32 {
+        let window = &mut self.windows[self.calls[index as usize].window as usize];
+        let held = window.in_flight;
+        window.clear();
+        held
+    }
+
+    /// Queues the packets of a call that may be sent now, up to `granted`: lost ones first.
+    pub fn pump_window(&mut self, index: u32, granted: u32) {
+        for left in (0..=granted).rev() {
+            let call = &mut self.calls[index as usize];
+            let window = &mut self.windows[call.window as usize];
+            let lost = window.next_lost(call.received..call.sent);
+            let has_room = call.sent < call.sendable() && call.sent - call.received < window.capacity();
+            if lost.is_none() && !has_room {
+                return;
+            }
+            let session = &mut self.sessions[call.session as usize];
+            if session.credits == 0 || left == 0 {
+                session.stalled |= 1 << call.slot;
+                return;
+            }
+            session.credits -= 1;
+            let number = lost.unwrap_or(call.sent);
+            if lost.is_some() {
+                window.send_again(number, self.now);
+                self.counters.tx_packets_again += 1;
+            } else {
+                window.send(number, self.now);
+                call.sent += 1;
+            }
+            self.send_numbered(index, number);
+        }
+    }
+
+    /// Queues a packet of a call with a window.
+    fn send_numbered(&mut self, index: u32, number: u32) {
+        let call = &mut self.calls[index as usize];
+        self.unstamped.push((call.window, number));
+        if number < call.request_packets {
+            call.tx_batch = self.tx.batch;
+            self.push_packet(index, number);
+        } else {
+            let packet = number - call.request_packets + 1;
+            self.ask_for(index, packet);
+        }
+    }
+
+    /// Asks for a packet of the response: with the question before it in the batch, if that goes on to it.
+    fn ask_for(&mut self, index: u32, packet: u32) {
+        let call = &self.calls[index as usize];
+        let window = &mut self.windows[call.window as usize];
+        let session = &mut self.sessions[call.session as usize];
+        if let Some((batch, entry, first, packets)) = &mut window.asked
+            && *batch == self.tx.batch
+            && *first + *packets == packet
+            && *packets < ASKED_MAX
+        {
+            *packets += 1;
+            session.traffic.tx_bytes += if *packets == 2 { Asked::BYTES as u64 } else { 0 };
+            return self.tx.amend(*entry, None, Some(&Asked { packets: *packets }));
+        }
+        let number = call.sequence as u64 * 8 + call.slot as u64;
+        let header = Header::new(Kind::RequestForResponse, packet, session.remote_session, number, session.remote_tag);
+        session.count_tx(header.wire_len());
+        let entry = self.tx.push_bare(session.route, &header);
+        if self.config.optimizations.cumulative_requests.is_on() {
+            window.asked = Some((self.tx.batch, entry, packet, 1));
+        }
+    }
+
+    /// Notes when the packets left that were queued since the last transmission.
+    #[cold]
+    pub fn stamp_windows(&mut self) {
+        for (window, number) in self.unstamped.drain(..) {
+            // If the call has ended, its window is empty, or another's; then at worst a packet of that seems to have left a little later.
+            self.windows[window as usize].stamp(number, self.now);
+        }
+    }
+
+    /// A credit return for a call with a window.
+    pub fn on_arrivals(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>) {
+        let call = &self.calls[index as usize];
+        let (si, newest) = (call.session, header.aux);
+        let Some(Arrivals { first_missing, mask }) = arrivals_of(header, packet) else {
+            self.drop_on(si, DropReason::Malformed);
+            return;
+        };
+        // In the second half of a call, and before what it speaks of was sent, there are no credit returns.
+        let sent = call.request_packets.min(call.sent);
+        if newest >= sent || first_missing > sent || call.response_packets != 0 {
+            self.drop_on(si, DropReason::OutOfOrder);
+            return;
+        }
+        let before = call.received;
+        let below = newest.saturating_sub(ARRIVALS_BITS - 1).max(first_missing).max(before);
+        let mut progress = false;
+        for number in before..first_missing {
+            progress |= self.take_answer(index, number, header, number == newest);
+        }
+        if newest < before {
+            self.note_repetition(index, newest);
+        }
+        for number in below..=newest {
+            if mask >> (newest - number) & 1 == 1 {
+                progress |= self.take_answer(index, number, header, number == newest);
+            }
+        }
+        if !progress {
+            self.drop_on(si, DropReason::Duplicate);
+        }
+        self.after_answers(index, progress);
+    }
+
+    /// Takes in that a packet was answered; says whether that is news. The round trip of the newest one is a sample.
+    fn take_answer(&mut self, index: u32, number: u32, header: &Header, is_newest: bool) -> bool {
+        let call = &mut self.calls[index as usize];
+        let window = &mut self.windows[call.window as usize];
+        let si = call.session;
+        if number + 1 == call.request_packets && call.response_packets == 0 {
+            // The response answers it, and until then it holds its credit.
+            window.arrive(number, self.now);
+            return false;
+        }
+        match window.answer(number, self.now) {
+            Answer::Expected(rtt) => {
+                self.sessions[si as usize].credits += 1;
+                if let Some(rtt) = rtt.filter(|_| is_newest) {
+                    self.on_rtt_sample(si, rtt, header.ecn_echo);
+                    if number.is_multiple_of(RTT_SAMPLING) {
+                        record_rtt(&mut self.rtt, &mut self.cold[si as usize], self.config.observe_sessions, rtt);
+                    }
+                }
+                true
+            }
+            Answer::Late => {
+                self.grow_patience(si);
+                true
+            }
+            Answer::Repeated => {
+                if is_newest {
+                    self.note_repetition(index, number);
+                }
+                false
+            }
+        }
+    }
+
+    /// A packet that was answered is answered again. If it was sent again, that was needless.
+    #[cold]
+    fn note_repetition(&mut self, index: u32, number: u32) {
+        let call = &self.calls[index as usize];
+        let window = &self.windows[call.window as usize];
+        if call.sent - number <= window.capacity() && window.was_sent_again(number) {
+            self.counters.retransmissions_spurious += 1;
+            self.grow_patience(call.session);
+        }
+    }
+
+    /// Something was sent again that had not been lost: reordering takes longer here than was thought.
+    #[cold]
+    fn grow_patience(&mut self, session: u32) {
+        let quarters = &mut self.cold[session as usize].patience_quarters;
+        *quarters = (*quarters + 1).min(PATIENCE_QUARTERS_MAX);
+    }
+
+    /// After answers: moves the window on, looks for holes, and sends what credits allow.
+    fn after_answers(&mut self, index: u32, progress: bool) {
+        let call = &mut self.calls[index as usize];
+        let window = &mut self.windows[call.window as usize];
+        while call.received < call.sent && window.is_answered(call.received) {
+            call.received += 1;
+        }
+        if progress {
+            call.progress = self.now;
+            call.retries = 0;
+        }
+        self.find_lost(index);
+        self.pump_in_turn(index);
+    }
+
+    /// Looks for packets that count as lost now, and makes sure that the others are looked at in time.
+    fn find_lost(&mut self, index: u32) {
+        let call = &self.calls[index as usize];
+        let session = call.session;
+        let window = &mut self.windows[call.window as usize];
+        if window.is_in_order(call.received..call.sent) {
+            window.due = NEVER;
+            return;
+        }
+        let srtt = self.sessions[session as usize].srtt as u64;
+        let patience = srtt * self.cold[session as usize].patience_quarters as u64 / 4;
+        let lost = window.find_lost(call.received..call.sent, self.now, patience);
+        let due = window.due;
+        if lost > 0 {
+            self.sessions[session as usize].credits += lost as u16;
+            self.counters.packets_lost += lost as u64;
+            self.on_packet_loss(session);
+            let cold = &mut self.cold[session as usize];
+            cold.retransmissions = cold.retransmissions.saturating_add(1);
+        }
+        if due != NEVER {
+            self.arm_call(index, due);
+        }
+    }
+
+    /// A packet of a response behind the first, for a call with a window.
+    pub fn on_window_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
+        let call = &mut self.calls[index as usize];
+        let session = &self.sessions[call.session as usize];
+        let number = call.request_packets - 1 + multi.packet.min(u32::MAX / 2);
+        let Some(response) = call.response.as_mut().filter(|_| number < call.sent) else {
+            let session = call.session;
+            self.drop_on(session, DropReason::OutOfOrder);
+            return;
+        };
+        let offset = multi.packet as usize * session.packet_data as usize;
+        let fits = multi.message_bytes as usize == response.len()
+            && offset < response.len()
+            && header.payload_len() == (response.len() - offset).min(session.packet_data as usize)
+            && header.status == crate::wire::Status::Ok;
+        if !fits {
+            let session = call.session;
+            self.drop_on(session, DropReason::Malformed);
+            return;
+        }
+        if number < call.received || self.windows[call.window as usize].is_answered(number) {
+            let session = call.session;
+            self.drop_on(session, DropReason::Duplicate);
+            return self.note_repetition(index, number);
+        }
+        packet.copy_to(header.wire_len(), &mut response[offset..offset + header.payload_len()]);
+        self.take_answer(index, number, header, true);
+        self.after_answers(index, true);
+        let call = &mut self.calls[index as usize];
+        if call.received == call.sendable()
+            && let Some(response) = call.response.take()
+        {
+            let session = call.session;
+            self.complete_call(index, response);
+            // The server keeps a large response until it hears that it arrived.
+            self.send_release(session);
+        }
+    }
+
+    /// When a call with a window must be looked at again.
+    pub fn window_due(&self, index: u32) -> u64 {
+        let call = &self.calls[index as usize];
+        let wait = match call.retries {
+            0 => self.probe_timeout(call.session),
+            retries => self.rto(call.session, retries - 1),
+        };
+        (call.progress + wait).min(self.windows[call.window as usize].due)
+    }
+
+    /// How long an answer is awaited before the last packet on its way is sent again.
+    fn probe_timeout(&self, session: u32) -> u64 {
+        let entry = &self.sessions[session as usize];
+        if entry.srtt == 0 {
+            return self.rto(session, 0);
+        }
+        let measured = 2 * entry.srtt as u64 + 4 * entry.rttvar as u64;
+        measured.max(self.rto_min / PROBE_SHARE_OF_RTO_MIN).min(self.rto(session, 0))
+    }
+
+    /// The time of [`Core::window_due`] has come.
+    #[cold]
+    pub fn on_window_timer(&mut self, index: u32) {
+        let call = &self.calls[index as usize];
+        let window = &self.windows[call.window as usize];
+        if self.now >= window.due {
+            self.find_lost(index);
+            return self.pump_in_turn(index);
+        }
+        let (session, retries, numbers): (u32, u8, Range<u32>) = (call.session, call.retries, call.received..call.sent);
+        let probe = window.to_probe(numbers, retries == 0);
+        let call = &mut self.calls[index as usize];
+        call.progress = self.now;
+        // Without one it waits for credits, which calls with packets on their way will bring back.
+        let Some(number) = probe else { return };
+        self.windows[call.window as usize].probe(number, self.now);
+        self.counters.tx_packets_again += 1;
+        if retries == 0 {
+            self.counters.tail_probes += 1;
+        } else {
+            self.on_timeout(index);
+            self.counters.retransmissions += 1;
+            let cold = &mut self.cold[session as usize];
+            cold.retransmissions = cold.retransmissions.saturating_add(1);
+        }
+        self.calls[index as usize].retries = retries.saturating_add(1);
+        if retries > 0 {
+            self.note_timeout(session, retries);
+        }
+        self.send_numbered(index, number);
+    }
+}
