@@ -52,7 +52,7 @@ local REFUSALS = {
 
 local ROLES = { [0] = "borrower", [1] = "lender" }
 
--- Bodies of the packets that manage sessions: name, bytes, and for some the texts of the values.
+-- Bodies of packets without data: name, bytes, and for some the texts of the values.
 local PRESENCE = { { "incarnation", 8 }, { "token", 8 } }
 local BODIES = {
   [4] = {
@@ -66,6 +66,9 @@ local BODIES = {
     { "message_bytes_max", 4 }, { "own_session", 4 }, { "own_tag", 4 }, { "credits_start", 2 }, { "reverse_start", 2 },
     { "incarnation", 8 },
   },
+  -- Of packets that speak of several packets; without them they speak of one, or of all up to one.
+  [1] = { { "first_missing", 4 }, { "zero", 4 }, { "arrived_mask", 8 } },
+  [2] = { { "asked_packets", 4 }, { "zero", 4 } },
   [7] = { { "nonce", 8 }, { "reason", 1, REFUSALS }, { "zero", 7 } },
   [10] = PRESENCE, [11] = PRESENCE, [12] = PRESENCE,
   [13] = {
@@ -111,7 +114,7 @@ for _, body in pairs(BODIES) do
     if name ~= "zero" and not body_fields[name] then
       local make = UINTS[bytes] or ProtoField.bytes
       if UINTS[bytes] then
-        local shown = (name == "incarnation" or name == "nonce" or name == "token" or name == "own_tag") and base.HEX or base.DEC
+        local shown = (name == "incarnation" or name == "nonce" or name == "token" or name == "own_tag" or name == "arrived_mask") and base.HEX or base.DEC
         body_fields[name] = make("dunlin." .. name, name, shown, texts)
       else
         body_fields[name] = make("dunlin." .. name, name)

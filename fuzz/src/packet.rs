@@ -1,6 +1,7 @@
 //! Any bytes are refused, or are written again as they were.
 
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Credits, Presence, Refuse, Release};
+use dunlin_rpc::wire::packets::{Arrivals, Asked};
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header};
 
 /// Parses `bytes` as a packet.
@@ -23,6 +24,8 @@ pub fn check(bytes: &[u8]) {
     check_body::<Presence>(body);
     check_body::<Release>(body);
     check_body::<Credits>(body);
+    check_body::<Arrivals>(body);
+    check_body::<Asked>(body);
 }
 
 fn check_body<B: Body>(bytes: &[u8]) {

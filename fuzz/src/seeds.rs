@@ -1,6 +1,7 @@
 //! One packet of each kind, and more of those that come in several shapes.
 
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Credits, LoanRole, Presence, Refuse, RefuseReason, Release};
+use dunlin_rpc::wire::packets::{Arrivals, Asked};
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24, Multi, Status};
 
 fn packet(header: &Header, body: &[u8]) -> Vec<u8> {
@@ -13,6 +14,13 @@ fn control<B: Body>(kind: Kind, session: u32, body: &B) -> Vec<u8> {
     let mut bytes = Vec::new();
     body.write(&mut bytes);
     packet(&Header::new(kind, 0, session, 0, if session == MASK_24 { 0 } else { 77 }), &bytes)
+}
+
+/// A packet without data that has a body.
+fn control_of<B: Body>(kind: Kind, aux: u32, body: &B) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    body.write(&mut bytes);
+    packet(&Header::new(kind, aux, 0, 8, 77), &bytes)
 }
 
 /// Names and packets.
@@ -60,6 +68,8 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("credit_return", packet(&Header::new(Kind::CreditReturn, 0, 0, 8, 77), &[])),
         ("credit_return_marked", packet(&Header { ecn_echo: true, ..Header::new(Kind::CreditReturn, 0, 0, 8, 77) }, &[])),
         ("request_for_response", packet(&Header::new(Kind::RequestForResponse, 1, 0, 8, 77), &[])),
+        ("credit_return_holes", control_of(Kind::CreditReturn, 2, &Arrivals { first_missing: 1, mask: 5 })),
+        ("request_for_responses", control_of(Kind::RequestForResponse, 1, &Asked { packets: 2 })),
         ("response", packet(&data(Kind::Response, 32), &[7; 32])),
         ("response_first", packet(&many(Kind::Response, 480, 0), &[7; 480])),
         ("response_later", packet(&many(Kind::Response, 480, 1), &[7; 480])),

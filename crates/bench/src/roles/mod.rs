@@ -21,7 +21,7 @@ pub(crate) use rate::open_sessions;
 pub use rates_in_turn::RatesInTurn;
 pub use server::EchoServer;
 pub use sessions::{SessionFigures, SessionsClient};
-pub use setup::{Carrier, Congestion, Factor, Setup};
+pub use setup::{Carrier, Congestion, Factor, LossRecovery, Setup};
 pub use wakeup::{Alarm, IdleWatcher, Sleeper};
 pub use workers::{FULL_POOL, Mode, SlowServer, Work, WorkersClient, WorkersFigures};
 

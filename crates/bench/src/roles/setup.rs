@@ -7,7 +7,7 @@ use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::udp::{Coalesce, Connect, Offload, UdpConfig, UdpTransport};
 use dunlin_net::{ShmName, Transport};
 use dunlin_rpc::congestion::{CongestionControl, DcqcnConfig, SwiftConfig, TimelyConfig};
-use dunlin_rpc::{EndpointConfig, Optimizations, Switch};
+use dunlin_rpc::{EndpointConfig, Optimizations, Recovery, Switch};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
@@ -96,6 +96,33 @@ impl Congestion {
     }
 }
 
+/// What both sides do about lost packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LossRecovery {
+    /// Holes are reported and filled.
+    Selective,
+    /// Everything is sent again from the first lost packet on, after a timeout.
+    GoBackN,
+}
+
+impl LossRecovery {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            LossRecovery::Selective => "selective",
+            LossRecovery::GoBackN => "go-back-N",
+        }
+    }
+
+    /// The setting of the endpoint.
+    fn recovery(self) -> Recovery {
+        match self {
+            LossRecovery::Selective => Recovery::Selective,
+            LossRecovery::GoBackN => Recovery::GoBackN,
+        }
+    }
+}
+
 /// How both sides of an experiment are set up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
@@ -109,6 +136,8 @@ pub struct Setup {
     pub sessions: u32,
     /// Congestion control.
     pub congestion: Congestion,
+    /// Loss recovery.
+    pub recovery: LossRecovery,
     /// Optimizations that are off.
     pub without: Vec<Factor>,
     /// Share of packets that are dropped when sent, by either side.
@@ -143,6 +172,7 @@ impl Setup {
             reverse_credits: 0,
             sessions: 64,
             congestion: Congestion::AsShipped,
+            recovery: LossRecovery::Selective,
             without: Vec::new(),
             loss: 0.0,
         }
@@ -167,6 +197,7 @@ impl Setup {
             credits: self.credits,
             reverse_credits: self.reverse_credits,
             congestion: self.congestion.control(),
+            recovery: self.recovery.recovery(),
             optimizations,
             ..EndpointConfig::default()
         }

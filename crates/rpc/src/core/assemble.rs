@@ -17,6 +17,8 @@ use crate::wire::control::Body;
 use crate::wire::packets::{ARRIVALS_BITS, Arrivals, Asked};
 use crate::wire::{HEADER_BYTES, Header, Kind, Multi, Status};
 
+/// Packets that one credit return answers, at most. If it is lost, others come of the same window, and the client need not wait for a timeout.
+const RETURNED_TOGETHER_MAX: u8 = 8;
 const WORDS: usize = WINDOW_PACKETS_MAX / u64::BITS as usize;
 
 /// Packets that came before their turn: a bit for each of the [`WINDOW_PACKETS_MAX`] behind the first that is missing.
@@ -85,7 +87,8 @@ pub(crate) struct CreditReturn {
     place: u32,
     /// The packet that it answers.
     packet: u32,
-    is_open: bool,
+    /// Packets that it may yet be made to answer.
+    room: u8,
     ecn_echo: bool,
 }
 
@@ -142,7 +145,7 @@ impl Core {
         serve.request_packets = total.div_ceil(packet_data) as u32;
         serve.received = 0;
         serve.state = ServeState::Receiving;
-        serve.credit_return.is_open = false;
+        serve.credit_return.room = 0;
         if let Some(early) = &mut serve.early {
             early.clear();
         }
@@ -242,7 +245,7 @@ impl Core {
         // A header alone says that all through its packet have arrived, and this is the last of them.
         let arrivals = (packet + 1 != serve.received).then(|| Arrivals {
             first_missing: serve.received,
-            mask: serve.early.as_ref().map_or(1, |early| early.mask(packet, serve.received)),
+            mask: serve.early.as_ref().map_or(u64::MAX, |early| early.mask(packet, serve.received)),
         });
         let request = serve.sequence as u64 * 8 + serve.slot as u64;
         let mut header = Header::new(Kind::CreditReturn, packet, session.remote_session, request, session.remote_tag);
@@ -250,9 +253,9 @@ impl Core {
         let last = serve.credit_return;
         let tells_of_last = last.packet <= packet && packet - last.packet < ARRIVALS_BITS;
         // A mark is echoed for the packets that bore it only.
-        if last.is_open && last.batch == self.tx.batch && tells_of_last && last.ecn_echo == header.ecn_echo {
+        if last.room > 0 && last.batch == self.tx.batch && tells_of_last && last.ecn_echo == header.ecn_echo {
             self.tx.amend(last.place, Some(&header), arrivals.as_ref());
-            serve.credit_return.packet = packet;
+            (serve.credit_return.packet, serve.credit_return.room) = (packet, last.room - 1);
             return;
         }
         session.count_tx(header.wire_len() + if arrivals.is_some() { Arrivals::BYTES } else { 0 });
@@ -260,8 +263,9 @@ impl Core {
         if arrivals.is_some() {
             self.tx.amend(place, None, arrivals.as_ref());
         }
-        let is_open = self.config.optimizations.cumulative_credit_returns.is_on();
-        serve.credit_return = CreditReturn { batch: self.tx.batch, place, packet, is_open, ecn_echo: header.ecn_echo };
+        let is_cumulative = self.config.optimizations.cumulative_credit_returns.is_on();
+        let room = if is_cumulative { RETURNED_TOGETHER_MAX - 1 } else { 0 };
+        serve.credit_return = CreditReturn { batch: self.tx.batch, place, packet, room, ecn_echo: header.ecn_echo };
     }
 
     /// The client asks for later packets of a response.

@@ -20,12 +20,14 @@ use super::{Core, NONE};
 use crate::config::Recovery;
 use crate::observe::DropReason;
 use crate::wire::control::Body;
-use crate::wire::packets::{ARRIVALS_BITS, ASKED_MAX, Arrivals, Asked};
+use crate::wire::packets::{ARRIVALS_BITS, Arrivals, Asked};
 use crate::wire::{Header, Kind, Multi};
 
 /// What was overtaken may take so many quarters of a round trip longer than what overtook it: at first, and at most.
 pub(crate) const PATIENCE_QUARTERS: u8 = 4;
 const PATIENCE_QUARTERS_MAX: u8 = 16;
+/// Packets that one question asks for, at most. If it is lost, others of the same window are answered, and tell.
+const ASKED_TOGETHER_MAX: u32 = 8;
 /// A tail-loss probe waits for this share of the least retransmission timeout at least.
 const PROBE_SHARE_OF_RTO_MIN: u64 = 4;
 
@@ -153,7 +155,7 @@ impl Core {
         if let Some((batch, entry, first, packets)) = &mut window.asked
             && *batch == self.tx.batch
             && *first + *packets == packet
-            && *packets < ASKED_MAX
+            && *packets < ASKED_TOGETHER_MAX
         {
             *packets += 1;
             session.traffic.tx_bytes += if *packets == 2 { Asked::BYTES as u64 } else { 0 };

@@ -194,12 +194,8 @@ impl Core {
                 self.drop_on(si, DropReason::Malformed);
                 return None;
             }
-            None => {}
-            Some(multi) => {
-                if !self.may_begin(si, header, multi) {
-                    return None;
-                }
-            }
+            Some(multi) if !self.may_begin(si, header, multi) => return None,
+            _ => {}
         }
         let index = if serve == NONE {
             let index = self.take_serve();

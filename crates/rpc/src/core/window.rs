@@ -192,17 +192,15 @@ impl Window {
         Answer::Expected((!again).then(|| now.saturating_sub(sent_at)))
     }
 
-    /// The last packet of a request has arrived; what answers it is the response.
+    /// The last packet of a request has arrived; what answers it is the response. If it was given up as lost it stays so, and is sent
+    /// again: something must be on its way that provokes the response once more if that is lost.
     pub fn arrive(&mut self, number: u32, now: u64) {
         let packet = self.packet(number);
         let Packet { sent_at, state, again } = *packet;
+        // If it counts as lost, it holds no credit. It is sent again, so that something is, whose answer is awaited.
         if state == State::InFlight {
             packet.state = State::Arrived;
             self.learn(number, sent_at, again, now);
-        } else if state == State::Lost {
-            // It holds no credit, and needs none.
-            packet.state = State::Answered;
-            self.lost -= 1;
         }
     }
 
@@ -319,6 +317,16 @@ mod tests {
         window.arrive(2, 2000);
         assert_eq!((window.in_flight, window.find_lost(0..3, 9000, 0), window.in_flight), (3, 2, 1));
         assert_eq!((window.to_probe(0..3, false), window.answer(2, 9000)), (Some(2), Answer::Expected(Some(7998))));
+    }
+
+    #[test]
+    fn the_last_packet_of_a_request_is_sent_again_if_it_was_given_up() {
+        let mut window = sent(3);
+        window.send(3, 900);
+        window.answer(1, 2000);
+        assert_eq!(window.find_lost(0..4, 9000, 0), 2);
+        window.arrive(3, 9001);
+        assert_eq!(window.next_lost(1..4), Some(3), "or nobody would ask when its response is lost");
     }
 
     #[test]

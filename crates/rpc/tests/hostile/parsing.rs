@@ -1,6 +1,7 @@
 //! Properties of the parsers: total, and the inverse of writing.
 
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Presence, Refuse, Release};
+use dunlin_rpc::wire::packets::{Arrivals, Asked};
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24, Multi, Status};
 use proptest::prelude::*;
 
@@ -116,8 +117,9 @@ proptest! {
         prop_assert!(round_trips::<Refuse>(&bytes));
         prop_assert!(round_trips::<Presence>(&bytes));
         prop_assert!(round_trips::<Release>(&bytes));
-        for len in [16, 24, 32, 40, 64] {
+        for len in [8, 16, 24, 32, 40, 64] {
             bytes.resize(len, 0);
+            prop_assert!(round_trips::<Arrivals>(&bytes) && round_trips::<Asked>(&bytes));
             prop_assert!(round_trips::<Connect>(&bytes) && round_trips::<Accept>(&bytes) && round_trips::<Refuse>(&bytes));
         }
     }

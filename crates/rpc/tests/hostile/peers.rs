@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Presence, Release};
+use dunlin_rpc::wire::packets::{Arrivals, Asked};
 use dunlin_rpc::wire::{Header, Kind, MASK_24, Multi};
 use dunlin_rpc::{CallError, MsgBuf};
 
@@ -46,7 +47,11 @@ fn lie(random: &mut Random, session: u32, tag: u32) -> Vec<u8> {
     let is_data = matches!(kind, Kind::Request | Kind::Response);
     if is_data && random.below(2) == 0 {
         let message_bytes = [0, 1, 1440, 1441, 5000, 8 << 20, u32::MAX][random.below(7) as usize];
-        let packet = if random.below(8) == 0 { random.next() as u32 } else { random.below(5) as u32 };
+        let packet = match random.below(8) {
+            0 => random.next() as u32,
+            1 => random.below(6000) as u32,
+            _ => random.below(5) as u32,
+        };
         header.multi = Some(Multi { message_bytes, packet });
     }
     if kind == Kind::Request && random.below(4) == 0 {
@@ -60,6 +65,16 @@ fn lie(random: &mut Random, session: u32, tag: u32) -> Vec<u8> {
             let mut release = Release { sequences: [0; 8] };
             release.sequences.iter_mut().for_each(|s| *s = random.below(6) as u32);
             control(&header, &release)
+        }
+        // Holes and questions of all shapes.
+        Kind::CreditReturn if random.below(2) == 0 => {
+            let first_missing = if random.below(8) == 0 { random.next() as u32 } else { random.below(8) as u32 };
+            control(&header, &Arrivals { first_missing, mask: random.next() | u64::from(random.below(8) > 0) })
+        }
+        Kind::RequestForResponse if random.below(2) == 0 => control(&header, &Asked { packets: random.below(70) as u32 }),
+        Kind::CreditReturn | Kind::RequestForResponse if random.below(8) == 0 => {
+            let len = random.below(40) as usize;
+            packet(&header, &random.bytes(len))
         }
         _ if is_data => packet(&header, &random.bytes(len)),
         _ => packet(&header, &[]),
@@ -244,4 +259,41 @@ fn a_request_that_stops_arriving_gives_its_memory_back() {
     let stats = lab.endpoints[0].stats();
     assert_eq!((stats.sessions, stats.counters.requests_abandoned), (1, 1));
     assert_eq!(dunlin_rpc::msgbuf::outstanding(), before, "only the answer is kept, which has no data");
+}
+
+#[test]
+fn a_request_that_begins_anywhere_takes_no_more_memory_than_one_that_begins_at_its_start() {
+    let lab = Lab::new(&[config()]);
+    let mut raw = Raw::new(&lab, 9);
+    let open = raw.open(&lab, connect());
+    let data = (open.accept.mtu as usize - 32) & !15;
+    let piece = |request: u64, message_bytes: usize, packet: u32, len: usize| {
+        let mut header = open.header(Kind::Request, Header::data_aux(ECHO, len), request);
+        header.multi = Some(Multi { message_bytes: message_bytes as u32, packet });
+        crate::raw::packet(&header, &vec![0; len])
+    };
+    let long = open.accept.message_bytes_max as usize;
+    let last = long.div_ceil(data) as u32 - 1;
+    assert!(last > 4096);
+    let before = dunlin_rpc::msgbuf::outstanding();
+    // Longer than agreed, past the end, of a wrong length, too early.
+    for (message_bytes, packet, len) in
+        [(long + 1, 1, data), (4 * data, 4, data), (4 * data, u32::MAX, data), (4 * data, 3, data - 1), (long, 4096, data)]
+    {
+        raw.send(&piece(8, message_bytes, packet, len));
+    }
+    assert!(raw.answers(&lab).is_empty());
+    assert_eq!(lab.server().stats().requests_held, 0);
+    // In each slot one message, however many packets name it, and of whatever lengths.
+    for round in 0..50 {
+        for slot in 0..8 {
+            raw.send(&piece(8 + slot, long, 4095 - round * 7, data));
+            raw.send(&piece(8 + slot, long / 2, 1 + round, data));
+        }
+        raw.answers(&lab);
+    }
+    let stats = lab.server().stats();
+    assert_eq!(stats.requests_held, 8, "{stats}");
+    assert!(dunlin_rpc::msgbuf::outstanding() <= before + 8);
+    assert!(stats.counters.dropped_malformed >= 400, "{stats}");
 }
