@@ -90,7 +90,7 @@ impl Run {
         let clock = datacenter.clock(0, dunlin_sim::THREADS_PER_HOST_MAX - 1).expect("host 0 has threads");
         let digest = watch(&ledger, clock, trace);
         let places = scenario.places.clone();
-        let nodes = RefCell::new(vec![Weak::new(); places.len()]);
+        let nodes = RefCell::new(places.iter().map(|_| Weak::new()).collect());
         let shared = Rc::new(Shared { scenario, ledger, is_quiet: Cell::new(false), nodes });
         for (number, (host, thread)) in places.into_iter().enumerate() {
             let (shared, mut incarnations) = (shared.clone(), 0..);
