@@ -98,6 +98,10 @@ impl Transport for AnyTransport {
         each!(self, t => t.local_addr())
     }
 
+    fn is_local(&self) -> bool {
+        each!(self, t => t.is_local())
+    }
+
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
         each!(self, t => t.resolve(addr))
     }
@@ -183,6 +187,9 @@ mod tests {
             panic!("not UDP")
         };
         assert!(anywhere.ip().is_unspecified());
+        assert!(AnyTransport::for_peer(&"udp://127.0.0.1:9".parse().unwrap()).unwrap().is_local());
+        assert!(AnyTransport::for_peer(&"shm:nobody".parse().unwrap()).unwrap().is_local());
+        assert!(!AnyTransport::for_peer(&"udp://192.0.2.1:9".parse().unwrap()).unwrap().is_local());
         assert!(matches!(AnyTransport::bind(&Addr::Node(1)), Err(NetError::WrongKind { .. })));
     }
 }

@@ -214,6 +214,12 @@ pub trait Transport {
     /// The address others reach this transport at.
     fn local_addr(&self) -> Addr;
 
+    /// Whether no packet ever leaves this host. Then none queues behind those of others in a network, and one that is late says only that
+    /// a process waits for a processor.
+    fn is_local(&self) -> bool {
+        false
+    }
+
     /// Finds the way to `addr`. Resolving an address again gives the same route and counts one more user of it.
     ///
     /// # Errors

@@ -151,7 +151,8 @@ pub struct EndpointConfig {
     /// What is done about lost packets. Default [`Recovery::Selective`]. Endpoints with either talk to each other; both must recover
     /// selectively for holes to be filled alone.
     pub recovery: Recovery,
-    /// What limits the requests of a session besides its credits. Default [`CongestionControl::Swift`].
+    /// What limits the requests of a session besides its credits. Default
+    /// [`CongestionControl::Auto`]: a window after Swift where packets cross a network, nothing where they stay on this host.
     pub congestion: CongestionControl,
     /// Whether every session counts its own round-trip times and dropped packets from its first call on, for some 600 bytes each. Off by
     /// default; [`crate::Session::observe`] does it for one session.

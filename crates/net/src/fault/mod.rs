@@ -266,6 +266,10 @@ impl<T: Transport> Transport for FaultInjector<T> {
         self.inner.local_addr()
     }
 
+    fn is_local(&self) -> bool {
+        self.inner.is_local()
+    }
+
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
         self.inner.resolve(addr)
     }

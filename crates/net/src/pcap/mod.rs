@@ -118,6 +118,10 @@ impl<T: Transport, W: Write> Transport for PcapWriter<T, W> {
         self.inner.local_addr()
     }
 
+    fn is_local(&self) -> bool {
+        self.inner.is_local()
+    }
+
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
         let route = self.inner.resolve(addr)?;
         // Never removed: a number that is given to another peer is overwritten here, so there are no more than routes.

@@ -139,6 +139,10 @@ impl Transport for ShmTransport {
         Addr::Shm(self.identity.name.clone())
     }
 
+    fn is_local(&self) -> bool {
+        true
+    }
+
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
         let name = self.name_of(addr)?;
         let route = self.peers.resolve(&self.directory, name, &self.identity)?;

@@ -102,6 +102,10 @@ impl Transport for UdpTransport {
         Addr::Udp(self.local)
     }
 
+    fn is_local(&self) -> bool {
+        self.local.ip().is_loopback()
+    }
+
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
         let addr = self.reachable(addr)?;
         self.link.routes.resolve(addr)

@@ -8,7 +8,7 @@ const MILLI: u64 = 1_000_000;
 const CREDITS: u16 = 32;
 
 fn swift() -> CongestionControl {
-    CongestionControl::default()
+    CongestionControl::Swift(SwiftConfig::default())
 }
 
 fn timely(gradient: Gradient) -> CongestionControl {

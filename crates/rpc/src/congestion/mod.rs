@@ -34,28 +34,28 @@ use swift::Swift;
 use timely::Timely;
 
 /// Which algorithm limits the sessions of an endpoint, in the direction of their requests.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum CongestionControl {
+    /// The default: [`CongestionControl::Swift`] where packets cross a network, and [`CongestionControl::None`] where they stay on this host
+    /// (shared memory, and UDP bound to a loopback address). There a late answer means that a process waited for a processor, and
+    /// sending less would only make it wait more.
+    #[default]
+    Auto,
     /// Credits alone limit a session.
     None,
     /// Timely (SIGCOMM 2015) as eRPC runs it.
     Timely(TimelyConfig),
     /// DCQCN (SIGCOMM 2015). Needs switches that mark packets, and a transport that sees the marks.
     Dcqcn(DcqcnConfig),
-    /// After Swift (SIGCOMM 2020). Needs to know nothing of the network: the default.
+    /// After Swift (SIGCOMM 2020). Needs to know nothing of the network.
     Swift(SwiftConfig),
-}
-
-impl Default for CongestionControl {
-    fn default() -> Self {
-        CongestionControl::Swift(SwiftConfig::default())
-    }
 }
 
 impl CongestionControl {
     /// The name by which people know the algorithm.
     pub fn name(&self) -> &'static str {
         match self {
+            CongestionControl::Auto => "auto",
             CongestionControl::None => "none",
             CongestionControl::Timely(_) => "timely",
             CongestionControl::Dcqcn(_) => "dcqcn",
@@ -63,10 +63,19 @@ impl CongestionControl {
         }
     }
 
+    /// What [`CongestionControl::Auto`] stands for; anything else as it is.
+    pub(crate) fn chosen(self, is_local: bool) -> CongestionControl {
+        match self {
+            CongestionControl::Auto if is_local => CongestionControl::None,
+            CongestionControl::Auto => CongestionControl::Swift(SwiftConfig::default()),
+            chosen => chosen,
+        }
+    }
+
     /// Checks every parameter.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         match self {
-            CongestionControl::None => Ok(()),
+            CongestionControl::Auto | CongestionControl::None => Ok(()),
             CongestionControl::Timely(config) => config.check(),
             CongestionControl::Dcqcn(config) => config.check(),
             CongestionControl::Swift(config) => config.check(),
@@ -77,7 +86,7 @@ impl CongestionControl {
     /// unlimited (the paper's Timely bypass, section 5.2.2).
     pub(crate) fn bypass_nanos(&self) -> u64 {
         match self {
-            CongestionControl::None => u64::MAX,
+            CongestionControl::Auto | CongestionControl::None => u64::MAX,
             CongestionControl::Timely(config) => config.t_low.as_nanos() as u64,
             // Round trips mean nothing to it.
             CongestionControl::Dcqcn(_) => u64::MAX,
@@ -88,7 +97,7 @@ impl CongestionControl {
     /// State for a session of `credits` credits, whose path was once `rtt_min` nanoseconds long; `None` if it needs none.
     pub(crate) fn controller(&self, credits: u16, rtt_min: Option<u64>, now: u64) -> Option<Controller> {
         match self {
-            CongestionControl::None => None,
+            CongestionControl::Auto | CongestionControl::None => None,
             CongestionControl::Timely(config) => Some(Controller::Timely(Timely::new(config, now))),
             CongestionControl::Dcqcn(config) => Some(Controller::Dcqcn(Dcqcn::new(config, now))),
             CongestionControl::Swift(config) => Some(Controller::Swift(Swift::new(config, credits, rtt_min))),
@@ -221,4 +230,18 @@ fn check_rates(link_rate: u64, rate_min: u64) -> Result<(), ConfigError> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_controlled_by_default_where_packets_stay_on_one_host() {
+        let by_default = crate::EndpointConfig::default().congestion;
+        assert_eq!(by_default.chosen(true), CongestionControl::None);
+        assert_eq!(by_default.chosen(false), CongestionControl::Swift(SwiftConfig::default()));
+        let asked_for = CongestionControl::Timely(TimelyConfig::default());
+        assert_eq!(asked_for.chosen(true), asked_for, "what was asked for is done");
+    }
 }

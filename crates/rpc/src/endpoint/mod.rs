@@ -119,8 +119,9 @@ impl<T: Transport> Endpoint<T> {
     ///
     /// # Errors
     /// [`EndpointError`] if a setting is out of range, or the transport too small for it.
-    pub fn new(transport: T, config: EndpointConfig) -> Result<Endpoint<T>, EndpointError> {
+    pub fn new(transport: T, mut config: EndpointConfig) -> Result<Endpoint<T>, EndpointError> {
         config.check()?;
+        config.congestion = config.congestion.chosen(transport.is_local());
         if transport.mtu() < Core::MTU_MIN {
             return Err(EndpointError::MtuTooSmall { mtu: transport.mtu(), min: Core::MTU_MIN });
         }

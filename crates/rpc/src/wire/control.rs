@@ -109,12 +109,12 @@ pub struct Refuse {
     pub reason: RefuseReason,
 }
 
-/// Body of PING, PONG and RESET, 16 bytes.
+/// Body of PING, PONG, CLOSE, CLOSE_ACK and RESET, 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Presence {
     /// Incarnation of the sender's endpoint.
     pub incarnation: u64,
-    /// In a PING any number, which the PONG repeats; in a RESET the session and tag that are unknown.
+    /// In a PING any number, which the PONG repeats; in a RESET the session and tag that are unknown; else 0.
     pub token: u64,
 }
 

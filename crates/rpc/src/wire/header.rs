@@ -116,7 +116,7 @@ impl Kind {
 pub enum Status {
     /// The handler responded.
     Ok = 0,
-    /// Nothing ran: the worker queue was full.
+    /// Nothing ran: workers had no room, the peer holds its share, or the server is shutting down.
     Busy = 1,
     /// Nothing ran: no handler has this request type.
     NoHandler = 2,
