@@ -10,6 +10,7 @@
 pub mod echo;
 mod error;
 pub mod experiments;
+pub mod hunt;
 pub mod lab;
 pub mod measure;
 pub mod peer;

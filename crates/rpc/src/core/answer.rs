@@ -7,6 +7,7 @@ use super::observe::RoundTrip;
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
+use crate::mutation::{Mutation, is_planted};
 use crate::observe::DropReason;
 use crate::wire::{Header, Multi, Status};
 
@@ -18,7 +19,8 @@ impl Core {
     #[inline]
     fn answered_call(&mut self, session: u32, header: &Header) -> Option<u32> {
         let slot = &self.sessions[session as usize].client[header.request as usize & 7];
-        if slot.call == NONE || slot.sequence as u64 != header.request >> 3 {
+        let is_stale = slot.sequence as u64 != header.request >> 3 && !is_planted(Mutation::StaleResponseAccepted);
+        if slot.call == NONE || is_stale {
             self.drop_on(session, DropReason::Stale);
             return None;
         }
