@@ -372,6 +372,7 @@ impl<T: Transport> Endpoint<T> {
                 Err(_) => self.shared.transport_counters.get(),
             },
             rtt: core.rtt.clone(),
+            packet_rtt: core.congestion.packet_rtt().cloned(),
             sessions: core.session_count,
             calls_pending: core.calls_pending(),
             requests_held: core.requests_held(),
