@@ -11,6 +11,7 @@ pub mod datacenter;
 pub mod echo;
 mod error;
 pub mod experiments;
+pub mod hunt;
 pub mod lab;
 pub mod measure;
 pub mod peer;

@@ -1,5 +1,6 @@
 //! `dunlin sim`: the simulated datacenter. Each subcommand is one file.
 
+mod hunt;
 mod topology;
 
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use dunlin_bench::peer::Interrupt;
 Experiments in virtual time are run by: dunlin bench run sim-incast
 
 Examples:
+  dunlin sim hunt --seeds 1000                 random work under random faults
   dunlin sim topology cx4 > mine.toml          a datacenter to change")]
 pub struct Arguments {
     #[command(subcommand)]
@@ -22,12 +24,14 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Hunt(hunt::Arguments),
     Topology(topology::Arguments),
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments, _interrupt: Interrupt) -> Result<ExitCode> {
+pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     match arguments.command {
+        Command::Hunt(arguments) => hunt::run(&arguments, &interrupt),
         Command::Topology(arguments) => topology::run(&arguments),
     }
 }
