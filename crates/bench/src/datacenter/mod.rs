@@ -4,10 +4,12 @@
 //! a thread of a host that runs an endpoint of the very code that production runs. Members are given handlers and tasks, then time passes.
 //! Nothing here reads a clock of the machine, so an experiment gives the same figures for the same seed everywhere.
 
+mod calibrate;
 mod cluster;
 mod load;
 mod member;
 
+pub use calibrate::calibrate;
 pub use cluster::Cluster;
 pub use load::{BatchLoad, BatchTally};
 pub use member::{Member, SINK};

@@ -1,5 +1,6 @@
 //! `dunlin sim`: the simulated datacenter. Each subcommand is one file.
 
+mod calibrate;
 mod hunt;
 mod topology;
 
@@ -16,6 +17,7 @@ Experiments in virtual time are run by: dunlin bench run sim-incast
 
 Examples:
   dunlin sim hunt --seeds 1000                 random work under random faults
+  dunlin sim calibrate > here.toml             what packets cost on this machine
   dunlin sim topology cx4 > mine.toml          a datacenter to change")]
 pub struct Arguments {
     #[command(subcommand)]
@@ -26,6 +28,7 @@ pub struct Arguments {
 enum Command {
     Hunt(hunt::Arguments),
     Topology(topology::Arguments),
+    Calibrate(calibrate::Arguments),
 }
 
 /// Runs the command.
@@ -33,5 +36,6 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     match arguments.command {
         Command::Hunt(arguments) => hunt::run(&arguments, &interrupt),
         Command::Topology(arguments) => topology::run(&arguments),
+        Command::Calibrate(arguments) => calibrate::run(&arguments),
     }
 }
