@@ -7,6 +7,7 @@
 //! [`peer::ARGUMENT`].
 #![forbid(unsafe_code)]
 
+pub mod datacenter;
 pub mod echo;
 mod error;
 pub mod experiments;

@@ -82,12 +82,13 @@ fn allocations_of(mut work: impl FnMut(u32)) -> u64 {
     ALLOCATIONS.get() - before
 }
 
-fn callbacks_allocate(req_type: u8) -> u64 {
+fn callbacks_allocate(req_type: u8, len: usize) -> u64 {
     let (lab, session) = lab();
     // Buffers that are ready for the next call.
     let idle: Rc<RefCell<Vec<MsgBuf>>> = Rc::default();
+    let payload = vec![3; len];
     for _ in 0..IN_FLIGHT {
-        idle.borrow_mut().push(MsgBuf::copy_from(&[3; 32]).unwrap());
+        idle.borrow_mut().push(MsgBuf::copy_from(&payload).unwrap());
     }
     let at = idle.clone();
     let done = Rc::new(Cell::new(0));
@@ -95,7 +96,7 @@ fn callbacks_allocate(req_type: u8) -> u64 {
     let continuation = lab.client().register_continuation(move |completion: Completion| {
         // The last ones end with their endpoint.
         let Ok(response) = completion.result else { return };
-        assert_eq!(&response[..], &[3; 32]);
+        assert_eq!(&response[..], &payload[..]);
         let request = MsgBuf::from_payload(completion.request).expect("the kind of buffer that was given");
         at.borrow_mut().push(request);
         counter.set(counter.get() + 1);
@@ -113,8 +114,13 @@ fn callbacks_allocate(req_type: u8) -> u64 {
 
 #[test]
 fn a_callback_allocates_nothing() {
-    assert_eq!(callbacks_allocate(ECHO), 0, "with a dispatch handler");
-    assert_eq!(callbacks_allocate(BURST), 0, "with a burst handler");
+    assert_eq!(callbacks_allocate(ECHO, 32), 0, "with a dispatch handler");
+    assert_eq!(callbacks_allocate(BURST, 32), 0, "with a burst handler");
+}
+
+#[test]
+fn a_callback_of_several_packets_allocates_nothing() {
+    assert_eq!(callbacks_allocate(ECHO, 10_000), 0);
 }
 
 #[test]

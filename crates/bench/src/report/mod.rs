@@ -94,7 +94,8 @@ mod tests {
         assert_eq!(
             value["rows"][0],
             serde_json::json!({"case": "shm B=3", "metric": "rate", "unit": "RPC/s", "value": 1.1e7, "min": 1e7, "max": 1.2e7,
-                "floor": 6e7, "floor_min": 6e7, "floor_max": 6e7, "repeated": 0, "disturbed": false, "paper": 4.96e6, "paper_setup": "CX4 25 GbE", "target": 1e7})
+                "floor": 6e7, "floor_min": 6e7, "floor_max": 6e7, "repeated": 0, "disturbed": false, "paper": 4.96e6, "paper_setup": "CX4 25 GbE", "target": 1e7,
+                "not_beyond": null})
         );
         assert!(value["rows"][1]["floor"].is_null() && value["rows"][1]["paper_setup"].is_null());
     }

@@ -3,7 +3,7 @@
 use dunlin_net::RxPacket;
 
 use super::assemble::arrivals_of;
-use super::observe::record_rtt;
+use super::observe::RoundTrip;
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
@@ -53,7 +53,7 @@ impl Core {
             let sample = self.now.saturating_sub(call.started);
             self.on_rtt_sample(session, sample, header.ecn_echo);
             if self.calls[index as usize].sequence % RTT_SAMPLING == 1 {
-                record_rtt(&mut self.rtt, &mut self.cold[session as usize], self.config.observe_sessions, sample);
+                self.sampled.push(RoundTrip { session, since: self.calls[index as usize].started });
             }
         }
         let call = &mut self.calls[index as usize];
@@ -112,7 +112,7 @@ impl Core {
                 self.on_rtt_sample(si as u32, sample, header.ecn_echo);
             }
             if sequence % RTT_SAMPLING == 1 {
-                record_rtt(&mut self.rtt, &mut self.cold[si], self.config.observe_sessions, sample);
+                self.sampled.push(RoundTrip { session: si as u32, since });
             }
         }
         let call = &mut self.calls[index as usize];

@@ -170,6 +170,8 @@ pub(crate) struct Core {
 
     pub counters: Counters,
     pub rtt: RttHistogram,
+    /// Round trips that are for the histograms once the time was read.
+    pub sampled: Vec<observe::RoundTrip>,
 }
 
 impl Core {
@@ -229,6 +231,7 @@ impl Core {
             busy_iterations: 0,
             counters: Counters::default(),
             rtt: RttHistogram::new(),
+            sampled: Vec::new(),
         }
     }
 

@@ -14,7 +14,7 @@ use dunlin_net::RxPacket;
 
 use super::answer::RTT_SAMPLING;
 use super::assemble::arrivals_of;
-use super::observe::record_rtt;
+use super::observe::RoundTrip;
 use super::window::{Answer, NEVER, Window};
 use super::{Core, NONE};
 use crate::config::Recovery;
@@ -229,7 +229,7 @@ impl Core {
                 if let Some(rtt) = rtt.filter(|_| is_newest) {
                     self.on_rtt_sample(si, rtt, header.ecn_echo);
                     if number.is_multiple_of(RTT_SAMPLING) {
-                        record_rtt(&mut self.rtt, &mut self.cold[si as usize], self.config.observe_sessions, rtt);
+                        self.sampled.push(RoundTrip { session: si, since: self.now.saturating_sub(rtt) });
                     }
                 }
                 true

@@ -96,8 +96,8 @@ fn table_row(row: &Row) -> String {
                 Verdict::Met => ("met", "met"),
                 Verdict::Missed => ("missed", "missed"),
             };
-            let bar = human::figure(row.metric, target);
-            format!("{} {bar} <span class=\"chip {class}\">{word}</span>", row.metric.better().sign())
+            let bar = super::table::bar(row, target);
+            format!("{bar} <span class=\"chip {class}\">{word}</span>")
         }
         _ => String::new(),
     };
