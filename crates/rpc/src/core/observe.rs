@@ -38,12 +38,12 @@ impl Core {
     }
 
     /// Takes the sampled round trips that ended with the burst that was just looked at into the histograms of the endpoint and, if they are
-    /// observed, of their sessions. The time must have been read since: what the protocol goes by may be older than the burst, by as long
-    /// as this process waited for a processor.
+    /// observed, of their sessions. `now` is read for them: the time that the protocol goes by may be older than the burst, by as long as
+    /// this process waited for a processor.
     #[inline(never)]
-    pub fn record_round_trips(&mut self) {
+    pub fn record_round_trips(&mut self, now: u64) {
         for RoundTrip { session, since } in self.sampled.drain(..) {
-            let nanos = self.now.saturating_sub(since);
+            let nanos = now.saturating_sub(since);
             self.rtt.record(nanos);
             let observed = &mut self.cold[session as usize].observed;
             if observed.is_none() && self.config.observe_sessions.is_on() {

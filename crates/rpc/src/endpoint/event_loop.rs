@@ -334,8 +334,7 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
             core.on_packet(i as u8, &packet, &mut received);
         }
         if !core.sampled.is_empty() {
-            core.now = transport.now();
-            core.record_round_trips();
+            core.record_round_trips(transport.now());
         }
         core.counters.requests_handled += received.dispatches.len() as u64;
         refuses = core.shutting_down;
