@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use dunlin_rpc::{EndpointConfig, EndpointStats, Session, Switch};
+use dunlin_rpc::congestion::SwiftConfig;
+use dunlin_rpc::{CongestionControl, EndpointConfig, EndpointStats, Session, Switch};
 
 use crate::handlers::Local;
 use crate::ledger::{Ledger, Roughness};
@@ -31,6 +32,25 @@ pub fn settle(local: &Local) -> bool {
 pub fn nothing_pends<'a>(locals: impl IntoIterator<Item = &'a Rc<Local>>, ledger: &RefCell<Ledger>) -> bool {
     locals.into_iter().all(|local| local.connecting.get() == 0 && local.closing.get() == 0)
         && ledger.borrow().open().is_empty()
+}
+
+/// How long the packets of all open calls may take, one after the other, in nanoseconds: congestion control may have slowed its sessions
+/// down to their least rate while the network was ill. `packet_bytes` is the least data of a packet, `round_trip_ns` the round trip of the
+/// idle network.
+pub fn time_to_send(ledger: &Ledger, configs: &[EndpointConfig], packet_bytes: usize, round_trip_ns: u64) -> u64 {
+    let paced = |rate_min: u64| packet_bytes as u64 * 8 * 1_000_000_000 / rate_min;
+    let windowed = |swift: &SwiftConfig| (round_trip_ns as f64 / swift.window_min) as u64;
+    let packet_ns = |config: &EndpointConfig| match &config.congestion {
+        CongestionControl::Timely(timely) => paced(timely.rate_min),
+        CongestionControl::Dcqcn(dcqcn) => paced(dcqcn.rate_min),
+        CongestionControl::Swift(swift) => windowed(swift),
+        CongestionControl::Auto => windowed(&SwiftConfig::default()),
+        CongestionControl::None => 0,
+    };
+    let packets = |bytes: usize| bytes.div_ceil(packet_bytes).max(1) as u64;
+    let open = ledger.open().into_iter().map(|number| &ledger.records[number as usize]);
+    let packets: u64 = open.map(|call| packets(call.request_len) + packets(call.response_len)).sum();
+    packets * configs.iter().map(packet_ns).max().unwrap_or(0)
 }
 
 /// The story of a run that did not end: calls that are left, and each endpoint.

@@ -7,7 +7,6 @@ use std::io::BufWriter;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use dunlin_rpc::CongestionControl;
 use dunlin_sim::{Datacenter, Fault, ThreadClock};
 use dunlin_trial::judge::{self, View};
 use dunlin_trial::{Event, Ledger, Random, Roughness};
@@ -21,6 +20,8 @@ const SECOND: u64 = 1000 * MILLISECOND;
 /// Calls end so soon after the network healed, besides the time that their packets take: some retransmission timeouts of half a second in
 /// a row, for calls that wait for calls that wait, or the time until a silent peer is given up.
 const CALLS_END_WITHIN: u64 = 10 * SECOND;
+/// Longest round trip of a drawn network without queues.
+const ROUND_TRIP: u64 = MILLISECOND / 3;
 /// Sessions that only one end knows of are found so soon.
 const STRAYS_END_WITHIN: u64 = 120 * SECOND;
 /// What an idle endpoint takes, besides twice its timeout, to find a peer silent: it looks, and asks, some times, 50 ms apart.
@@ -129,23 +130,12 @@ impl Run {
         self.shared.is_quiet.set(true);
     }
 
-    /// The time in which what is open at heart must end: congestion control may have slowed it down to its least rate, and takes a
-    /// while to find out that the network is well.
-    fn time_for_calls(&self) -> u64 {
-        let Scenario { topology, configs, .. } = &self.shared.scenario;
-        let is_swift = |config: &dunlin_rpc::EndpointConfig| matches!(config.congestion, CongestionControl::Swift(_));
-        // A packet in a hundred round trips; or at 2 MB/s.
-        let packet_ns = if configs.iter().any(is_swift) { 100 * 60_000 } else { topology.mtu as u64 * 500 };
-        let ledger = self.shared.ledger.borrow();
-        let packets = |bytes: usize| (bytes / (topology.mtu / 2)) as u64 + 2;
-        let open = ledger.open();
-        let open = open.iter().map(|number| &ledger.records[*number as usize]);
-        CALLS_END_WITHIN + packet_ns * open.map(|call| packets(call.request_len) + packets(call.response_len)).sum::<u64>()
-    }
-
     fn all_calls_end(&mut self) {
         let is_over = |run: &Run| judge::nothing_pends(run.nodes().iter().map(|node| &node.local), &run.shared.ledger);
-        let limit = self.time_for_calls();
+        let Scenario { topology, configs, .. } = &self.shared.scenario;
+        // Headers take less than half of the smallest packets.
+        let sending = judge::time_to_send(&self.shared.ledger.borrow(), configs, topology.mtu / 2, ROUND_TRIP);
+        let limit = CALLS_END_WITHIN + sending;
         let mut ended = self.wait(limit, is_over);
         if !ended && self.shared.scenario.roughness == Roughness::Corrupt {
             // A corrupted packet may have taken the answer away for good; the sessions are at fault, and end it.

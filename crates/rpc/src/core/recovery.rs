@@ -364,6 +364,26 @@ impl Core {
         measured.max(self.rto_min / PROBE_SHARE_OF_RTO_MIN).min(self.rto(session, 0))
     }
 
+    /// After a timeout, if the first packet is lost and waits for its turn, lets it go now, whatever the pace: a server that goes back takes no
+    /// other, so those on their way may hold all that the pace allows for ever. Without a credit it takes that of the last of them.
+    fn retake_first(&mut self, index: u32) -> bool {
+        let call = &self.calls[index as usize];
+        let window = &mut self.windows[call.window as usize];
+        if call.received >= call.sent || !window.is_lost(call.received) {
+            return false;
+        }
+        let session = &mut self.sessions[call.session as usize];
+        if session.credits == 0 {
+            if !window.lose_last(call.received..call.sent) {
+                return false;
+            }
+            session.credits += 1;
+        }
+        session.credits -= 1;
+        window.send_again(call.received, self.now);
+        true
+    }
+
     /// The time of [`Core::window_due`] has come.
     #[cold]
     pub fn on_window_timer(&mut self, index: u32) {
@@ -374,7 +394,13 @@ impl Core {
             return self.pump_in_turn(index);
         }
         let (session, retries, numbers): (u32, u8, Range<u32>) = (call.session, call.retries, call.received..call.sent);
-        let probe = window.to_probe(numbers, retries == 0);
+        let first = numbers.start;
+        let probe = if retries > 0 && self.retake_first(index) {
+            Some(first)
+        } else {
+            let window = &self.windows[self.calls[index as usize].window as usize];
+            window.to_probe(numbers, retries == 0)
+        };
         let call = &mut self.calls[index as usize];
         call.progress = self.now;
         // Without one it waits for credits, which calls with packets on their way will bring back.

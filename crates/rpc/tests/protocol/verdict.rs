@@ -4,12 +4,15 @@ use dunlin_net::fault::Faults;
 use dunlin_trial::Roughness;
 use dunlin_trial::judge::{self, View};
 
+use crate::scenario::Scenario;
 use crate::world::World;
 
 const SECOND: u64 = 1_000_000_000;
-/// Calls without a deadline end so soon after the network healed: some retransmission timeouts of half a second in a row, for calls
+/// Calls without a deadline end so soon after the network healed, besides the time that their packets take: some retransmission timeouts of half a second in a row, for calls
 /// that wait for calls that wait, or the time until a silent peer is given up.
 const CALLS_END_WITHIN: u64 = 10 * SECOND;
+/// Added to a round trip by clocks that move from event to event.
+const CLOCK_STEP: u64 = 50_000;
 /// A peer that says nothing is given up so soon: its timeout is a second, and then a ping must remain without an answer.
 const SILENCE_IS_NOTICED_WITHIN: u64 = 2 * SECOND;
 /// Sessions that only one end knows of are found so soon.
@@ -31,16 +34,20 @@ fn nothing_pends(world: &mut World) -> bool {
 
 /// Each call ends.
 pub fn all_calls_end(world: &mut World) {
-    let end = world.now() + CALLS_END_WITHIN;
+    let Scenario { network, configs, .. } = &world.scenario;
+    let round_trip = 2 * network.delay.as_nanos() as u64 + CLOCK_STEP;
+    let sending = judge::time_to_send(&world.ledger.borrow(), configs, network.mtu / 2, round_trip);
+    let within = CALLS_END_WITHIN + sending;
+    let end = world.now() + within;
     let mut ended = world.run_until(end, nothing_pends);
     if !ended && world.scenario.roughness == Roughness::Corrupt {
         // A corrupted packet may have taken the answer away for good; the sessions are at fault, and end it.
         close_sessions(world);
-        let end = world.now() + CALLS_END_WITHIN;
+        let end = world.now() + within;
         ended = world.run_until(end, nothing_pends);
     }
     let story = || judge::describe(&views(world), &world.ledger.borrow());
-    assert!(ended, "after {CALLS_END_WITHIN} ns without faults {}", story());
+    assert!(ended, "after {within} ns without faults {}", story());
 }
 
 /// Nothing waits, every credit is back, no end of a session is alone, and no response is kept that has arrived.
