@@ -172,6 +172,8 @@ pub(crate) struct Core {
     pub rtt: RttHistogram,
     /// Round trips that are for the histograms once the time was read.
     pub sampled: Vec<observe::RoundTrip>,
+    /// Whether any session was ever to be observed.
+    pub observes_sessions: bool,
 }
 
 impl Core {
@@ -180,6 +182,7 @@ impl Core {
 
     pub fn new(config: EndpointConfig, mtu: usize, rx_queue_len: usize, now: u64, secret: [u8; 16]) -> Core {
         let mut random = SecretRandom::new(secret);
+        let observes_sessions = config.observe_sessions.is_on();
         let mut wheel = Wheel::new(now);
         let tick_timer = wheel.create(timers::TOKEN_TICK);
         Core {
@@ -232,6 +235,7 @@ impl Core {
             counters: Counters::default(),
             rtt: RttHistogram::new(),
             sampled: Vec::new(),
+            observes_sessions,
         }
     }
 

@@ -16,6 +16,7 @@ impl Core {
     /// Counts round trips and drops of a session from now on.
     pub fn observe(&mut self, session: SessionRef) {
         if self.session(session).is_some() {
+            self.observes_sessions = true;
             self.cold[session.index as usize].observed.get_or_insert_with(|| Box::new(Observed::new()));
         }
     }
@@ -45,6 +46,10 @@ impl Core {
         for RoundTrip { session, since } in self.sampled.drain(..) {
             let nanos = now.saturating_sub(since);
             self.rtt.record(nanos);
+            if !self.observes_sessions {
+                // With many sessions their cold halves are not in the cache.
+                continue;
+            }
             let observed = &mut self.cold[session as usize].observed;
             if observed.is_none() && self.config.observe_sessions.is_on() {
                 *observed = Some(Box::new(Observed::new()));
