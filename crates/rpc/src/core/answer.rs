@@ -4,6 +4,7 @@ use dunlin_net::RxPacket;
 
 use super::assemble::arrivals_of;
 use super::observe::RoundTrip;
+use super::recovery::clear_window;
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
@@ -96,9 +97,8 @@ impl Core {
             self.drop_on(si as u32, DropReason::Malformed);
             return;
         }
-        let held = if call.window == NONE { call.in_flight() } else { self.clear_window(index) };
-        let call = &mut self.calls[index as usize];
-        self.sessions[si].credits += held as u16;
+        let held = if call.window == NONE { call.in_flight() } else { clear_window(&mut self.windows, call.window) };
+        session.credits += held as u16;
         (call.sent, call.received) = (call.request_packets, call.request_packets);
         // Longer requests were sampled at their first credit return. Which copy was answered is unknown after a retransmission (Karn); then
         // the time since the first copy is taken: if handlers became slower than the timeout, nothing else would ever tell.
@@ -107,7 +107,7 @@ impl Core {
             let sample = self.now.saturating_sub(since);
             let sequence = call.sequence;
             if call.sent_again || header.deferred {
-                self.sessions[si].sample_rtt(sample);
+                session.sample_rtt(sample);
             } else {
                 self.on_rtt_sample(si as u32, sample, header.ecn_echo);
             }

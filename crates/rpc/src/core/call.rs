@@ -9,9 +9,10 @@
 use std::task::Waker;
 
 use super::handle::Handle;
-use super::session::{SessionRef, State};
-use super::transmit::{Owner, Source};
+use super::session::{Session, SessionRef, State};
+use super::transmit::{Owner, Source, TxQueue};
 use super::{Core, NONE};
+use crate::config::Switch;
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
 use crate::mutation::{Mutation, is_planted};
@@ -318,68 +319,35 @@ impl Core {
 
     /// Queues every packet of a call that may be sent now.
     pub fn pump(&mut self, index: u32) {
-        let call = &self.calls[index as usize];
-        let has_window = call.window != NONE;
-        let granted = if self.sessions[call.session as usize].limited { self.grant(index) } else { u32::MAX };
-        if has_window {
+        let mut granted = u32::MAX;
+        if self.sessions[self.calls[index as usize].session as usize].limited {
+            granted = self.grant(index);
+        }
+        if self.calls[index as usize].window != NONE {
             return self.pump_window(index, granted);
         }
-        let batch = self.tx.batch;
-        for _ in 0..granted {
-            let call = &mut self.calls[index as usize];
-            if call.sent >= call.sendable() {
-                return;
-            }
-            let session = &mut self.sessions[call.session as usize];
-            if session.credits == 0 {
+        let context = Context { index, now: self.now, adjacent: self.config.optimizations.adjacent_header };
+        let call = &mut self.calls[index as usize];
+        let session = &mut self.sessions[call.session as usize];
+        let sendable = call.sendable();
+        while call.sent < sendable {
+            if session.credits == 0 || granted == 0 {
                 session.stalled |= 1 << call.slot;
                 return;
             }
             session.credits -= 1;
+            granted -= 1;
             let number = call.sent;
             call.sent += 1;
-            call.tx_batch = batch;
-            self.push_packet(index, number);
-        }
-        let call = &self.calls[index as usize];
-        if call.sent < call.sendable() {
-            self.sessions[call.session as usize].stalled |= 1 << call.slot;
+            push_packet(&mut self.tx, context, call, session, number);
         }
     }
 
     /// Queues one packet of a call.
-    #[inline]
-    pub fn push_packet(&mut self, index: u32, number: u32) {
+    pub fn send_packet(&mut self, index: u32, number: u32) {
+        let context = Context { index, now: self.now, adjacent: self.config.optimizations.adjacent_header };
         let call = &mut self.calls[index as usize];
-        let session = &mut self.sessions[call.session as usize];
-        let request = call.sequence as u64 * 8 + call.slot as u64;
-        let mut header = Header::new(Kind::Request, 0, session.remote_session, request, session.remote_tag);
-        if number >= call.request_packets {
-            header.kind = Kind::RequestForResponse;
-            header.aux = number - call.request_packets + 1;
-            session.count_tx(header.wire_len());
-            return self.tx.push(session.route, &header, Source::NOTHING);
-        }
-        let packet_data = session.packet_data as usize;
-        // In a slot, a call has its request.
-        let total = call.request.as_ref().map_or(0, |r| r.len());
-        let offset = number as usize * packet_data;
-        let len = (total - offset).min(packet_data);
-        header.aux = Header::data_aux(call.req_type, len);
-        if call.request_packets > 1 {
-            header.multi = Some(Multi { message_bytes: total as u32, packet: number });
-        }
-        if number == 0 && (call.deadline != NO_DEADLINE || call.timeout != NO_DEADLINE) {
-            let left = call.timeout.min(call.deadline.saturating_sub(self.now)) / 1000;
-            header.deadline_us = Some(left.min(u32::MAX as u64) as u32);
-        }
-        let is_adjacent = offset == 0 && self.config.optimizations.adjacent_header.is_on();
-        let source = match call.request.as_mut().and_then(Payload::as_msgbuf_mut) {
-            Some(buf) if is_adjacent => Source::start(Owner::Call, index, buf, &header, len),
-            _ => Source::piece(Owner::Call, index, offset, len),
-        };
-        session.count_tx(header.wire_len() + len);
-        self.tx.push(session.route, &header, source);
+        push_packet(&mut self.tx, context, call, &mut self.sessions[call.session as usize], number);
     }
 
     /// Lets a call go on whose credits came back; if others wait for credits, they have their turn.
@@ -562,4 +530,46 @@ impl Core {
         self.note_timeout(session, retries);
         self.pump(index);
     }
+}
+
+/// What a packet of a call depends on besides call and session.
+#[derive(Clone, Copy)]
+struct Context {
+    index: u32,
+    now: u64,
+    adjacent: Switch,
+}
+
+/// Queues one packet of a call.
+#[inline(always)]
+fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, session: &mut Session, number: u32) {
+    call.tx_batch = tx.batch;
+    let request = call.sequence as u64 * 8 + call.slot as u64;
+    let mut header = Header::new(Kind::Request, 0, session.remote_session, request, session.remote_tag);
+    if number >= call.request_packets {
+        header.kind = Kind::RequestForResponse;
+        header.aux = number - call.request_packets + 1;
+        session.count_tx(header.wire_len());
+        return tx.push(session.route, &header, Source::NOTHING);
+    }
+    let packet_data = session.packet_data as usize;
+    // In a slot, a call has its request.
+    let total = call.request.as_ref().map_or(0, |r| r.len());
+    let offset = number as usize * packet_data;
+    let len = (total - offset).min(packet_data);
+    header.aux = Header::data_aux(call.req_type, len);
+    if call.request_packets > 1 {
+        header.multi = Some(Multi { message_bytes: total as u32, packet: number });
+    }
+    if number == 0 && (call.deadline != NO_DEADLINE || call.timeout != NO_DEADLINE) {
+        let left = call.timeout.min(call.deadline.saturating_sub(context.now)) / 1000;
+        header.deadline_us = Some(left.min(u32::MAX as u64) as u32);
+    }
+    let is_adjacent = offset == 0 && context.adjacent.is_on();
+    let source = match call.request.as_mut().and_then(Payload::as_msgbuf_mut) {
+        Some(buf) if is_adjacent => Source::start(Owner::Call, context.index, buf, &header, len),
+        _ => Source::piece(Owner::Call, context.index, offset, len),
+    };
+    session.count_tx(header.wire_len() + len);
+    tx.push(session.route, &header, source);
 }

@@ -34,6 +34,15 @@ const PROBE_SHARE_OF_RTO_MIN: u64 = 4;
 /// Timeouts in a row after which the other end is also asked whether the session still exists.
 const TIMEOUTS_BEFORE_PING: u8 = 2;
 
+/// Empties the window of a call that goes on with its response, and gives the credits that it held.
+#[cold]
+pub(crate) fn clear_window(windows: &mut [Window], window: u32) -> u32 {
+    let window = &mut windows[window as usize];
+    let held = window.in_flight;
+    window.clear();
+    held
+}
+
 /// The silence of a session's other end while calls time out.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Silence {
@@ -97,15 +106,6 @@ impl Core {
         self.windows[window as usize].in_flight
     }
 
-    /// Empties the window of a call that goes on with its response, and gives the credits that it held.
-    #[cold]
-    pub fn clear_window(&mut self, index: u32) -> u32 {
-        let window = &mut self.windows[self.calls[index as usize].window as usize];
-        let held = window.in_flight;
-        window.clear();
-        held
-    }
-
     /// Queues the packets of a call that may be sent now, up to `granted`: lost ones first.
     pub fn pump_window(&mut self, index: u32, granted: u32) {
         for left in (0..=granted).rev() {
@@ -139,8 +139,7 @@ impl Core {
         let call = &mut self.calls[index as usize];
         self.unstamped.push((call.window, number));
         if number < call.request_packets {
-            call.tx_batch = self.tx.batch;
-            self.push_packet(index, number);
+            self.send_packet(index, number);
         } else {
             let packet = number - call.request_packets + 1;
             self.ask_for(index, packet);

@@ -76,27 +76,35 @@ impl<T: Transport> Endpoint<T> {
                 packets = transport.rx_burst();
             }
         }
-        if packets > 0 {
-            // Round trips end now.
-            if !is_clocked {
-                shared.core.borrow_mut().now = transport.now();
+        let mut found = 0;
+        loop {
+            if packets > 0 {
+                if !is_clocked {
+                    // Round trips end now.
+                    shared.core.borrow_mut().now = transport.now();
+                }
+                receive(shared, &mut *transport, packets);
             }
-            receive(shared, &mut *transport, packets);
+            found += packets;
+            if shared.core.borrow().has_ended() {
+                wake_waiting(shared);
+            }
+            if shared.at_workers.get() > 0 {
+                found += take_worker_replies(shared);
+            }
+            if shared.executor.has_ready() {
+                found += shared.executor.run_ready();
+            }
+            if shared.core.borrow().has_ended() {
+                run_continuations(shared);
+            }
+            packets = self.send_and_look_at_timers(&mut transport, packets);
+            if packets == 0 {
+                return found;
+            }
+            // The time is that of the look before, when these were there already.
+            is_clocked = true;
         }
-        let mut found = packets;
-        if shared.core.borrow().has_ended() {
-            wake_waiting(shared);
-        }
-        if shared.at_workers.get() > 0 {
-            found += take_worker_replies(shared);
-        }
-        if shared.executor.has_ready() {
-            found += shared.executor.run_ready();
-        }
-        if shared.core.borrow().has_ended() {
-            run_continuations(shared);
-        }
-        found + self.send_and_look_at_timers(&mut transport, packets)
     }
 
     /// Whether an iteration without packets can end here: nothing is ready, and it is not yet time to read the clock. This is what polling
@@ -121,7 +129,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// The second half of an iteration: sends what it made, then reads the clock and looks at timers.
-    /// Gives the number of packets that it received meanwhile.
+    /// Gives the number of packets of a burst that it received and that is to be looked at before timers are.
     fn send_and_look_at_timers(&self, transport: &mut T, packets: usize) -> usize {
         let mut core = self.shared.core.borrow_mut();
         let before = core.now;
@@ -152,50 +160,40 @@ impl<T: Transport> Endpoint<T> {
             }
         }
         if drained && core.now >= core.timers_at {
-            core.timers_at = core.now + TIMER_PAUSE_NANOS;
-            core.busy_iterations = 0;
-            self.shared.transport_counters.set(transport.counters());
-            let mut late = 0;
-            if core.wheel.next_due().is_some_and(|due| due <= core.now) {
-                drop(core);
-                late = self.receive_late(transport, before);
-                core = self.shared.core.borrow_mut();
-            }
-            if core.run_timers(transport) > 0 {
-                // Whoever waits for what they did looks before the loop sleeps.
-                self.unclocked.set(1);
-            }
-            if core.tx.has_packets() {
-                core.transmit(transport);
-            }
             drop(core);
-            wake_waiting(&self.shared);
-            run_continuations(&self.shared);
-            self.shared.drop_discarded();
-            return late;
+            return self.look_at_timers(transport, before);
         }
         0
     }
 
-    /// Takes in what has arrived since the queue was found empty, now that a timer is due. Between that and the look at the clock this thread
-    /// may have been away for milliseconds, and answers that came meanwhile are not late. Their round trips end at `before`, the
-    /// look at the clock before. Gives the number of packets.
-    #[cold]
-    fn receive_late(&self, transport: &mut T, before: u64) -> usize {
-        let mut packets = 0;
-        for _ in 0..BUSY_ITERATIONS_MAX {
-            let burst = transport.rx_burst();
-            if burst == 0 {
-                break;
+    /// Runs the timers that are due, unless packets have arrived since the queue was found empty: between that and the look at the clock this
+    /// thread may have been away for milliseconds, and answers that came meanwhile are not late. Their round trips end at `before`, the
+    /// look at the clock before. Gives the number of these packets.
+    #[inline(never)]
+    fn look_at_timers(&self, transport: &mut T, before: u64) -> usize {
+        let mut core = self.shared.core.borrow_mut();
+        if core.busy_iterations < BUSY_ITERATIONS_MAX && core.wheel.next_due().is_some_and(|due| due <= core.now) {
+            let late = transport.rx_burst();
+            if late > 0 {
+                core.now = before;
+                return late;
             }
-            packets += burst;
-            self.shared.core.borrow_mut().now = before;
-            receive(&self.shared, transport, burst);
         }
-        if packets > 0 {
-            self.shared.core.borrow_mut().now = transport.now();
+        core.timers_at = core.now + TIMER_PAUSE_NANOS;
+        core.busy_iterations = 0;
+        self.shared.transport_counters.set(transport.counters());
+        if core.run_timers(transport) > 0 {
+            // Whoever waits for what they did looks before the loop sleeps.
+            self.unclocked.set(1);
         }
-        packets
+        if core.tx.has_packets() {
+            core.transmit(transport);
+        }
+        drop(core);
+        wake_waiting(&self.shared);
+        run_continuations(&self.shared);
+        self.shared.drop_discarded();
+        0
     }
 
     /// One iteration, then sleep if there was nothing to do and the poll policy says so.
