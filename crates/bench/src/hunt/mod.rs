@@ -10,12 +10,12 @@
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | [`scenario`] | what a seed means |
-//! | [`node`] | an endpoint, and the program that drives it |
-//! | [`run`] | one run, up to its verdict |
-//! | [`jobs`] | many runs, some at once |
-//! | [`failure`] | turning a broken promise into words |
-//! | [`trace`] | what is written of a run |
+//! | `scenario` | what a seed means |
+//! | `node` | an endpoint, and the program that drives it |
+//! | `run` | one run, up to its verdict |
+//! | `jobs` | many runs, some at once |
+//! | `failure` | turning a broken promise into words |
+//! | `trace` | what is written of a run |
 
 mod failure;
 mod jobs;
