@@ -127,7 +127,7 @@ pub enum CallError {
     /// The response exceeds what the session allows, or the server had no buffer for it. The handler ran.
     #[error("the response exceeds the session's largest message, or its server has no memory for it")]
     ResponseTooLarge,
-    /// The response came, and message buffers here are at their limit ([`crate::msgbuf::set_limit`]). The handler ran.
+    /// The response came, and message buffers here are at their limit ([`crate::msgbuf::set_limit_bytes`]). The handler ran.
     #[error("there is no message buffer for the response here: give buffers back, or raise their limit")]
     NoBuffer,
     /// The peer's process died, or its address refuses packets. The handler may have run.

@@ -11,9 +11,9 @@
 //! | [`dcqcn`] | DCQCN | ECN | rate |
 //! | [`swift`] | ours, after Swift | round-trip time, and ECN if there is any | window, paced below one packet |
 //!
-//! [`pacing`] turns rates into times.
+//! `pacing` turns rates into times.
 //!
-//! Every algorithm begins *unlimited* and is told of a packet only when that matters; see [`Algorithm::is_unlimited`].
+//! Every algorithm begins *unlimited* and is told of a packet only when that matters; see `Algorithm::is_unlimited`.
 
 pub mod dcqcn;
 #[cfg(test)]
