@@ -43,6 +43,9 @@ pub fn all_calls_end(world: &mut World) {
         for node in &world.nodes {
             let (connecting, closing) = (node.local.connecting.get(), node.local.closing.get());
             eprintln!("node {}: {connecting} connecting, {closing} closing\n{}", node.local.index, node.endpoint().stats());
+            for session in node.local.outbound.borrow().iter().chain(node.local.inbound.borrow().iter()) {
+                eprintln!("{session:?}: {:?}", session.stats());
+            }
         }
         panic!("after {CALLS_END_WITHIN} ns without faults calls are left: {open:#?}");
     }
