@@ -7,6 +7,7 @@ use std::time::Duration;
 use dunlin_net::NetError;
 use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{CallError, ConnectError, EndpointError, RegisterError};
+use dunlin_sim::SimError;
 
 /// Why an experiment, or a process of it, gave no result. A missed target is not an error.
 ///
@@ -105,6 +106,17 @@ pub enum BenchError {
     /// A message buffer could not be had.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// Something did not happen in virtual time.
+    #[error("{what} within {limit:?} of virtual time: this is a bug, figures would mean nothing")]
+    Stuck {
+        /// What did not happen.
+        what: &'static str,
+        /// Time it was given.
+        limit: Duration,
+    },
+    /// A simulated datacenter cannot be as it was described.
+    #[error(transparent)]
+    Simulation(#[from] SimError),
     /// Packet I/O failed.
     #[error(transparent)]
     Net(#[from] NetError),

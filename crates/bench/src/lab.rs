@@ -1,5 +1,7 @@
 //! What an experiment works with: processes on their cores, a budget of time, a progress bar and a report to fill.
 
+mod simulate;
+
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -7,7 +9,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::BenchError;
 use crate::measure::{BesideFloor, BusyNeighbour, Cores, Measured, RUNS, Spread};
 use crate::peer::{Interrupt, Launcher, Peer, Role};
-use crate::report::{Report, ReportBuilder, RowBuilder};
+use crate::report::{Plot, Report, ReportBuilder, RowBuilder};
+
+pub use simulate::{Simulations, Trial};
 
 /// Time a process gets beyond what it measures: to start, to connect, to touch its memory, beside other work.
 const SLACK: Duration = Duration::from_secs(20);
@@ -28,16 +32,24 @@ pub struct Settings {
     pub repeats: usize,
     /// A core to keep busy with a neighbour all the while.
     pub busy_core: Option<usize>,
+    /// What concerns cases in virtual time.
+    pub simulations: Simulations,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { run: Duration::from_secs(1), runs: RUNS, repeats: REPEATS, busy_core: None }
+        Settings {
+            run: Duration::from_secs(1),
+            runs: RUNS,
+            repeats: REPEATS,
+            busy_core: None,
+            simulations: Simulations::default(),
+        }
     }
 }
 
-/// The surroundings of one experiment. One that starts no processes, as in virtual time, needs nothing but [`Lab::case`] and
-/// [`Lab::push`], and runs on any machine.
+/// The surroundings of one experiment. One that starts no processes, as in virtual time, needs nothing but [`Lab::simulate`]
+/// and [`Lab::push`], and runs on any machine.
 #[derive(Debug)]
 pub struct Lab {
     settings: Settings,
@@ -154,6 +166,11 @@ impl Lab {
     /// Adds a row to the report.
     pub fn push(&mut self, row: RowBuilder) {
         self.report.push(row);
+    }
+
+    /// Adds a plot to the report's page.
+    pub fn plot(&mut self, plot: Plot) {
+        self.report.plot(plot);
     }
 
     /// Ends the experiment, whether it is complete or not.

@@ -7,9 +7,11 @@
 //! [`peer::ARGUMENT`].
 #![forbid(unsafe_code)]
 
+pub mod datacenter;
 pub mod echo;
 mod error;
 pub mod experiments;
+pub mod hunt;
 pub mod lab;
 pub mod measure;
 pub mod peer;

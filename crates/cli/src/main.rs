@@ -37,6 +37,7 @@ enum Command {
     Demo(commands::demo::Arguments),
     Echo(commands::echo::Arguments),
     Bench(commands::bench::Arguments),
+    Sim(commands::sim::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -76,5 +77,6 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Demo(arguments) => commands::demo::run(arguments, interrupt),
         Command::Echo(arguments) => commands::echo::run(arguments, interrupt),
         Command::Bench(arguments) => commands::bench::run(arguments, interrupt),
+        Command::Sim(arguments) => commands::sim::run(arguments, interrupt),
     }
 }

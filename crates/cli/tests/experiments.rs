@@ -8,7 +8,7 @@ use dunlin_bench::peer::{Interrupt, Launcher};
 
 fn runs_to_its_end(experiment: &Experiment) {
     let launcher = Launcher::of_program(env!("CARGO_BIN_EXE_dunlin"), Interrupt::default());
-    let settings = Settings { run: Duration::from_millis(20), runs: 1, repeats: 0, busy_core: None };
+    let settings = Settings { run: Duration::from_millis(20), runs: 1, repeats: 0, ..Settings::default() };
     let outcome = experiment.run(settings, launcher).unwrap();
     assert!(outcome.error.is_none(), "{}: {:?}", experiment.name, outcome.error);
     assert!(!outcome.report.rows.is_empty());
@@ -26,7 +26,8 @@ fn every_experiment_runs_to_its_end() {
 #[test]
 fn a_busy_core_is_kept_busy() {
     let launcher = Launcher::of_program(env!("CARGO_BIN_EXE_dunlin"), Interrupt::default());
-    let settings = Settings { run: Duration::from_millis(20), runs: 1, repeats: 0, busy_core: Some(0) };
+    let settings =
+        Settings { run: Duration::from_millis(20), runs: 1, repeats: 0, busy_core: Some(0), ..Settings::default() };
     let outcome = ALL[0].run(settings, launcher).unwrap();
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
 }

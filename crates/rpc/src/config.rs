@@ -157,6 +157,9 @@ pub struct EndpointConfig {
     /// Whether every session counts its own round-trip times and dropped packets from its first call on, for some 600 bytes each. Off by
     /// default; [`crate::Session::observe`] does it for one session.
     pub observe_sessions: Switch,
+    /// Whether the round trip of every packet is counted ([`crate::EndpointStats::packet_rtt`]), for some nanoseconds each and a few KiB. Off by
+    /// default.
+    pub observe_packets: Switch,
     /// Switches of optimizations.
     pub optimizations: Optimizations,
     /// Seed of nonces, tags and the cookie key. `None` takes it from the operating system; give one only in tests and simulations.
@@ -184,6 +187,7 @@ impl Default for EndpointConfig {
             recovery: Recovery::default(),
             congestion: CongestionControl::default(),
             observe_sessions: Switch::Off,
+            observe_packets: Switch::Off,
             optimizations: Optimizations::default(),
             seed: None,
         }

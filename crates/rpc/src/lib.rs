@@ -19,6 +19,10 @@ mod endpoint;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod msgbuf;
+#[cfg(feature = "mutations")]
+pub mod mutation;
+#[cfg(not(feature = "mutations"))]
+mod mutation;
 pub mod observe;
 mod payload;
 #[allow(unsafe_code)]

@@ -101,9 +101,15 @@ counters! {
     }
 }
 
-/// Round-trip times, in nanoseconds. Of each slot of a session, the first call is sampled and then every eighth.
+/// Round-trip times, in nanoseconds.
 #[derive(Debug, Clone)]
 pub struct RttHistogram(pub(crate) hdrhistogram::Histogram<u64>);
+
+impl Default for RttHistogram {
+    fn default() -> Self {
+        RttHistogram::new()
+    }
+}
 
 impl RttHistogram {
     /// Longest time that is told apart: one minute.
@@ -117,6 +123,23 @@ impl RttHistogram {
     #[inline]
     pub(crate) fn record(&mut self, nanos: u64) {
         self.0.saturating_record(nanos.max(1));
+    }
+
+    /// Adds the samples of another.
+    pub fn add(&mut self, other: &RttHistogram) {
+        // It fails for times beyond this one's bounds, and all have the same.
+        self.0.add(&other.0).expect("all histograms of round trips have the same bounds");
+    }
+
+    /// The samples that were taken since `earlier`, a clone of this histogram at another time.
+    pub fn since(&self, earlier: &RttHistogram) -> RttHistogram {
+        let mut since = RttHistogram::new();
+        for at in self.0.iter_recorded() {
+            let value = at.value_iterated_to();
+            let count = at.count_at_value().saturating_sub(earlier.0.count_at(value));
+            since.0.saturating_record_n(value, count);
+        }
+        since
     }
 
     /// Samples taken.
@@ -137,8 +160,11 @@ pub struct EndpointStats {
     pub counters: Counters,
     /// Counts of the transport.
     pub transport: TransportCounters,
-    /// Round-trip times of calls issued here.
+    /// Round-trip times of calls issued here: of each slot of a session, of its first call and then every eighth.
     pub rtt: RttHistogram,
+    /// Round-trip times of all packets of calls issued here that were answered at once, if they are counted
+    /// ([`crate::EndpointConfig::observe_packets`]).
+    pub packet_rtt: Option<RttHistogram>,
     /// Sessions now.
     pub sessions: u32,
     /// Calls in progress or queued now.

@@ -1,5 +1,6 @@
 //! The experiments, one file each, and the roles their processes play.
 
+mod incast;
 mod paper;
 mod runs;
 
@@ -15,6 +16,13 @@ mod rpc_rate;
 mod rpc_sessions;
 mod rpc_wakeup;
 mod rpc_workers;
+mod sim_incast;
+mod sim_incast_background;
+mod sim_latency;
+mod sim_loss;
+mod sim_reorder;
+mod sim_scale;
+mod transfer;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -103,6 +111,42 @@ pub const ALL: &[Experiment] = &[
         about: "what an idle endpoint costs, and how fast one that sleeps wakes",
         run: rpc_wakeup::run,
     },
+    Experiment {
+        name: "sim-latency",
+        paper: "eRPC Table 2",
+        about: "latency of a 32 B call in the simulated clusters of the paper",
+        run: sim_latency::run,
+    },
+    Experiment {
+        name: "sim-incast",
+        paper: "eRPC Table 5",
+        about: "bandwidth and packet round trips of 20 to 100 clients that send 8 MB to one server",
+        run: sim_incast::run,
+    },
+    Experiment {
+        name: "sim-incast-background",
+        paper: "eRPC section 6.5",
+        about: "latency of 64 kB calls between other hosts during an incast of 100 clients",
+        run: sim_incast_background::run,
+    },
+    Experiment {
+        name: "sim-scale",
+        paper: "eRPC Figure 5",
+        about: "rate and latency of 100 hosts with sessions between all of their threads",
+        run: sim_scale::run,
+    },
+    Experiment {
+        name: "sim-loss",
+        paper: "eRPC Table 4",
+        about: "bandwidth of 8 MB requests at 100 Gbit/s while packets are lost",
+        run: sim_loss::run,
+    },
+    Experiment {
+        name: "sim-reorder",
+        paper: "beyond the paper",
+        about: "bandwidth of 8 MB requests at 100 Gbit/s while packets overtake each other",
+        run: sim_reorder::run,
+    },
     #[cfg(feature = "peers")]
     Experiment {
         name: "rpc-peers",
@@ -123,7 +167,7 @@ pub fn demo_settings(total: Duration) -> Settings {
     // Each measurement is a run of a floor and a run of ours with its warm-up, and three processes start and end for it.
     let run = (total / measurements).saturating_sub(DEMO_STARTS).div_f64(2.2);
     // No time to take a run again: a disturbed row says so.
-    Settings { run: run.max(DEMO_RUN_MIN), runs, repeats: 0, busy_core: None }
+    Settings { run: run.max(DEMO_RUN_MIN), runs, repeats: 0, ..Settings::default() }
 }
 
 /// What starting the processes of one measurement takes, about.

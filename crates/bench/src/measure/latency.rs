@@ -45,6 +45,11 @@ impl Latencies {
         self.0.len()
     }
 
+    /// The latency that a share of the calls, from 0 to 1, did not exceed; zero if there are no calls.
+    pub fn quantile(&self, quantile: f64) -> f64 {
+        self.0.value_at_quantile(quantile) as f64
+    }
+
     /// The percentiles.
     ///
     /// # Errors

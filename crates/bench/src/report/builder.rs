@@ -2,6 +2,7 @@
 
 use super::Report;
 use super::machine::Machine;
+use super::plot::Plot;
 use super::row::{self, RowBuilder};
 
 /// A report in the making. What it holds when an experiment is cut short is still a valid report.
@@ -10,17 +11,23 @@ pub struct ReportBuilder {
     experiment: String,
     machine: Machine,
     rows: Vec<RowBuilder>,
+    plots: Vec<Plot>,
 }
 
 impl ReportBuilder {
     /// An empty report; its date is now.
     pub fn new(experiment: &str) -> Self {
-        ReportBuilder { experiment: experiment.to_owned(), machine: Machine::detect(), rows: Vec::new() }
+        ReportBuilder { experiment: experiment.to_owned(), machine: Machine::detect(), rows: Vec::new(), plots: Vec::new() }
     }
 
     /// Adds a row.
     pub fn push(&mut self, row: RowBuilder) {
         self.rows.push(row);
+    }
+
+    /// Adds a plot.
+    pub fn plot(&mut self, plot: Plot) {
+        self.plots.push(plot);
     }
 
     /// Resolves the targets, which may refer to any row.
@@ -30,6 +37,7 @@ impl ReportBuilder {
             machine: self.machine,
             commit: env!("DUNLIN_COMMIT").to_owned(),
             rows: row::finish(self.rows),
+            plots: self.plots,
         }
     }
 }

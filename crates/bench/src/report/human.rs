@@ -9,13 +9,16 @@ const RATES: [Unit; 3] = [(1e6, "M RPC/s"), (1e3, "k RPC/s"), (1.0, "RPC/s")];
 const BITS: [Unit; 4] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")];
 const BYTES: [Unit; 4] = [(1073741824.0, "GiB"), (1048576.0, "MiB"), (1024.0, "KiB"), (1.0, "B")];
 const PERCENT: [Unit; 1] = [(1.0, "%")];
+const PER_SECOND: [Unit; 3] = [(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")];
 const CALLS: [Unit; 1] = [(1.0, "calls")];
 const TIMES_OVER: [Unit; 1] = [(1.0, "x")];
 
 /// Units of a metric, from large to small.
 fn units(metric: Metric) -> &'static [Unit] {
     match metric {
-        Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 => &TIMES,
+        Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => &TIMES,
+        Metric::RttP50 | Metric::RttP99 => &TIMES,
+        Metric::Retransmissions => &PER_SECOND,
         Metric::Rate => &RATES,
         Metric::Bandwidth => &BITS,
         Metric::SessionMemory => &BYTES,

@@ -17,6 +17,18 @@ pub enum Metric {
     /// The same, 99.9th percentile.
     #[serde(rename = "latency p99.9")]
     LatencyP999,
+    /// The same, 99.99th percentile.
+    #[serde(rename = "latency p99.99")]
+    LatencyP9999,
+    /// Median time from sending a packet to its answer.
+    #[serde(rename = "packet RTT p50")]
+    RttP50,
+    /// The same, 99th percentile.
+    #[serde(rename = "packet RTT p99")]
+    RttP99,
+    /// Times per second that packets were taken for lost and sent again.
+    #[serde(rename = "retransmissions")]
+    Retransmissions,
     /// Payload bits moved per second.
     #[serde(rename = "bandwidth")]
     Bandwidth,
@@ -51,6 +63,10 @@ impl Metric {
             Metric::LatencyP50 => "latency p50",
             Metric::LatencyP99 => "latency p99",
             Metric::LatencyP999 => "latency p99.9",
+            Metric::LatencyP9999 => "latency p99.99",
+            Metric::RttP50 => "packet RTT p50",
+            Metric::RttP99 => "packet RTT p99",
+            Metric::Retransmissions => "retransmissions",
             Metric::Bandwidth => "bandwidth",
             Metric::SessionMemory => "memory per session",
             Metric::IdleShare => "idle share of a core",
@@ -63,7 +79,9 @@ impl Metric {
     pub fn unit(self) -> &'static str {
         match self {
             Metric::Rate => "RPC/s",
-            Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 => "ns",
+            Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => "ns",
+            Metric::RttP50 | Metric::RttP99 => "ns",
+            Metric::Retransmissions => "1/s",
             Metric::Bandwidth => "bit/s",
             Metric::SessionMemory => "B",
             Metric::IdleShare => "%",
@@ -76,7 +94,8 @@ impl Metric {
     pub fn better(self) -> Better {
         match self {
             Metric::Rate | Metric::Bandwidth | Metric::Advantage => Better::Higher,
-            Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 => Better::Lower,
+            Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => Better::Lower,
+            Metric::RttP50 | Metric::RttP99 | Metric::Retransmissions => Better::Lower,
             Metric::SessionMemory | Metric::IdleShare | Metric::Calls => Better::Lower,
         }
     }
@@ -127,6 +146,10 @@ mod tests {
             Metric::LatencyP50,
             Metric::LatencyP99,
             Metric::LatencyP999,
+            Metric::LatencyP9999,
+            Metric::RttP50,
+            Metric::RttP99,
+            Metric::Retransmissions,
             Metric::Bandwidth,
             Metric::SessionMemory,
             Metric::IdleShare,

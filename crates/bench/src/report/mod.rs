@@ -8,6 +8,7 @@ pub mod html;
 pub mod human;
 mod machine;
 mod metric;
+mod plot;
 mod row;
 pub mod table;
 mod target;
@@ -15,6 +16,7 @@ mod target;
 pub use builder::ReportBuilder;
 pub use machine::Machine;
 pub use metric::{Better, Metric};
+pub use plot::{LINES_MAX, Line, Plot};
 pub use row::{PaperFigure, Row, RowBuilder, Verdict};
 pub use target::Target;
 
@@ -31,6 +33,9 @@ pub struct Report {
     pub commit: String,
     /// The figures, in the order they were measured.
     pub rows: Vec<Row>,
+    /// What the page shows beside them.
+    #[serde(skip)]
+    pub plots: Vec<Plot>,
 }
 
 impl Report {
@@ -94,7 +99,8 @@ mod tests {
         assert_eq!(
             value["rows"][0],
             serde_json::json!({"case": "shm B=3", "metric": "rate", "unit": "RPC/s", "value": 1.1e7, "min": 1e7, "max": 1.2e7,
-                "floor": 6e7, "floor_min": 6e7, "floor_max": 6e7, "repeated": 0, "disturbed": false, "paper": 4.96e6, "paper_setup": "CX4 25 GbE", "target": 1e7})
+                "floor": 6e7, "floor_min": 6e7, "floor_max": 6e7, "repeated": 0, "disturbed": false, "paper": 4.96e6, "paper_setup": "CX4 25 GbE", "target": 1e7,
+                "not_beyond": null})
         );
         assert!(value["rows"][1]["floor"].is_null() && value["rows"][1]["paper_setup"].is_null());
     }

@@ -1,9 +1,12 @@
 //! One figure of a report, with all that it must be compared to.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use super::metric::Metric;
 use super::target::Target;
+use crate::BenchError;
 use crate::measure::Spread;
 
 /// A finished row: one metric of one case. All figures are in the unit of the metric.
@@ -36,6 +39,9 @@ pub struct Row {
     pub paper_setup: Option<String>,
     /// What the value must reach.
     pub target: Option<f64>,
+    /// What the value must not surpass: where an experiment is to repeat what a paper saw, much better is as wrong as much worse.
+    #[serde(default)]
+    pub not_beyond: Option<f64>,
 }
 
 /// A floor that moved by more than this between the runs of a case says that the machine was disturbed.
@@ -58,6 +64,7 @@ struct FileRow<'a> {
     paper: Option<f64>,
     paper_setup: Option<&'a str>,
     target: Option<f64>,
+    not_beyond: Option<f64>,
 }
 
 impl Serialize for Row {
@@ -77,6 +84,7 @@ impl Serialize for Row {
             paper: self.paper,
             paper_setup: self.paper_setup.as_deref(),
             target: self.target,
+            not_beyond: self.not_beyond,
         }
         .serialize(serializer)
     }
@@ -85,9 +93,9 @@ impl Serialize for Row {
 /// How a value stands to its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// At least as good.
+    /// At least as good, and not beyond what is to be repeated.
     Met,
-    /// Worse.
+    /// Worse, or beyond.
     Missed,
 }
 
@@ -104,8 +112,10 @@ impl Row {
 
     /// Whether the target is met; none without a target.
     pub fn verdict(&self) -> Option<Verdict> {
-        let reached = self.metric.better().reaches(self.value, self.target?);
-        Some(if reached { Verdict::Met } else { Verdict::Missed })
+        let better = self.metric.better();
+        let reached = better.reaches(self.value, self.target?);
+        let beyond = self.not_beyond.is_some_and(|limit| !better.reaches(limit, self.value));
+        Some(if reached && !beyond { Verdict::Met } else { Verdict::Missed })
     }
 }
 
@@ -141,6 +151,7 @@ impl RowBuilder {
             paper: None,
             paper_setup: None,
             target: None,
+            not_beyond: None,
         };
         RowBuilder { row, target: None }
     }
@@ -162,6 +173,28 @@ impl RowBuilder {
     pub fn paper(mut self, figure: Option<PaperFigure>) -> Self {
         self.row.paper = figure.map(|figure| figure.value);
         self.row.paper_setup = figure.map(|figure| figure.setup.to_owned());
+        self
+    }
+
+    /// A row of a case in virtual time: the median of its seeds, and their range if there are several.
+    ///
+    /// # Errors
+    /// [`BenchError::NoSamples`] if there was no run.
+    pub fn of_seeds(case: impl Into<String>, metric: Metric, values: &[f64]) -> Result<Self, BenchError> {
+        let spread = Spread::of(values).ok_or(BenchError::NoSamples { what: "a case" })?;
+        let mut builder = RowBuilder::new(case, metric, spread);
+        if values.len() == 1 {
+            (builder.row.min, builder.row.max) = (None, None);
+        }
+        Ok(builder)
+    }
+
+    /// Adds between which bounds the row must lie, to repeat what the paper saw.
+    pub fn within(mut self, bounds: RangeInclusive<f64>) -> Self {
+        let better = self.row.metric.better();
+        let (low, high) = bounds.into_inner();
+        self.target = Some(Target::Absolute(better.easier(low, high)));
+        self.row.not_beyond = Some(better.stricter(low, high));
         self
     }
 

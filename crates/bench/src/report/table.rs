@@ -57,10 +57,19 @@ fn cells(case: &str, row: &Row) -> Vec<Cell> {
 
 fn target_cell(row: &Row) -> Cell {
     let (Some(target), Some(verdict)) = (row.target, row.verdict()) else { return Cell::new("") };
-    let bar = format!("{} {}", row.metric.better().sign(), human::figure(row.metric, target));
+    let bar = bar(row, target);
     match verdict {
         Verdict::Met => Cell::new(format!("{bar} met")).fg(Color::Green),
         Verdict::Missed => Cell::new(format!("{bar} MISSED")).fg(Color::Red),
+    }
+}
+
+/// The target in words.
+pub(super) fn bar(row: &Row, target: f64) -> String {
+    let figure = |value| human::figure(row.metric, value);
+    match row.not_beyond {
+        Some(limit) => format!("{} to {}", figure(target.min(limit)), figure(target.max(limit))),
+        None => format!("{} {}", row.metric.better().sign(), figure(target)),
     }
 }
 

@@ -1,13 +1,16 @@
 //! `dunlin bench`: the experiments.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Subcommand;
+use clap::builder::RangedU64ValueParser;
 use dunlin_bench::experiments::{self, ALL};
-use dunlin_bench::lab::Settings;
+use dunlin_bench::lab::{Settings, Simulations};
 use dunlin_bench::peer::{Interrupt, Launcher};
+use dunlin_sim::CostModel;
 
 use super::seconds;
 use crate::reports::{Collected, Files};
@@ -37,11 +40,13 @@ enum Command {
 #[command(after_help = "\
 Each case is run five times in processes of its own, server and client on a core each; the table shows the median, the lowest
 and the highest run beside the raw floor of the same transport, taken in the same run.
+Experiments whose name begins with sim run in virtual time instead, once for each seed; --seconds scales how much of it.
 
 Examples:
   dunlin bench run rpc-latency
   dunlin bench run rpc-rate --seconds 3 --json rate.json
   dunlin bench run rpc-rate --busy-core 1      with a neighbour that wants core 1 too
+  dunlin bench run sim-incast --seeds 5        in virtual time
   dunlin bench run all --check                 fails if a target is missed")]
 struct Run {
     /// Name of the experiment, or `all`
@@ -52,6 +57,15 @@ struct Run {
     /// Keep this core busy with another process all the while
     #[arg(long, value_name = "CORE")]
     busy_core: Option<usize>,
+    /// Seed of experiments in virtual time: the same seed gives the same figures, on any machine
+    #[arg(long, default_value = "1")]
+    seed: u64,
+    /// Run each case in virtual time with so many seeds, from that one on
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    seeds: u32,
+    /// CPU time of packets in virtual time, as `dunlin sim calibrate` prints it; else that of the paper's cluster
+    #[arg(long, value_name = "FILE")]
+    cost: Option<PathBuf>,
     /// Exit with 1 if a target is missed
     #[arg(long)]
     check: bool,
@@ -72,14 +86,16 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
 
 fn list() {
     for experiment in ALL {
-        println!("{:<14} {:<20} {}", experiment.name, experiment.paper, experiment.about);
+        println!("{:<23} {:<20} {}", experiment.name, experiment.paper, experiment.about);
     }
 }
 
 fn run_experiments(arguments: Run, interrupt: Interrupt) -> Result<ExitCode> {
     let experiments = experiments::find(&arguments.name)?;
     arguments.files.check()?;
-    let settings = Settings { run: arguments.seconds, busy_core: arguments.busy_core, ..Settings::default() };
+    let cost = arguments.cost.as_deref().map(read_cost).transpose()?;
+    let simulations = Simulations { seed: arguments.seed, seeds: arguments.seeds, cost };
+    let settings = Settings { run: arguments.seconds, busy_core: arguments.busy_core, simulations, ..Settings::default() };
     let mut collected = Collected::default();
     for experiment in experiments {
         let outcome = experiment.run(settings.clone(), Launcher::new(interrupt.clone()))?;
@@ -88,4 +104,9 @@ fn run_experiments(arguments: Run, interrupt: Interrupt) -> Result<ExitCode> {
         }
     }
     if arguments.check { collected.finish_checked(&arguments.files) } else { collected.finish(&arguments.files) }
+}
+
+fn read_cost(file: &Path) -> Result<CostModel> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    toml::from_str(&text).with_context(|| format!("{} is no cost model", file.display()))
 }

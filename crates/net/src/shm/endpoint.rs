@@ -55,7 +55,9 @@ impl ShmTransport {
         file::sweep(&config.directory);
         let unnamed = OwnFile::unnamed(&config.directory, layout.file_bytes as u64)?;
         backing::reserve(&unnamed, 0, layout.fixed_bytes()).map_err(|cause| {
-            let doing = format!("reserve {} bytes in {}", layout.fixed_bytes(), config.directory.display());
+            let (bytes, directory) = (layout.fixed_bytes(), config.directory.display());
+            let doing =
+                format!("reserve {bytes} bytes in {directory} (make room there; in a container, with a larger --shm-size)");
             NetError::Io { doing, cause }
         })?;
         let map = Mapping::of_file(&unnamed, layout.file_bytes)

@@ -43,13 +43,14 @@ impl OwnFile {
     /// [`NetError::Io`].
     pub(crate) fn unnamed(directory: &Path, bytes: u64) -> Result<File, NetError> {
         let doing = |what: &str| format!("{what} a region of {bytes} bytes in {}", directory.display());
+        let refused = |cause| NetError::Io { doing: doing("create") + " (this user must be able to write there)", cause };
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .mode(0o600)
             .custom_flags(libc::O_TMPFILE)
             .open(directory)
-            .map_err(|cause| NetError::Io { doing: doing("create"), cause })?;
+            .map_err(refused)?;
         file.set_len(bytes).map_err(|cause| NetError::Io { doing: doing("size"), cause })?;
         match lock::try_lock(&file, OWNER_BYTE) {
             Ok(true) => Ok(file),

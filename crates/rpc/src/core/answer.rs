@@ -3,11 +3,12 @@
 use dunlin_net::RxPacket;
 
 use super::assemble::arrivals_of;
-use super::observe::record_rtt;
+use super::observe::RoundTrip;
 use super::recovery::clear_window;
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
+use crate::mutation::{Mutation, is_planted};
 use crate::observe::DropReason;
 use crate::wire::{Header, Multi, Status};
 
@@ -19,7 +20,8 @@ impl Core {
     #[inline]
     fn answered_call(&mut self, session: u32, header: &Header) -> Option<u32> {
         let slot = &self.sessions[session as usize].client[header.request as usize & 7];
-        if slot.call == NONE || slot.sequence as u64 != header.request >> 3 {
+        let is_stale = slot.sequence as u64 != header.request >> 3 && !is_planted(Mutation::StaleResponseAccepted);
+        if slot.call == NONE || is_stale {
             self.drop_on(session, DropReason::Stale);
             return None;
         }
@@ -52,7 +54,7 @@ impl Core {
             let sample = self.now.saturating_sub(call.started);
             self.on_rtt_sample(session, sample, header.ecn_echo);
             if self.calls[index as usize].sequence % RTT_SAMPLING == 1 {
-                record_rtt(&mut self.rtt, &mut self.cold[session as usize], self.config.observe_sessions, sample);
+                self.sampled.push(RoundTrip { session, since: self.calls[index as usize].started });
             }
         }
         let call = &mut self.calls[index as usize];
@@ -110,7 +112,7 @@ impl Core {
                 self.on_rtt_sample(si as u32, sample, header.ecn_echo);
             }
             if sequence % RTT_SAMPLING == 1 {
-                record_rtt(&mut self.rtt, &mut self.cold[si], self.config.observe_sessions, sample);
+                self.sampled.push(RoundTrip { session: si as u32, since });
             }
         }
         let call = &mut self.calls[index as usize];

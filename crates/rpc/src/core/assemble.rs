@@ -152,18 +152,30 @@ impl Core {
         self.sessions[si as usize].server[slot].sequence = serve.sequence;
         if !self.may_receive(si, total) {
             self.counters.requests_over_memory_share += 1;
-            let serve = &mut self.serves[index as usize];
-            // Whatever of it comes later is a repetition.
-            serve.received = serve.request_packets;
-            serve.state = ServeState::Executing;
-            let reference = ServeRef::new(index, serve.generation);
-            self.respond_status(reference, Status::Busy);
+            self.refuse_rest(index);
         } else if self.keep_request(index, header, packet, total, multi.packet as usize * packet_data) {
             self.charge_receiving(si, total);
             // One packet of several does not complete it.
             self.count_packet(index, multi.packet);
             self.return_credit(si, index, multi.packet);
         }
+    }
+
+    /// Gives up a request that has arrived in part: nothing of it ran, and the client is told so as often as it sends more.
+    pub fn refuse_rest(&mut self, index: u32) {
+        let serve = &mut self.serves[index as usize];
+        // Whatever of it comes later is a repetition.
+        serve.received = serve.request_packets;
+        serve.state = ServeState::Executing;
+        if let Some(early) = &mut serve.early {
+            early.clear();
+        }
+        let (session, request) = (serve.session, serve.request.take());
+        let reference = ServeRef::new(index, serve.generation);
+        if let Some(request) = request {
+            self.refund_receiving(session, request.len());
+        }
+        self.respond_status(reference, Status::Busy);
     }
 
     /// A further packet of the request that is being received.

@@ -15,6 +15,7 @@ use super::{Core, NONE};
 use crate::config::Switch;
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
+use crate::mutation::{Mutation, is_planted};
 use crate::payload::Payload;
 use crate::timer::TimerId;
 use crate::wire::control::SLOTS_MAX;
@@ -515,7 +516,8 @@ impl Core {
         self.on_timeout(index);
         let call = &mut self.calls[index as usize];
         let in_flight = call.in_flight();
-        self.sessions[call.session as usize].credits += in_flight as u16;
+        let lost = u16::from(is_planted(Mutation::CreditNotReturned));
+        self.sessions[call.session as usize].credits += (in_flight as u16).saturating_sub(lost);
         call.sent = call.received;
         call.sent_again = true;
         call.retries = call.retries.saturating_add(1);

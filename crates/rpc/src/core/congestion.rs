@@ -11,6 +11,7 @@ use super::{Core, NONE};
 use crate::config::EndpointConfig;
 use crate::congestion::pacing::Gate;
 use crate::congestion::{Algorithm, Allowance, CongestionControl, Controller, Sample};
+use crate::stats::RttHistogram;
 use crate::timer::{TimerId, Wheel};
 use crate::wire::HEADER_BYTES;
 
@@ -22,6 +23,10 @@ pub(crate) struct Congestion {
     control: CongestionControl,
     /// Unmarked packets with a shorter round trip change nothing for sessions that are not limited.
     bypass_nanos: u64,
+    /// As `bypass_nanos`, or zero if every round trip is to be counted.
+    look_nanos: u64,
+    /// Round trips of all packets, if they are to be counted.
+    packet_rtt: Option<Box<RttHistogram>>,
     /// Whether sessions are asked although they are not limited.
     limits_all: bool,
     /// By session.
@@ -48,9 +53,13 @@ impl Congestion {
         let control = config.congestion;
         let is_off = control == CongestionControl::None;
         let bypasses_updates = is_off || config.optimizations.rate_update_bypass.is_on();
+        let bypass_nanos = if bypasses_updates { control.bypass_nanos() } else { 0 };
+        let counts_all = config.observe_packets.is_on();
         Congestion {
             control,
-            bypass_nanos: if bypasses_updates { control.bypass_nanos() } else { 0 },
+            bypass_nanos,
+            look_nanos: if counts_all { 0 } else { bypass_nanos },
+            packet_rtt: counts_all.then(|| Box::new(RttHistogram::new())),
             limits_all: !is_off && !config.optimizations.rate_limiter_bypass.is_on(),
             flows: Vec::new(),
             wheel: Wheel::new(now),
@@ -101,6 +110,11 @@ impl Congestion {
         }
     }
 
+    /// Round trips of all packets so far, if they are counted.
+    pub fn packet_rtt(&self) -> Option<&RttHistogram> {
+        self.packet_rtt.as_deref()
+    }
+
     /// What a session may do.
     pub fn allowance(&self, session: u32) -> Allowance {
         self.flow(session).map_or(Allowance::Unlimited, |flow| flow.controller.allowance())
@@ -143,13 +157,23 @@ impl Core {
     pub fn on_rtt_sample(&mut self, session: u32, nanos: u64, is_marked: bool) {
         let entry = &mut self.sessions[session as usize];
         entry.sample_rtt(nanos);
-        if nanos < self.congestion.bypass_nanos && !entry.limited && !is_marked {
+        if nanos < self.congestion.look_nanos && !entry.limited && !is_marked {
             return;
         }
-        self.update_limit(session, nanos, is_marked);
+        self.look_at_sample(session, nanos, is_marked);
     }
 
     #[cold]
+    fn look_at_sample(&mut self, session: u32, nanos: u64, is_marked: bool) {
+        if let Some(histogram) = &mut self.congestion.packet_rtt {
+            histogram.record(nanos);
+        }
+        let limited = self.sessions[session as usize].limited;
+        if nanos >= self.congestion.bypass_nanos || limited || is_marked {
+            self.update_limit(session, nanos, is_marked);
+        }
+    }
+
     fn update_limit(&mut self, session: u32, rtt: u64, is_marked: bool) {
         let entry = &self.sessions[session as usize];
         let (credits, bytes) = (entry.credits_max, u32::from(entry.packet_data));

@@ -170,6 +170,10 @@ pub(crate) struct Core {
 
     pub counters: Counters,
     pub rtt: RttHistogram,
+    /// Round trips that are for the histograms once the time was read.
+    pub sampled: Vec<observe::RoundTrip>,
+    /// Whether any session was ever to be observed.
+    pub observes_sessions: bool,
 }
 
 impl Core {
@@ -178,6 +182,7 @@ impl Core {
 
     pub fn new(config: EndpointConfig, mtu: usize, rx_queue_len: usize, now: u64, secret: [u8; 16]) -> Core {
         let mut random = SecretRandom::new(secret);
+        let observes_sessions = config.observe_sessions.is_on();
         let mut wheel = Wheel::new(now);
         let tick_timer = wheel.create(timers::TOKEN_TICK);
         Core {
@@ -229,6 +234,8 @@ impl Core {
             busy_iterations: 0,
             counters: Counters::default(),
             rtt: RttHistogram::new(),
+            sampled: Vec::new(),
+            observes_sessions,
         }
     }
 

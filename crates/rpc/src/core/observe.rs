@@ -1,15 +1,22 @@
 //! What is counted of single sessions, where somebody asked for it: see [`crate::observe`].
 
 use super::Core;
-use super::session::{SessionCold, SessionRef};
-use crate::config::Switch;
+use super::session::SessionRef;
 use crate::observe::{DropReason, Observed};
-use crate::stats::RttHistogram;
+
+/// A round trip that is over, one in several.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RoundTrip {
+    pub session: u32,
+    /// When it began, in nanoseconds.
+    pub since: u64,
+}
 
 impl Core {
     /// Counts round trips and drops of a session from now on.
     pub fn observe(&mut self, session: SessionRef) {
         if self.session(session).is_some() {
+            self.observes_sessions = true;
             self.cold[session.index as usize].observed.get_or_insert_with(|| Box::new(Observed::new()));
         }
     }
@@ -30,16 +37,26 @@ impl Core {
             observed.record_drop(reason);
         }
     }
-}
 
-/// Takes the round trip of one call in several into the histograms of the endpoint and, if it is observed, of its session.
-#[inline(never)]
-pub(crate) fn record_rtt(all: &mut RttHistogram, session: &mut SessionCold, observe: Switch, nanos: u64) {
-    all.record(nanos);
-    if session.observed.is_none() && observe.is_on() {
-        session.observed = Some(Box::new(Observed::new()));
-    }
-    if let Some(observed) = &mut session.observed {
-        observed.record_rtt(nanos);
+    /// Takes the sampled round trips that ended with the burst that was just looked at into the histograms of the endpoint and, if they are
+    /// observed, of their sessions. `now` is read for them: the time that the protocol goes by may be older than the burst, by as long as
+    /// this process waited for a processor.
+    #[inline(never)]
+    pub fn record_round_trips(&mut self, now: u64) {
+        for RoundTrip { session, since } in self.sampled.drain(..) {
+            let nanos = now.saturating_sub(since);
+            self.rtt.record(nanos);
+            if !self.observes_sessions {
+                // With many sessions their cold halves are not in the cache.
+                continue;
+            }
+            let observed = &mut self.cold[session as usize].observed;
+            if observed.is_none() && self.config.observe_sessions.is_on() {
+                *observed = Some(Box::new(Observed::new()));
+            }
+            if let Some(observed) = observed {
+                observed.record_rtt(nanos);
+            }
+        }
     }
 }

@@ -14,7 +14,7 @@ use dunlin_net::RxPacket;
 
 use super::answer::RTT_SAMPLING;
 use super::assemble::arrivals_of;
-use super::observe::record_rtt;
+use super::observe::RoundTrip;
 use super::window::{Answer, NEVER, Window};
 use super::{Core, NONE};
 use crate::config::Recovery;
@@ -228,7 +228,7 @@ impl Core {
                 if let Some(rtt) = rtt.filter(|_| is_newest) {
                     self.on_rtt_sample(si, rtt, header.ecn_echo);
                     if number.is_multiple_of(RTT_SAMPLING) {
-                        record_rtt(&mut self.rtt, &mut self.cold[si as usize], self.config.observe_sessions, rtt);
+                        self.sampled.push(RoundTrip { session: si, since: self.now.saturating_sub(rtt) });
                     }
                 }
                 true
@@ -363,6 +363,26 @@ impl Core {
         measured.max(self.rto_min / PROBE_SHARE_OF_RTO_MIN).min(self.rto(session, 0))
     }
 
+    /// After a timeout, if the first packet is lost and waits for its turn, lets it go now, whatever the pace: a server that goes back takes no
+    /// other, so those on their way may hold all that the pace allows for ever. Without a credit it takes that of the last of them.
+    fn retake_first(&mut self, index: u32) -> bool {
+        let call = &self.calls[index as usize];
+        let window = &mut self.windows[call.window as usize];
+        if call.received >= call.sent || !window.is_lost(call.received) {
+            return false;
+        }
+        let session = &mut self.sessions[call.session as usize];
+        if session.credits == 0 {
+            if !window.lose_last(call.received..call.sent) {
+                return false;
+            }
+            session.credits += 1;
+        }
+        session.credits -= 1;
+        window.send_again(call.received, self.now);
+        true
+    }
+
     /// The time of [`Core::window_due`] has come.
     #[cold]
     pub fn on_window_timer(&mut self, index: u32) {
@@ -373,7 +393,13 @@ impl Core {
             return self.pump_in_turn(index);
         }
         let (session, retries, numbers): (u32, u8, Range<u32>) = (call.session, call.retries, call.received..call.sent);
-        let probe = window.to_probe(numbers, retries == 0);
+        let first = numbers.start;
+        let probe = if retries > 0 && self.retake_first(index) {
+            Some(first)
+        } else {
+            let window = &self.windows[self.calls[index as usize].window as usize];
+            window.to_probe(numbers, retries == 0)
+        };
         let call = &mut self.calls[index as usize];
         call.progress = self.now;
         // Without one it waits for credits, which calls with packets on their way will bring back.

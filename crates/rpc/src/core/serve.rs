@@ -13,6 +13,7 @@ use super::transmit::{Owner, Source};
 use super::{Core, NONE};
 use crate::error::RespondError;
 use crate::msgbuf::MsgBuf;
+use crate::mutation::{Mutation, is_planted};
 use crate::observe::DropReason;
 use crate::payload::{Payload, RequestBuffer};
 use crate::wire::control::{Release, SLOTS_MAX};
@@ -183,7 +184,8 @@ impl Core {
             self.drop_on(si, DropReason::Stale);
             return None;
         }
-        if ahead == 0 {
+        let runs_again = is_planted(Mutation::RequestRunsAgain) && header.multi.is_none();
+        if ahead == 0 && !runs_again {
             return self.on_request_again(si, serve, header, packet);
         }
         let packet_data = session.packet_data as usize;

@@ -107,8 +107,8 @@ impl Core {
         }
     }
 
-    /// Frees requests that began to arrive and stopped: their memory is not the client's to keep. A client that still wants to send one
-    /// repeats its packets far more often than this.
+    /// Frees requests that began to arrive and stopped: their memory is not the client's to keep. Its client may still want to send one, if
+    /// other calls kept it from that by holding all its credits; so it gets an answer.
     fn tick_receiving(&mut self) {
         let patience = RECEIVING_PATIENCE * self.config.peer_timeout.max(self.config.rto_max).as_nanos() as u64;
         for _ in 0..self.serves.len().min(RECEIVING_PER_TICK) {
@@ -117,7 +117,7 @@ impl Core {
             let serve = &self.serves[self.next_receiving as usize];
             if serve.state == ServeState::Receiving && self.now.saturating_sub(serve.heard) > patience {
                 self.counters.requests_abandoned += 1;
-                self.drop_serve_of(serve.session, serve.slot as usize);
+                self.refuse_rest(self.next_receiving);
             }
         }
     }

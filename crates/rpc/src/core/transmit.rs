@@ -47,6 +47,12 @@ pub(crate) struct Source {
 impl Source {
     pub const NOTHING: Source = Source { owner: Owner::Nobody, adjacent: 0, index: 0, offset: 0, len: 0 };
 
+    /// Whether it is the start of its message.
+    #[inline]
+    fn is_first(&self) -> bool {
+        self.offset == 0
+    }
+
     /// A piece of a message.
     #[inline]
     pub fn piece(owner: Owner, index: u32, offset: usize, len: usize) -> Source {
@@ -210,7 +216,7 @@ impl Core {
             if item.source.owner == Owner::Call {
                 let call = &mut self.calls[item.source.index as usize];
                 call.progress = self.now;
-                if !call.sent_again && call.received == 0 {
+                if !call.sent_again && call.received == 0 && item.source.is_first() {
                     call.started = self.now;
                 }
             }

@@ -151,6 +151,21 @@ impl Window {
         self.state(number) == State::Answered
     }
 
+    /// Whether it waits to be sent again.
+    pub fn is_lost(&self, number: u32) -> bool {
+        self.state(number) == State::Lost
+    }
+
+    /// Gives up the last of these that is on its way, and its credit; says whether there is one.
+    pub fn lose_last(&mut self, mut numbers: Range<u32>) -> bool {
+        let Some(last) = numbers.rfind(|number| self.state(*number) == State::InFlight) else { return false };
+        self.packet(last).state = State::Lost;
+        self.in_flight -= 1;
+        self.lost += 1;
+        self.lost_from = self.lost_from.min(last);
+        true
+    }
+
     /// Whether a packet that the window still spans was sent more than once.
     pub fn was_sent_again(&self, number: u32) -> bool {
         self.packets[number as usize & (self.packets.len() - 1)].again
@@ -278,6 +293,21 @@ mod tests {
         assert_eq!(window.answer(5, 3106), Answer::Repeated);
         assert_eq!(window.answer(6, 3106), Answer::Repeated);
         assert!(window.was_sent_again(5) && !window.was_sent_again(6));
+    }
+
+    #[test]
+    fn the_last_packet_gives_its_credit_to_a_lost_one() {
+        let mut window = sent(4);
+        assert!((1..4).all(|number| window.answer(number, 2000 + number as u64) != Answer::Repeated));
+        assert_eq!(window.find_lost(0..4, 9000, 0), 1);
+        (4..6).for_each(|number| window.send(number, 9000));
+        assert!(window.is_lost(0) && window.lose_last(0..6));
+        assert!(window.is_lost(5) && !window.is_lost(4));
+        assert_eq!((window.in_flight, window.lost(), window.next_lost(0..6)), (1, 2, Some(0)));
+        window.send_again(0, 9001);
+        assert_eq!((window.in_flight, window.next_lost(0..6)), (2, Some(5)));
+        assert_eq!(window.answer(5, 9002), Answer::Late, "it had arrived all the same");
+        assert!(window.lose_last(0..6) && window.lose_last(0..6) && !window.lose_last(0..6));
     }
 
     #[test]

@@ -54,10 +54,13 @@ impl<T: Transport> Endpoint<T> {
         let mut transport =
             self.transport.try_borrow_mut().expect("the event loop of an endpoint was entered from inside its own handler");
         let shared = &self.shared;
+        // Whoever calls this itself may have done anything since.
+        let mut is_clocked = self.is_clocked.get() && polls > 1;
         // What the application enqueued since the last iteration leaves before anything else: the other side works on it while this
         // one works on what it received.
         if shared.core.borrow().tx.has_packets() {
             shared.core.borrow_mut().transmit(&mut *transport);
+            is_clocked = true;
         }
         let mut packets = transport.rx_burst();
         if packets == 0 && self.is_quiet(polls) {
@@ -67,10 +70,15 @@ impl<T: Transport> Endpoint<T> {
             while packets == 0 {
                 polls_left -= 1;
                 if polls_left == 0 {
+                    self.is_clocked.set(is_clocked);
                     return 0;
                 }
                 packets = transport.rx_burst();
             }
+        }
+        // Round trips end now.
+        if packets > 0 && !is_clocked {
+            shared.core.borrow_mut().now = transport.now();
         }
         let mut found = 0;
         loop {
@@ -133,11 +141,16 @@ impl<T: Transport> Endpoint<T> {
         let drained = packets == 0 || core.busy_iterations >= BUSY_ITERATIONS_MAX;
         // The clock is read when everything urgent is done: after a transmission, or when there is nothing else to do. What was just
         // received may have made the application want to send.
-        if core.tx.has_packets() {
+        let is_clocked = if core.tx.has_packets() {
             core.transmit(transport);
+            true
         } else if drained || core.congestion.next_send().is_some() {
             core.now = transport.now();
-        }
+            true
+        } else {
+            false
+        };
+        self.is_clocked.set(is_clocked);
         if core.now >= core.congestion.due() {
             core.send_paced();
             if core.tx.has_packets() {
@@ -239,8 +252,11 @@ impl<T: Transport> Endpoint<T> {
         let mut future = std::pin::pin!(future);
         let mut first = true;
         loop {
-            if let Poll::Ready(output) = self.shared.executor.poll_root(future.as_mut(), first) {
-                return output;
+            if self.shared.executor.is_root_due(first) {
+                if let Poll::Ready(output) = self.shared.executor.poll_root(future.as_mut()) {
+                    return output;
+                }
+                self.is_clocked.set(false);
             }
             first = false;
             self.run_and_wait();
@@ -253,7 +269,7 @@ impl<T: Transport> Endpoint<T> {
     /// As [`Endpoint::run_once`].
     pub fn poll_once<F: Future + ?Sized>(&self, future: Pin<&mut F>) -> Option<F::Output> {
         self.run_once();
-        match self.shared.executor.poll_root(future, true) {
+        match self.shared.executor.poll_root(future) {
             Poll::Ready(output) => Some(output),
             Poll::Pending => None,
         }
@@ -301,11 +317,7 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
             }
         }
         let clock_each = !optimizations.batched_timestamps.is_on();
-        // Who polls has read it a moment ago; who was woken, by a packet or a simulation, has not.
-        let mut clocked = core.config.poll == PollPolicy::Sleep;
-        if clocked {
-            core.now = transport.now();
-        }
+        let mut clocked = false;
         for i in 0..count {
             let packet = transport.rx_packet(i);
             // The time of the last iteration is good enough for round trips. A deadline is turned into a time of ours, and nobody
@@ -316,6 +328,9 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
                 clocked = true;
             }
             core.on_packet(i as u8, &packet, &mut received);
+        }
+        if !core.sampled.is_empty() {
+            core.record_round_trips(transport.now());
         }
         core.counters.requests_handled += received.dispatches.len() as u64;
         refuses = core.shutting_down;

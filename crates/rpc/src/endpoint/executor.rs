@@ -227,15 +227,19 @@ impl Executor {
         self.root.queued_here.store(true, Relaxed);
     }
 
-    /// Polls a future that stands outside, if it was woken or never polled.
-    pub fn poll_root<F: Future + ?Sized>(&self, future: Pin<&mut F>, first: bool) -> Poll<F::Output> {
-        let woken_here = self.root.queued_here.load(Relaxed);
+    /// Whether the future that stands outside is to be polled: it was woken, or never polled.
+    #[inline]
+    pub fn is_root_due(&self, first: bool) -> bool {
+        first || self.root.queued_here.load(Relaxed) || self.root.queued.load(Acquire)
+    }
+
+    /// Polls the future that stands outside.
+    #[inline]
+    pub fn poll_root<F: Future + ?Sized>(&self, future: Pin<&mut F>) -> Poll<F::Output> {
+        self.root.queued_here.store(false, Relaxed);
         if self.root.queued.load(Acquire) {
             self.root.queued.store(false, SeqCst);
-        } else if !first && !woken_here {
-            return Poll::Pending;
         }
-        self.root.queued_here.store(false, Relaxed);
         future.poll(&mut Context::from_waker(&self.root_waker))
     }
 

@@ -112,6 +112,8 @@ pub struct Endpoint<T: Transport> {
     pub(crate) idle: RefCell<Idle>,
     /// Iterations since the time was read.
     pub(crate) unclocked: Cell<u32>,
+    /// Whether nothing of the application's ran since the time was read.
+    pub(crate) is_clocked: Cell<bool>,
 }
 
 impl<T: Transport> Endpoint<T> {
@@ -152,6 +154,7 @@ impl<T: Transport> Endpoint<T> {
             transport: RefCell::new(transport),
             idle: RefCell::new(idle),
             unclocked: Cell::new(0),
+            is_clocked: Cell::new(false),
         })
     }
 
@@ -369,6 +372,7 @@ impl<T: Transport> Endpoint<T> {
                 Err(_) => self.shared.transport_counters.get(),
             },
             rtt: core.rtt.clone(),
+            packet_rtt: core.congestion.packet_rtt().cloned(),
             sessions: core.session_count,
             calls_pending: core.calls_pending(),
             requests_held: core.requests_held(),

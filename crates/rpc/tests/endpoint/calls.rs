@@ -8,6 +8,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use dunlin_net::PollPolicy;
 use dunlin_rpc::{Call, CallError, CallOptions, DeferredRequest, EndpointConfig, MsgBuf, Payload, RequestBuffer, Session};
 
 use crate::pair::{Lab, address, config};
@@ -354,4 +355,25 @@ fn sessions_are_observed_from_the_start_where_the_settings_say_so() {
     lab.drive(1, used.call(ECHO, small())).unwrap();
     assert_eq!(used.stats().unwrap().observed.unwrap().samples(), 1);
     assert_eq!(idle.stats().unwrap().observed, None, "what is never called costs nothing");
+}
+
+#[test]
+fn a_round_trip_ends_when_its_answer_is_seen_not_when_the_clock_was_read_last() {
+    let away = Duration::from_millis(3);
+    let spinning = EndpointConfig { poll: PollPolicy::Spin, seed: Some(8), ..config() };
+    let lab = Lab::new(&[config(), spinning]);
+    echo(lab.server());
+    let session = lab.connect();
+    let call = session.call(ECHO, MsgBuf::copy_from(b"hello").unwrap());
+    lab.client().run_once();
+    lab.network.advance(away);
+    lab.server().run_once();
+    lab.network.advance(away);
+    // The answer is there already when the client gets its processor back.
+    lab.client().run_once();
+    let rtt = lab.client().stats().rtt;
+    assert_eq!(rtt.samples(), 1);
+    // The histogram has two digits.
+    assert!(rtt.percentile(50.0) >= away * 2 - away / 50, "{:?}", rtt.percentile(50.0));
+    lab.drive(1, call).unwrap();
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::time::Duration;
 
 use dunlin_rpc::{CallError, EndpointConfig};
 
@@ -94,4 +95,28 @@ fn a_task_that_panics_does_not_take_others_with_it() {
     assert!(catch_unwind(AssertUnwindSafe(|| lab.server().run_once())).is_err());
     lab.server().run_once();
     assert_eq!(ran.get(), 2);
+}
+
+/// A call whose credits are all with another one stands still with half its request sent, for longer than the server keeps that.
+#[test]
+fn a_request_that_the_server_gave_up_ends() {
+    let short = Duration::from_millis(20);
+    let server = EndpointConfig { rto_max: short, peer_timeout: short, ..config() };
+    let lab = Lab::new(&[server, EndpointConfig { credits: 1, seed: Some(8), ..config() }]);
+    let kept = Rc::new(RefCell::new(None));
+    let at = kept.clone();
+    lab.server().register(1, move |request| *at.borrow_mut() = request.defer().ok()).unwrap();
+    let session = lab.connect();
+    let large = session.call(2, vec![7; 10_000]);
+    let slow = session.call(1, vec![7; 10]);
+    lab.run_until(|| kept.borrow().is_some());
+    assert_eq!(lab.server().stats().requests_held, 2, "both are under way");
+    lab.run_for(10 * short);
+    assert_eq!(lab.server().stats().counters.requests_abandoned, 1);
+    let request = kept.borrow_mut().take().unwrap();
+    request.enqueue_response(vec![8]).unwrap();
+    assert_eq!(lab.drive(1, slow).unwrap().response[..], [8]);
+    let failure = lab.drive(1, large).unwrap_err();
+    assert_eq!((failure.error, failure.request), (CallError::Busy, vec![7; 10_000]));
+    assert_eq!(session.stats().unwrap().credits, 1);
 }

@@ -15,18 +15,12 @@
 //! | [`scenario`] | what a seed means |
 //! | [`world`] | the endpoints, the clock, and what drives both |
 //! | [`workload`] | what happens at random times |
-//! | [`handlers`] | what answers requests |
-//! | [`messages`] | payloads that show where each byte came from |
-//! | [`ledger`] | what became of every call |
 //! | [`verdict`] | what must hold in the end |
+//!
+//! What endpoints do and how it is judged is shared with the fault hunt: `dunlin_trial`.
 //!
 //! `DUNLIN_SEEDS=100000 cargo test -p dunlin-rpc --test protocol` runs more seeds; a failure prints the command that repeats it.
 
-mod cancel;
-mod handlers;
-mod ledger;
-mod messages;
-mod random;
 mod scenario;
 mod verdict;
 mod workload;

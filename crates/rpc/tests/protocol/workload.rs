@@ -1,26 +1,9 @@
 //! What happens at random times: sessions, calls, cancellations, restarts, silences.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
-use std::time::Duration;
-
 use dunlin_net::fault::Faults;
-use dunlin_rpc::{CallError, CallOptions, MsgBuf, Payload, RequestBuffer, Session};
+use dunlin_trial::{Roughness, calls};
 
-use crate::cancel::cancellable;
-use crate::handlers::{self, Local, TYPES, msgbuf};
-use crate::ledger::{Behaviour, Record};
-use crate::messages::{self, NAMED_BYTES_MIN};
-use crate::random::Random;
-use crate::scenario::Roughness;
-use crate::world::{World, address};
-
-/// How a call ended.
-pub struct Outcome {
-    result: Result<MsgBuf, CallError>,
-    request: Payload,
-}
+use crate::world::{Node, World, address};
 
 /// Does one thing.
 pub fn step(world: &mut World) {
@@ -31,13 +14,19 @@ pub fn step(world: &mut World) {
         12..=79 => {
             // Several at once fill slots, queues and bursts.
             for _ in 0..world.random.between(1, 12) {
-                call(world, node);
+                let Node { local, .. } = &world.nodes[node];
+                let max = world.scenario.message_bytes_max;
+                let endpoint = world.nodes[node].endpoint();
+                world.cancels.extend(calls::call(endpoint, local, &mut world.random, max));
             }
         }
-        80..=87 => cancel(world),
+        80..=87 => calls::cancel(&world.nodes[node].local, &mut world.random, &mut world.cancels),
         88..=90 => _ = world.nodes[node].local.settle_deferred(),
         91..=92 => _ = world.nodes[node].local.run_workers(),
-        93..=94 if is_rough => close(world, node),
+        93..=94 if is_rough => {
+            let Node { local, .. } = &world.nodes[node];
+            calls::close(world.nodes[node].endpoint(), local, &mut world.random);
+        }
         95 if is_rough => restart(world, node),
         96 if is_rough => silence(world, node),
         97 if is_rough => {
@@ -49,197 +38,18 @@ pub fn step(world: &mut World) {
 
 fn connect(world: &mut World, node: usize) {
     let to = world.random.index(world.nodes.len());
-    let endpoint = world.nodes[node].endpoint();
-    let connecting = endpoint.connect(&address(to));
-    let (local, incarnation) = (world.nodes[node].local.clone(), world.nodes[node].local.incarnation);
-    local.connecting.set(local.connecting.get() + 1);
+    let Node { local, .. } = &world.nodes[node];
+    let (local, incarnation) = (local.clone(), local.incarnation);
     // One in ten is given up at once, or after its first packets.
-    if world.random.chance(10) {
-        let (task, handle) = cancellable(connecting);
-        endpoint.spawn(async move {
-            let opened = task.await;
-            local.connecting.set(local.connecting.get() - 1);
-            if let Some(Ok(session)) = opened {
-                local.open(to, session);
-            }
-        });
-        let end = world.now() + world.random.between(0, 200_000);
-        world.run_until(end, |_| false);
-        // The endpoint may have been replaced meanwhile only by another step, and none ran.
-        assert_eq!(world.nodes[node].local.incarnation, incarnation);
-        handle.cancel();
-        return;
+    if !world.random.chance(10) {
+        return calls::connect(world.nodes[node].endpoint(), &local, to, &address(to));
     }
-    let strict = world.scenario.roughness == Roughness::Steady;
-    endpoint.spawn(async move {
-        let opened = connecting.await;
-        local.connecting.set(local.connecting.get() - 1);
-        match opened {
-            Ok(session) => local.open(to, session),
-            Err(error) => {
-                use dunlin_rpc::ConnectError::*;
-                let explained = matches!(error, NoCredits { .. } | Refused { .. });
-                assert!(!strict || explained, "a session did not open: {error}");
-            }
-        }
-    });
-}
-
-fn close(world: &mut World, node: usize) {
-    let Some(session) = random_session(world, node) else { return };
-    let local = world.nodes[node].local.clone();
-    local.closing.set(local.closing.get() + 1);
-    let closing = session.close();
-    world.nodes[node].endpoint().spawn(async move {
-        closing.await;
-        local.closing.set(local.closing.get() - 1);
-    });
-}
-
-/// A session of a node, opened by either side.
-fn random_session(world: &mut World, node: usize) -> Option<Session> {
-    let local = world.nodes[node].local.clone();
-    local.outbound.borrow_mut().retain(Session::is_open);
-    local.inbound.borrow_mut().retain(Session::is_open);
-    let outbound = local.outbound.borrow();
-    let inbound = local.inbound.borrow();
-    let from = if world.random.chance(70) || inbound.is_empty() { &outbound } else { &inbound };
-    world.random.pick(from).cloned()
-}
-
-fn random_len(random: &mut Random, packet: usize, max: usize) -> usize {
-    let len = match random.between(0, 9) {
-        0 => random.index(NAMED_BYTES_MIN + 1),
-        1..=5 => random.index(packet + 1),
-        6 => packet * random.between(1, 4) as usize,
-        7 | 8 => random.index(packet * 5),
-        _ => random.index(max + 1),
-    };
-    len.min(max)
-}
-
-/// Writes a call into the ledger, and makes its request.
-fn plan(local: &Local, random: &mut Random, req_type: u8, packet: usize, max: usize, deadline: bool) -> (u64, Vec<u8>) {
-    let len = random_len(random, packet, max);
-    let response_len = random_len(random, packet, max);
-    let behaviour =
-        TYPES.iter().find(|(known, _)| *known == req_type).map_or(Behaviour::Missing, |(_, behaviour)| *behaviour);
-    let record = Record {
-        issuer: (local.index, local.incarnation),
-        behaviour,
-        named: len >= NAMED_BYTES_MIN,
-        response_len,
-        has_deadline: deadline,
-        runs: 0,
-        ended: None,
-        cancelled: false,
-    };
-    let number = local.ledger.borrow_mut().add(record);
-    (number, messages::request(number, len, response_len))
-}
-
-/// The same bytes in a buffer of a random kind.
-pub fn payload(random: &mut Random, bytes: Vec<u8>) -> Payload {
-    match random.between(0, 2) {
-        0 => Payload::from(bytes),
-        1 => Payload::from(bytes::Bytes::from(bytes)),
-        _ => msgbuf(&bytes).into(),
-    }
-}
-
-fn start<B: RequestBuffer + 'static>(
-    session: &Session,
-    req_type: u8,
-    request: B,
-    options: CallOptions,
-) -> Pin<Box<dyn Future<Output = Outcome>>> {
-    let call = session.call_with(req_type, request, options);
-    Box::pin(async move {
-        match call.await {
-            Ok(reply) => Outcome { result: Ok(reply.response), request: reply.request.into() },
-            Err(failure) => Outcome { result: Err(failure.error), request: failure.request.into() },
-        }
-    })
-}
-
-/// Checks how a call ended.
-pub fn finish(local: &Local, number: u64, result: Result<MsgBuf, CallError>, request: &Payload) {
-    let mut ledger = local.ledger.borrow_mut();
-    let record = &ledger.records[number as usize];
-    let expected = messages::request(number, request.len(), record.response_len);
-    assert_eq!(request.as_slice(), expected, "call {number} gave another buffer back");
-    match &result {
-        Ok(response) => ledger.ended(number, Ok(response)),
-        Err(error) => ledger.ended(number, Err(*error)),
-    }
-}
-
-fn call(world: &mut World, node: usize) {
-    let Some(session) = random_session(world, node) else { return };
-    let Some(stats) = session.stats() else { return };
-    let local = world.nodes[node].local.clone();
-    let random = &mut world.random;
-    let req_type = if random.chance(50) { handlers::DISPATCH } else { TYPES[random.index(TYPES.len())].0 };
-    let uses_callback = random.chance(30);
-    let timeout = (!uses_callback && random.chance(25))
-        .then(|| Duration::from_nanos(*random.pick(&[0, 10_000, 1_000_000, 20_000_000, 400_000_000]).unwrap()));
-    let max = stats.message_bytes_max.min(world.scenario.message_bytes_max);
-    let (number, bytes) = plan(&local, random, req_type, stats.packet_data_bytes, max, timeout.is_some());
-    let endpoint = world.nodes[node].endpoint();
-    if uses_callback {
-        let request = payload(random, bytes);
-        if let Err(failure) = session.enqueue_request(req_type, request, world.nodes[node].continuation, number) {
-            finish(&local, number, Err(failure.error), &failure.request);
-        }
-        return;
-    }
-    let mut options = CallOptions::default();
-    options.timeout = timeout;
-    let future = match random.between(0, 3) {
-        0 => start(&session, req_type, bytes, options),
-        1 => start(&session, req_type, bytes::Bytes::from(bytes), options),
-        2 => start(&session, req_type, msgbuf(&bytes), options),
-        _ => start(&session, req_type, Payload::from(bytes), options),
-    };
-    let (task, handle) = cancellable(future);
-    endpoint.spawn(async move {
-        if let Some(outcome) = task.await {
-            finish(&local, number, outcome.result, &outcome.request);
-        }
-    });
-    if random.chance(40) {
-        world.cancels.push((number, handle));
-    }
-}
-
-/// Handlers that wait for each other's slots would wait for ever; so nested calls give up after this time.
-const NESTED_TIMEOUT: Duration = Duration::from_millis(10);
-
-/// A call from inside a handler, for no longer than its own caller waits.
-pub async fn nested_call(local: &Rc<Local>, session: &Session, time_left: Option<Duration>) {
-    let Some(stats) = session.stats() else { return };
-    let (number, bytes) = {
-        let random = &mut local.random.borrow_mut();
-        let max = stats.message_bytes_max.min(4 * stats.packet_data_bytes);
-        plan(local, random, handlers::DISPATCH, stats.packet_data_bytes, max, true)
-    };
-    let mut options = CallOptions::default();
-    options.timeout = Some(time_left.map_or(NESTED_TIMEOUT, |left| left.min(NESTED_TIMEOUT)));
-    let outcome = start(session, handlers::DISPATCH, bytes, options).await;
-    finish(local, number, outcome.result, &outcome.request);
-}
-
-fn cancel(world: &mut World) {
-    for _ in 0..world.random.between(1, 4) {
-        if world.cancels.is_empty() {
-            return;
-        }
-        let at = world.random.index(world.cancels.len());
-        let (number, handle) = world.cancels.swap_remove(at);
-        if handle.cancel() {
-            world.ledger.borrow_mut().cancelled(number);
-        }
-    }
+    let handle = calls::connect_in_doubt(world.nodes[node].endpoint(), &local, to, &address(to));
+    let end = world.now() + world.random.between(0, 200_000);
+    world.run_until(end, |_| false);
+    // The endpoint may have been replaced meanwhile only by another step, and none ran.
+    assert_eq!(world.nodes[node].local.incarnation, incarnation);
+    handle.cancel();
 }
 
 /// Replaces an endpoint by a new one at the same address. Half of the time the old one dies without a word.

@@ -1,19 +1,16 @@
 //! The endpoints of a run, their clock, and what drives both.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use dunlin_net::fault::{FaultInjector, Faults};
 use dunlin_net::loopback::{LoopbackNetwork, LoopbackTransport};
-use dunlin_rpc::{Completion, ContinuationId, Endpoint, WorkerPool};
+use dunlin_rpc::{Endpoint, WorkerPool};
+use dunlin_trial::calls::Cancel;
+use dunlin_trial::{Ledger, Local, Random, handlers};
 
-use crate::cancel::CancelHandle;
-use crate::handlers::{self, Local};
-use crate::ledger::Ledger;
-use crate::random::Random;
 use crate::scenario::Scenario;
-use crate::workload::{self, Outcome};
+use crate::workload;
 
 pub type Ep = Endpoint<FaultInjector<LoopbackTransport>>;
 
@@ -26,7 +23,6 @@ const CLOCK_STEPS_MAX: u64 = 2_000_000;
 pub struct Node {
     pub endpoint: Option<Ep>,
     pub local: Rc<Local>,
-    pub continuation: ContinuationId,
     pub faults: Faults,
     /// Until when it does not run, as if its process were stopped.
     pub stopped_until: u64,
@@ -46,7 +42,7 @@ pub struct World {
     pub nodes: Vec<Node>,
     pub ledger: Rc<RefCell<Ledger>>,
     pub random: Random,
-    pub cancels: Vec<(u64, CancelHandle<Outcome>)>,
+    pub cancels: Vec<Cancel>,
     clock_steps: u64,
 }
 
@@ -77,26 +73,11 @@ impl World {
         let mut config = self.scenario.configs[index].clone();
         config.seed = Some(self.random.next());
         let endpoint = Ep::new(transport, config).unwrap();
-        let local = Rc::new(Local {
-            index,
-            incarnation,
-            ledger: self.ledger.clone(),
-            outbound: RefCell::default(),
-            opened: RefCell::default(),
-            inbound: RefCell::default(),
-            deferred: RefCell::default(),
-            workers: WorkerPool::by_hand(self.random.between(1, 20) as usize),
-            worked: Arc::default(),
-            random: RefCell::new(Random::new(self.random.next())),
-            connecting: Cell::new(0),
-            closing: Cell::new(0),
-        });
+        let workers = WorkerPool::by_hand(self.random.between(1, 20) as usize);
+        let local = Local::new(index, incarnation, &self.ledger, workers, Random::new(self.random.next()));
+        let local = Rc::new(local);
         handlers::register(&endpoint, &local);
-        let at = local.clone();
-        let continuation = endpoint.register_continuation(move |completion: Completion| {
-            workload::finish(&at, completion.tag, completion.result, &completion.request);
-        });
-        Node { endpoint: Some(endpoint), local, continuation, faults, stopped_until: 0, silent_until: 0 }
+        Node { endpoint: Some(endpoint), local, faults, stopped_until: 0, silent_until: 0 }
     }
 
     pub fn now(&self) -> u64 {

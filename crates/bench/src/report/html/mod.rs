@@ -2,6 +2,7 @@
 //! folds to a phone.
 
 mod bars;
+mod lines;
 mod percentiles;
 mod scale;
 
@@ -33,6 +34,7 @@ fn section(report: &Report) -> String {
     html.push_str("<div class=\"charts\">\n");
     html.push_str(&percentiles::charts(&report.rows));
     html.push_str(&bars::charts(&report.rows));
+    html.push_str(&lines::charts(&report.plots));
     html.push_str("</div>\n");
     html.push_str(&table(&report.rows));
     html.push_str("</section>\n");
@@ -96,8 +98,8 @@ fn table_row(row: &Row) -> String {
                 Verdict::Met => ("met", "met"),
                 Verdict::Missed => ("missed", "missed"),
             };
-            let bar = human::figure(row.metric, target);
-            format!("{} {bar} <span class=\"chip {class}\">{word}</span>", row.metric.better().sign())
+            let bar = super::table::bar(row, target);
+            format!("{bar} <span class=\"chip {class}\">{word}</span>")
         }
         _ => String::new(),
     };

@@ -3,7 +3,19 @@
 use dunlin_rpc::CallError;
 
 use crate::messages;
-use crate::scenario::Roughness;
+
+/// How much may go wrong besides single packets, and so what may be promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Roughness {
+    /// Sessions stay open and every endpoint lives: calls fail only for reasons of their own.
+    Steady,
+    /// Sessions are closed and opened, endpoints restart, crash and fall silent: calls may also fail with their session.
+    Rough,
+    /// As rough, and packets are corrupted. What arrives may differ from what was sent, a corrupted packet may occupy a slot or end
+    /// a session, and one request may look like another. So payloads and executions are not checked, and calls that a corrupted
+    /// packet left without an answer may be ended by closing their session.
+    Corrupt,
+}
 
 /// What the handler of a request type does, as far as its callers can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,42 +35,110 @@ pub enum Behaviour {
 pub struct Record {
     /// Node and incarnation of the endpoint that issued it.
     pub issuer: (usize, u32),
+    /// What it calls.
+    pub req_type: u8,
+    /// What that does.
     pub behaviour: Behaviour,
+    /// Bytes of its request.
+    pub request_len: usize,
     /// Whether the request carries its number.
     pub named: bool,
+    /// Bytes of the response that it asks for.
     pub response_len: usize,
+    /// Whether it may end for want of time.
     pub has_deadline: bool,
+    /// How often its handler ran.
     pub runs: u32,
+    /// How it ended.
     pub ended: Option<Result<(), CallError>>,
     /// Dropped by its caller, or with its endpoint.
     pub cancelled: bool,
 }
 
+/// Something that the ledger was told, by the number of the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// It was issued, with a request and for a response of these lengths.
+    Issued {
+        /// The call.
+        call: u64,
+        /// Number and incarnation of its endpoint.
+        issuer: (usize, u32),
+        /// What it calls.
+        req_type: u8,
+        /// Bytes of its request.
+        request_len: usize,
+        /// Bytes of the response that it asks for.
+        response_len: usize,
+    },
+    /// Its handler ran.
+    Ran {
+        /// The call.
+        call: u64,
+    },
+    /// It ended.
+    Ended {
+        /// The call.
+        call: u64,
+        /// How.
+        result: Result<(), CallError>,
+    },
+    /// It was given up.
+    Cancelled {
+        /// The call.
+        call: u64,
+    },
+}
+
 /// All calls of a run.
-#[derive(Debug)]
 pub struct Ledger {
+    /// What may go wrong in it.
     pub roughness: Roughness,
+    /// By number.
     pub records: Vec<Record>,
+    /// Executions of requests too short to say who they are.
     pub anonymous_runs: u64,
+    /// Who is told of everything.
+    watcher: Option<Box<dyn FnMut(Event)>>,
 }
 
 impl Ledger {
+    /// An empty ledger.
     pub fn new(roughness: Roughness) -> Ledger {
-        Ledger { roughness, records: Vec::new(), anonymous_runs: 0 }
+        Ledger { roughness, records: Vec::new(), anonymous_runs: 0, watcher: None }
     }
 
+    /// Tells of everything from now on.
+    pub fn watch(&mut self, watcher: impl FnMut(Event) + 'static) {
+        self.watcher = Some(Box::new(watcher));
+    }
+
+    fn tell(&mut self, event: Event) {
+        if let Some(watcher) = &mut self.watcher {
+            watcher(event);
+        }
+    }
+
+    /// Whether what arrives may differ from what was sent.
     pub fn corrupts(&self) -> bool {
         self.roughness == Roughness::Corrupt
     }
 
+    /// A call is about to be issued: gives its number.
     pub fn add(&mut self, record: Record) -> u64 {
+        let call = self.records.len() as u64;
+        let Record { issuer, req_type, request_len, response_len, .. } = record;
         self.records.push(record);
-        self.records.len() as u64 - 1
+        self.tell(Event::Issued { call, issuer, req_type, request_len, response_len });
+        call
     }
 
     /// A handler got a request: gives its number, and the length of the response that it wants.
     pub fn ran(&mut self, payload: &[u8]) -> messages::Named {
         let parsed = messages::parse(payload);
+        if let Ok(Some(named)) = parsed {
+            self.tell(Event::Ran { call: named.number });
+        }
         if self.corrupts() {
             let number = parsed.ok().flatten().map_or(0, |named| named.number);
             let response_len = self.records.get(number as usize).map_or(0, |record| record.response_len);
@@ -78,6 +158,7 @@ impl Ledger {
     pub fn ended(&mut self, number: u64, result: Result<&[u8], CallError>) {
         let corrupts = self.corrupts();
         let strict = self.roughness == Roughness::Steady;
+        self.tell(Event::Ended { call: number, result: result.map(|_| ()) });
         let record = &mut self.records[number as usize];
         assert_eq!(record.ended, None, "call {number} ended twice, now with {result:?}");
         assert!(!record.cancelled, "call {number} was cancelled, and ended with {result:?}");
@@ -122,7 +203,9 @@ impl Ledger {
         }
     }
 
+    /// A call was dropped by its caller, if it had not ended.
     pub fn cancelled(&mut self, number: u64) {
+        self.tell(Event::Cancelled { call: number });
         let record = &mut self.records[number as usize];
         if record.ended.is_none() {
             record.cancelled = true;

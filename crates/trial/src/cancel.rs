@@ -17,6 +17,7 @@ pub struct Cancellable<O>(Rc<RefCell<Inner<O>>>);
 /// Drops the future. Outlives the task, and even the endpoint.
 pub struct CancelHandle<O>(Rc<RefCell<Inner<O>>>);
 
+/// Makes a future that can be given up by the handle.
 pub fn cancellable<O>(future: impl Future<Output = O> + 'static) -> (Cancellable<O>, CancelHandle<O>) {
     let inner = Rc::new(RefCell::new(Inner { future: Some(Box::pin(future)), waker: None }));
     (Cancellable(inner.clone()), CancelHandle(inner))

@@ -37,7 +37,9 @@ pub fn request(number: u64, len: usize, response_len: usize) -> Vec<u8> {
 /// What a request says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Named {
+    /// Of its call, in the ledger.
     pub number: u64,
+    /// Bytes that it wants back.
     pub response_len: usize,
 }
 

@@ -4,13 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use dunlin_rpc::{DeferredRequest, MsgBuf, Payload, Session, WorkerPool};
+use dunlin_net::Transport;
+use dunlin_rpc::{Completion, ContinuationId, DeferredRequest, Endpoint, MsgBuf, Payload, Session, WorkerPool};
 
+use crate::calls;
 use crate::ledger::{Behaviour, Ledger};
 use crate::messages::{self, Named};
 use crate::random::Random;
-use crate::workload;
-use crate::world::Ep;
 
 /// Dispatch mode, response written in place.
 pub const DISPATCH: u8 = 1;
@@ -47,10 +47,16 @@ pub const TYPES: [(u8, Behaviour); 10] = [
     (MISSING, Behaviour::Missing),
 ];
 
+/// Largest response of a worker.
+pub const WORKER_RESPONSE_MAX: usize = 8 << 20;
+
 /// What handlers, tasks and the workload of one endpoint share.
 pub struct Local {
+    /// Number of the endpoint.
     pub index: usize,
+    /// How many others had this number before.
     pub incarnation: u32,
+    /// What became of every call of the run.
     pub ledger: Rc<RefCell<Ledger>>,
     /// Sessions opened here that are open as far as was looked last.
     pub outbound: RefCell<Vec<Session>>,
@@ -58,18 +64,46 @@ pub struct Local {
     pub opened: RefCell<Vec<(usize, Session)>>,
     /// Sessions that requests came on.
     pub inbound: RefCell<Vec<Session>>,
+    /// Requests that wait for [`Local::settle_deferred`].
     pub deferred: RefCell<Vec<(DeferredRequest, Named)>>,
+    /// Runs only in [`Local::run_workers`].
     pub workers: WorkerPool,
     /// Requests that workers ran, until the ledger has them.
     pub worked: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// What handlers draw from.
     pub random: RefCell<Random>,
     /// Sessions asked for whose future has not ended.
     pub connecting: Cell<u32>,
     /// Sessions being closed, likewise.
     pub closing: Cell<u32>,
+    continuation: Cell<Option<ContinuationId>>,
 }
 
 impl Local {
+    /// Of the endpoint with a number, of which `incarnation` others had the same number before.
+    pub fn new(index: usize, incarnation: u32, ledger: &Rc<RefCell<Ledger>>, workers: WorkerPool, random: Random) -> Local {
+        Local {
+            index,
+            incarnation,
+            ledger: ledger.clone(),
+            outbound: RefCell::default(),
+            opened: RefCell::default(),
+            inbound: RefCell::default(),
+            deferred: RefCell::default(),
+            workers,
+            worked: Arc::default(),
+            random: RefCell::new(random),
+            connecting: Cell::new(0),
+            closing: Cell::new(0),
+            continuation: Cell::new(None),
+        }
+    }
+
+    /// What runs when calls with callbacks end. Exists once [`register`] has run.
+    pub fn continuation(&self) -> ContinuationId {
+        self.continuation.get().expect("handlers are registered before the first call")
+    }
+
     /// A session has opened.
     pub fn open(&self, to: usize, session: Session) {
         self.opened.borrow_mut().push((to, session.clone()));
@@ -121,12 +155,21 @@ impl Local {
     fn response(&self, named: Named) -> Payload {
         let mut bytes = vec![0; named.response_len];
         messages::fill_response(named.number, &mut bytes);
-        workload::payload(&mut self.random.borrow_mut(), bytes)
+        calls::payload(&mut self.random.borrow_mut(), bytes)
     }
 }
 
-/// Registers all handlers at an endpoint.
-pub fn register(endpoint: &Ep, local: &Rc<Local>) {
+/// Registers all handlers at a new endpoint.
+///
+/// # Panics
+/// If some are registered already.
+pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
+    let at = local.clone();
+    let continuation = endpoint.register_continuation(move |completion: Completion| {
+        calls::finish(&at, completion.tag, completion.result, &completion.request);
+    });
+    local.continuation.set(Some(continuation));
+
     let at = local.clone();
     let dispatch = move |request: dunlin_rpc::Request<'_>| {
         let named = at.ran(request.payload());
@@ -155,7 +198,7 @@ pub fn register(endpoint: &Ep, local: &Rc<Local>) {
                     false => at.random.borrow_mut().pick(&at.outbound.borrow()).cloned(),
                 };
                 if let Some(session) = session {
-                    workload::nested_call(&at, &session, request.time_left()).await;
+                    calls::nested_call(&at, &session, request.time_left()).await;
                 }
                 at.response(named)
             }
@@ -210,7 +253,7 @@ pub fn register(endpoint: &Ep, local: &Rc<Local>) {
         let named = messages::parse(&request).ok().flatten();
         let named = named.unwrap_or(Named { number: 0, response_len: request.len() });
         // A corrupted request may ask for anything.
-        let mut response = vec![0; named.response_len.min(64 << 10)];
+        let mut response = vec![0; named.response_len.min(WORKER_RESPONSE_MAX)];
         messages::fill_response(named.number, &mut response);
         response
     };

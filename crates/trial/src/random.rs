@@ -1,19 +1,19 @@
-//! Random numbers that are the same everywhere, so that a seed names one run for ever.
+//! Random numbers in the shapes that random work needs.
 
-/// SplitMix64 (Steele et al., OOPSLA 2014).
+/// The generator of injected faults, asked for percentages and choices. A seed names one sequence for ever.
 #[derive(Debug, Clone)]
-pub struct Random(u64);
+pub struct Random(dunlin_net::random::Random);
 
 impl Random {
+    /// A sequence of its own for each seed.
     pub fn new(seed: u64) -> Random {
-        Random(seed)
+        Random(dunlin_net::random::Random::new(seed))
     }
 
+    /// Any number.
+    #[allow(clippy::should_implement_trait, reason = "an endless sequence is no iterator to loop over")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// From `min` to `max`, both included.
@@ -21,14 +21,17 @@ impl Random {
         min + self.next() % (max - min + 1)
     }
 
+    /// True that often.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.next() % 100 < percent
     }
 
+    /// A place in a list of `len`, which must not be empty.
     pub fn index(&mut self, len: usize) -> usize {
         (self.next() % len as u64) as usize
     }
 
+    /// One of a list; `None` if it is empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         if from.is_empty() { None } else { Some(&from[self.index(from.len())]) }
     }

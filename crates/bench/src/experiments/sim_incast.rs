@@ -1,0 +1,84 @@
+//! `sim-incast`: Table 5 on the simulated CX4. Clients on hosts of all racks send 8 MB requests to one server, one outstanding each, without
+//! and with control of congestion. Their packets queue at the port of the server's rack, and the round trips that clients see tell how long.
+
+use std::time::Duration;
+
+use dunlin_sim::trace::{Sample, Series};
+
+use super::incast::{Control, Incast};
+use super::paper;
+use crate::BenchError;
+use crate::lab::Lab;
+use crate::report::{Line, Metric, PaperFigure, Plot, RowBuilder, Target};
+
+/// Measured virtual time for each second of the run length, and the least.
+const TIME: Duration = Duration::from_millis(60);
+const TIME_MIN: u64 = 1_000_000;
+/// Ours, with a hundred clients.
+const BANDWIDTH_MIN: f64 = 22e9;
+const RTT_P99_MAX: f64 = 200_000.0;
+/// Timely must come as close to the paper's Timely.
+const RTT_FACTOR: f64 = 2.0;
+const BANDWIDTH_SHARE: f64 = 0.2;
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    lab.expect_simulations(paper::INCAST.len() * Control::ALL.len());
+    let time = lab.virtual_time(TIME).max(TIME_MIN);
+    for row in paper::INCAST {
+        let (mut queues, mut rates) = (Vec::new(), Vec::new());
+        for control in Control::ALL {
+            let incast = Incast { clients: row.clients, control, time };
+            let case = format!("{} clients, {}", row.clients, control.name());
+            let (seen, series): (Vec<_>, Vec<_>) = lab.simulate(&case, |trial| incast.run(trial))?.into_iter().unzip();
+            if let Some(series) = series.first() {
+                queues.push(line(control, series, |sample| sample.queued_bytes as f64 / 1e3));
+                rates.push(line(control, series, |sample| sample.gbit_per_s));
+            }
+            let figure = match control {
+                Control::Off => Some(row.off),
+                Control::Timely => Some(row.timely),
+                _ => None,
+            };
+            push(lab, &case, &seen, (row.clients, control), figure)?;
+        }
+        let title = |what| format!("{what} of the server's port, {} clients begin", row.clients);
+        lab.plot(Plot { title: title("Queue"), unit: "kB", lines: queues });
+        lab.plot(Plot { title: title("Rate"), unit: "Gbit/s", lines: rates });
+    }
+    Ok(())
+}
+
+fn line(control: Control, series: &Series, value: impl Fn(&Sample) -> f64) -> Line {
+    let points = series.samples.iter().map(|sample| (sample.time_ns as f64 / 1e6, value(sample)));
+    Line { name: control.name().into(), points: points.collect() }
+}
+
+fn push(
+    lab: &mut Lab,
+    case: &str,
+    seen: &[paper::Incast],
+    (clients, control): (u32, Control),
+    figure: Option<paper::Incast>,
+) -> Result<(), BenchError> {
+    for metric in [Metric::Bandwidth, Metric::RttP50, Metric::RttP99] {
+        let values: Vec<f64> = seen.iter().map(|seen| seen.figure(metric)).collect();
+        let figure = figure.map(|figure| figure.figure(metric));
+        let paper = figure.map(|value| PaperFigure { value, setup: paper::INCAST_SETUP });
+        let mut row = RowBuilder::of_seeds(case, metric, &values)?.paper(paper);
+        if let (Some(figure), Control::Timely) = (figure, control) {
+            row = row.within(match metric {
+                Metric::Bandwidth => figure * (1.0 - BANDWIDTH_SHARE)..=figure * (1.0 + BANDWIDTH_SHARE),
+                _ => figure / RTT_FACTOR..=figure * RTT_FACTOR,
+            });
+        }
+        if control == Control::Ours && clients == paper::INCAST_CLIENTS_MAX {
+            match metric {
+                Metric::Bandwidth => row = row.target(Target::Absolute(BANDWIDTH_MIN)),
+                Metric::RttP99 => row = row.target(Target::Absolute(RTT_P99_MAX)),
+                _ => {}
+            }
+        }
+        lab.push(row);
+    }
+    Ok(())
+}

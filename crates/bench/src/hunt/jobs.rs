@@ -1,0 +1,121 @@
+//! Many runs, some at once, each on a thread.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::scenario::Scenario;
+use super::{Failure, Hunt, Progress, failure, run};
+use crate::peer::Interrupt;
+
+/// A run that takes longer than this on the wall's clock gets nowhere.
+const WALL_TIME_MAX: Duration = Duration::from_secs(120);
+/// Time between two reports of progress.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+
+/// What the jobs of a hunt share.
+struct State {
+    hunt: Hunt,
+    interrupt: Interrupt,
+    begun: Instant,
+    /// The seed to run next.
+    next: AtomicU64,
+    /// The one after the last.
+    end: u64,
+    progress: Mutex<Progress>,
+    failure: Mutex<Option<Failure>>,
+    /// By job: the seed that it runs, and since when.
+    running: Vec<Mutex<Option<(u64, Instant)>>>,
+}
+
+impl Hunt {
+    /// Runs seeds until one fails, all were run, the time is over, or the user interrupts. Tells of its progress now and then.
+    ///
+    /// A run that gets nowhere fails as well; its thread is left behind, so the process should end soon.
+    pub fn run(self, interrupt: &Interrupt, mut tell: impl FnMut(&Progress)) -> (Progress, Option<Failure>) {
+        let state = Arc::new(State {
+            hunt: self,
+            interrupt: interrupt.clone(),
+            begun: Instant::now(),
+            next: AtomicU64::new(self.first),
+            end: self.seeds.and_then(|seeds| self.first.checked_add(seeds)).unwrap_or(u64::MAX),
+            progress: Mutex::default(),
+            failure: Mutex::default(),
+            running: (0..self.jobs.max(1)).map(|_| Mutex::default()).collect(),
+        });
+        let main = std::thread::current();
+        let jobs: Vec<_> = (0..state.running.len())
+            .map(|job| {
+                let (state, main) = (state.clone(), main.clone());
+                std::thread::spawn(move || {
+                    state.work(job);
+                    main.unpark();
+                })
+            })
+            .collect();
+        while !jobs.iter().all(|job| job.is_finished()) {
+            std::thread::park_timeout(PROGRESS_EVERY);
+            tell(&state.progress());
+            if let Some(stuck) = state.stuck() {
+                return (state.progress(), Some(stuck));
+            }
+        }
+        let failure = lock(&state.failure).take();
+        (state.progress(), failure)
+    }
+}
+
+impl State {
+    fn is_over(&self) -> bool {
+        self.interrupt.is_set()
+            || self.hunt.time.is_some_and(|time| self.begun.elapsed() >= time)
+            || lock(&self.failure).is_some()
+    }
+
+    /// Runs seeds on this thread.
+    fn work(&self, job: usize) {
+        while !self.is_over() {
+            let seed = self.next.fetch_add(1, Relaxed);
+            if seed >= self.end {
+                break;
+            }
+            *lock(&self.running[job]) = Some((seed, Instant::now()));
+            let result = failure::caught(|| run::run(Scenario::draw(seed), None));
+            *lock(&self.running[job]) = None;
+            let mut progress = lock(&self.progress);
+            progress.seeds += 1;
+            match result {
+                Ok(story) => {
+                    progress.calls += story.calls;
+                    progress.packets += story.packets;
+                }
+                Err(why) => self.fail(Failure { seed, why }),
+            }
+        }
+    }
+
+    /// Of several seeds that fail at once, the first counts.
+    fn fail(&self, failure: Failure) {
+        let mut first = lock(&self.failure);
+        if first.as_ref().is_none_or(|first| failure.seed < first.seed) {
+            *first = Some(failure);
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        Progress { elapsed: self.begun.elapsed(), ..*lock(&self.progress) }
+    }
+
+    /// A run that takes too long.
+    fn stuck(&self) -> Option<Failure> {
+        let running = self.running.iter().filter_map(|job| *lock(job));
+        let (seed, since) = running.min_by_key(|(_, since)| *since)?;
+        let why = || format!("it gets nowhere: it runs for {} s", since.elapsed().as_secs());
+        (since.elapsed() > WALL_TIME_MAX).then(|| Failure { seed, why: why() })
+    }
+}
+
+/// A job panics inside of runs only, with nothing locked: whatever is locked is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,180 @@
+//! An endpoint of a run, and the program that drives it on a thread of its host.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use dunlin_net::{Transport, Waker};
+use dunlin_rpc::{Endpoint, EndpointConfig, WorkerPool};
+use dunlin_sim::{Datacenter, Next, Program, SimTransport, ThreadClock};
+use dunlin_trial::calls::{self, Cancel};
+use dunlin_trial::judge::{self, View};
+use dunlin_trial::{Ledger, Local, Random, Roughness, handlers};
+
+use super::scenario::Scenario;
+
+/// Iterations after which an endpoint has surely read the clock.
+const ITERATIONS_TO_CLOCK: u32 = 17;
+/// Iterations of one run of a program: time must go on.
+const ITERATIONS_MAX: u32 = 256;
+/// Runs of a program in a row that find no work although a timer is due.
+const IDLE_RUNS_MAX: u32 = 1000;
+
+/// What all endpoints of a run, and the run itself, share.
+pub struct Shared {
+    pub scenario: Scenario,
+    pub ledger: Rc<RefCell<Ledger>>,
+    /// Whether endpoints have nothing to do but to answer what waits.
+    pub is_quiet: Cell<bool>,
+    /// By number: the endpoint that lives there now, if its host is up.
+    pub nodes: RefCell<Vec<Weak<Node>>>,
+}
+
+/// An endpoint that lives.
+pub struct Node {
+    /// Until it is dropped.
+    endpoint: Option<Endpoint<SimTransport>>,
+    pub local: Rc<Local>,
+    pub config: EndpointConfig,
+    waker: Waker,
+}
+
+impl Node {
+    fn start(shared: &Shared, number: usize, incarnation: u32, transport: SimTransport) -> Node {
+        let scenario = &shared.scenario;
+        let mut random = Random::new(scenario.seed ^ (number as u64) << 32 ^ u64::from(incarnation) << 48);
+        let waker = transport.waker();
+        let config = EndpointConfig { seed: Some(random.next()), ..scenario.configs[number].clone() };
+        let endpoint = Endpoint::new(transport, config.clone()).expect("drawn settings are valid");
+        let workers = WorkerPool::by_hand(random.between(1, 20) as usize);
+        let local = Rc::new(Local::new(number, incarnation, &shared.ledger, workers, random));
+        handlers::register(&endpoint, &local);
+        Node { endpoint: Some(endpoint), local, config, waker }
+    }
+
+    pub fn endpoint(&self) -> &Endpoint<SimTransport> {
+        self.endpoint.as_ref().expect("an endpoint lives as long as its node")
+    }
+
+    /// Lets its program run now: something was done to it from outside.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
+    pub fn view(&self) -> View<'_> {
+        View { local: self.local.clone(), config: &self.config, stats: self.endpoint().stats() }
+    }
+}
+
+impl Drop for Node {
+    /// The endpoint goes, and with it the calls of tasks; workers know nothing of it, and go on.
+    fn drop(&mut self) {
+        self.endpoint = None;
+        if std::thread::panicking() {
+            return;
+        }
+        self.local.run_workers();
+        let open = self.local.outbound.borrow().iter().filter(|session| session.is_open()).count();
+        assert_eq!(open, 0, "a session outlives its endpoint");
+        self.local.ledger.borrow_mut().abandon((self.local.index, self.local.incarnation));
+    }
+}
+
+/// The program of an endpoint: does something at random times, and runs the event loop in between.
+pub struct Driver {
+    node: Rc<Node>,
+    shared: Rc<Shared>,
+    clock: ThreadClock,
+    random: Random,
+    cancels: Vec<Cancel>,
+    steps_left: u32,
+    next_step: u64,
+    idle_runs: u32,
+}
+
+impl Driver {
+    /// Starts the endpoint with a number, for which `incarnation` others were started before.
+    pub fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: SimTransport) -> Driver {
+        let clock = transport.clock();
+        let node = Rc::new(Node::start(shared, number, incarnation, transport));
+        shared.nodes.borrow_mut()[number] = Rc::downgrade(&node);
+        let random = Random::new(node.local.random.borrow_mut().next());
+        let next_step = clock.now();
+        let steps_left = shared.scenario.steps;
+        Driver { node, shared: shared.clone(), clock, random, cancels: Vec::new(), steps_left, next_step, idle_runs: 0 }
+    }
+}
+
+impl Program for Driver {
+    fn run(&mut self) -> Next {
+        if self.shared.is_quiet.get() {
+            self.steps_left = 0;
+            judge::settle(&self.node.local);
+        }
+        while self.steps_left > 0 && self.clock.now() >= self.next_step {
+            self.step();
+            self.steps_left -= 1;
+            self.next_step = self.clock.now() + self.random.between(0, self.shared.scenario.gap_max_ns);
+            judge::check_limits(&self.node.view(), self.shared.scenario.topology.nic.rx_descriptors);
+        }
+        if self.run_endpoint() {
+            return Next::Soon;
+        }
+        let next_step = (self.steps_left > 0).then_some(self.next_step);
+        Next::OnPacket { or_at: self.node.endpoint().next_timer().into_iter().chain(next_step).min() }
+    }
+}
+
+impl Driver {
+    /// Runs the event loop until it finds nothing, or for long enough; says whether there is more to do now.
+    fn run_endpoint(&mut self) -> bool {
+        let endpoint = self.node.endpoint();
+        let is_due = || endpoint.next_timer().is_some_and(|due| due <= self.clock.now());
+        let (mut work, mut idle) = (0, 0);
+        for _ in 0..ITERATIONS_MAX {
+            match endpoint.run_once() {
+                0 if idle >= ITERATIONS_TO_CLOCK || !is_due() => break,
+                0 => idle += 1,
+                found => (work, idle) = (work + found, 0),
+            }
+        }
+        let more = idle == 0 && work > 0 || is_due();
+        self.idle_runs = if work == 0 && is_due() { self.idle_runs + 1 } else { 0 };
+        let (due, now) = (endpoint.next_timer(), self.clock.now());
+        assert!(self.idle_runs < IDLE_RUNS_MAX, "a timer is due at {due:?}, it is {now}, and it is not run");
+        more
+    }
+
+    fn step(&mut self) {
+        let Driver { node, shared, random, cancels, .. } = self;
+        let (endpoint, local) = (node.endpoint(), &node.local);
+        let is_rough = shared.scenario.roughness != Roughness::Steady;
+        let is_first = self.steps_left == shared.scenario.steps;
+        match random.between(0, 99) {
+            0..=14 => connect(shared, node, random),
+            _ if is_first => connect(shared, node, random),
+            15..=79 => {
+                // Several at once fill slots, queues and bursts.
+                for _ in 0..random.between(1, 12) {
+                    let limit = shared.scenario.draw_limit(random);
+                    cancels.extend(calls::call(endpoint, local, random, limit));
+                }
+            }
+            80..=87 => calls::cancel(local, random, cancels),
+            88..=91 => _ = local.settle_deferred(),
+            92..=95 => _ = local.run_workers(),
+            _ if is_rough => calls::close(endpoint, local, random),
+            _ => {}
+        }
+    }
+}
+
+fn connect(shared: &Shared, node: &Node, random: &mut Random) {
+    let to = random.index(shared.scenario.places.len());
+    let (host, thread) = shared.scenario.places[to];
+    let addr = Datacenter::addr(host, thread);
+    if random.chance(90) {
+        calls::connect(node.endpoint(), &node.local, to, &addr);
+    } else {
+        calls::connect_in_doubt(node.endpoint(), &node.local, to, &addr).cancel();
+    }
+}

@@ -1,0 +1,225 @@
+//! One run of a scenario, from its first packet to its verdict.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::BufWriter;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use dunlin_sim::{Datacenter, Fault, ThreadClock};
+use dunlin_trial::judge::{self, View};
+use dunlin_trial::{Event, Ledger, Random, Roughness};
+
+use super::node::{Driver, Node, Shared};
+use super::scenario::Scenario;
+use super::trace::Trace;
+
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MILLISECOND;
+/// Calls end so soon after the network healed, besides the time that their packets take: some retransmission timeouts of half a second in
+/// a row, for calls that wait for calls that wait, or the time until a silent peer is given up.
+const CALLS_END_WITHIN: u64 = 10 * SECOND;
+/// Longest round trip of a drawn network without queues.
+const ROUND_TRIP: u64 = MILLISECOND / 3;
+/// Sessions that only one end knows of are found so soon.
+const STRAYS_END_WITHIN: u64 = 120 * SECOND;
+/// What an idle endpoint takes, besides twice its timeout, to find a peer silent: it looks, and asks, some times, 50 ms apart.
+const SILENCE_NOTICED_WITHIN: u64 = 300 * MILLISECOND;
+/// Least time between two looks at everything.
+const LOOK_EVERY: u64 = MILLISECOND;
+
+/// What a run that kept every promise did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Story {
+    /// Hash of everything that became of calls, with its times, and of the counts of the datacenter. The same seed gives the same.
+    pub digest: u64,
+    /// Calls issued.
+    pub calls: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Virtual time that passed.
+    pub virtual_time: Duration,
+}
+
+struct Run {
+    datacenter: Datacenter,
+    shared: Rc<Shared>,
+    digest: Rc<RefCell<DefaultHasher>>,
+    /// Where samples of queues go.
+    series: Option<File>,
+}
+
+impl Drop for Run {
+    /// Also of a run that fails.
+    fn drop(&mut self) {
+        if let Some(file) = self.series.take() {
+            // Whoever reads it sees that it is incomplete.
+            let _ = self.datacenter.take_series().write_csv(BufWriter::new(file));
+        }
+    }
+}
+
+/// Runs a scenario.
+///
+/// # Panics
+/// If a promise is broken.
+pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
+    let before = dunlin_rpc::msgbuf::outstanding();
+    let story = {
+        let mut run = Run::new(scenario, trace);
+        run.work();
+        run.all_calls_end();
+        run.nothing_is_left_when_quiet();
+        run.no_queue_was_overrun();
+        run.the_silent_are_given_up();
+        run.nothing_is_left_when_closed();
+        run.story()
+    };
+    let after = dunlin_rpc::msgbuf::outstanding();
+    assert_eq!(after, before, "message buffers were leaked");
+    story
+}
+
+impl Run {
+    fn new(scenario: Scenario, trace: Option<&Trace>) -> Run {
+        let Scenario { topology, cost, seed, .. } = &scenario;
+        let mut datacenter = Datacenter::new(topology, *cost, *seed).expect("a drawn topology is valid");
+        let series = trace.and_then(|trace| trace.attach(&mut datacenter, scenario.end_ns()));
+        let ledger = Rc::new(RefCell::new(Ledger::new(scenario.roughness)));
+        // The clock of a thread that runs nothing is that of the datacenter.
+        let clock = datacenter.clock(0, dunlin_sim::THREADS_PER_HOST_MAX - 1).expect("host 0 has threads");
+        let digest = watch(&ledger, clock, trace);
+        let places = scenario.places.clone();
+        let nodes = RefCell::new(places.iter().map(|_| Weak::new()).collect());
+        let shared = Rc::new(Shared { scenario, ledger, is_quiet: Cell::new(false), nodes });
+        for (number, (host, thread)) in places.into_iter().enumerate() {
+            let (shared, mut incarnations) = (shared.clone(), 0..);
+            let program =
+                move |transport| Driver::start(&shared, number, incarnations.next().expect("an endless range"), transport);
+            datacenter.spawn_from(host, thread, program).expect("each endpoint has a thread of its own");
+        }
+        datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
+        Run { datacenter, shared, digest, series }
+    }
+
+    fn nodes(&self) -> Vec<Rc<Node>> {
+        self.shared.nodes.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Lets time pass until `done` holds, which is asked now and then, but for no longer than `limit`; says whether it does.
+    fn wait(&mut self, limit: u64, done: impl Fn(&Run) -> bool) -> bool {
+        let start = self.datacenter.now();
+        loop {
+            if done(self) {
+                return true;
+            }
+            let passed = self.datacenter.now() - start;
+            if passed >= limit {
+                return false;
+            }
+            self.nodes().iter().for_each(|node| node.wake());
+            let next = (passed + (passed / 4).max(LOOK_EVERY)).min(limit);
+            self.datacenter.run_until(start + next);
+        }
+    }
+
+    /// Everything that the scenario has in store, until all faults have ended and nobody starts anything.
+    fn work(&mut self) {
+        self.datacenter.run_until(self.shared.scenario.end_ns());
+        self.shared.is_quiet.set(true);
+    }
+
+    fn all_calls_end(&mut self) {
+        let is_over = |run: &Run| judge::nothing_pends(run.nodes().iter().map(|node| &node.local), &run.shared.ledger);
+        let Scenario { topology, configs, .. } = &self.shared.scenario;
+        // Headers take less than half of the smallest packets.
+        let sending = judge::time_to_send(&self.shared.ledger.borrow(), configs, topology.mtu / 2, ROUND_TRIP);
+        let limit = CALLS_END_WITHIN + sending;
+        let mut ended = self.wait(limit, is_over);
+        if !ended && self.shared.scenario.roughness == Roughness::Corrupt {
+            // A corrupted packet may have taken the answer away for good; the sessions are at fault, and end it.
+            self.close_sessions();
+            ended = self.wait(limit, is_over);
+        }
+        assert!(ended, "{} ms after the network healed, {}", limit / MILLISECOND, self.describe());
+    }
+
+    fn nothing_is_left_when_quiet(&mut self) {
+        self.wait(SECOND, |_| false);
+        let settled = self.wait(STRAYS_END_WITHIN, |run| {
+            let nodes = run.nodes();
+            let views: Vec<View<'_>> = nodes.iter().map(|node| node.view()).collect();
+            judge::is_settled(&views, run.shared.scenario.roughness)
+        });
+        assert!(settled, "sessions have no other end, keep responses, or count other credits: {}", self.describe());
+        let Scenario { topology, roughness, .. } = &self.shared.scenario;
+        self.nodes().iter().for_each(|node| judge::check_quiet(&node.view(), topology.nic.rx_descriptors, *roughness));
+    }
+
+    /// Credits keep receive queues from overflowing as long as no packet is sent, or arrives, twice.
+    fn no_queue_was_overrun(&self) {
+        let Scenario { plan, roughness, .. } = &self.shared.scenario;
+        let duplicates = |fault: &Fault| matches!(fault, Fault::Packets { faults, .. } if faults.duplicate > 0.0);
+        let again: u64 = self.nodes().iter().map(|node| node.endpoint().stats().counters.retransmissions).sum();
+        if *roughness == Roughness::Steady && again == 0 && !plan.faults.iter().any(|timed| duplicates(&timed.fault)) {
+            let counters = self.datacenter.counters();
+            assert_eq!(counters.dropped_descriptors, 0, "credits overran a receive queue: {}", self.describe());
+        }
+    }
+
+    /// A host that vanishes for good is given up by all others.
+    fn the_silent_are_given_up(&mut self) {
+        let mut random = Random::new(self.shared.scenario.seed ^ 0x0de0d);
+        let (host, _) = *random.pick(&self.shared.scenario.places).expect("a run has endpoints");
+        self.datacenter.inject(Fault::Crash { host }).expect("the host exists");
+        let timeout = self.shared.scenario.configs.iter().map(|config| config.peer_timeout).max().unwrap_or_default();
+        self.wait(2 * timeout.as_nanos() as u64 + SILENCE_NOTICED_WITHIN, |_| false);
+        let places = &self.shared.scenario.places;
+        for (vanished, _) in places.iter().enumerate().filter(|(_, place)| place.0 == host) {
+            self.nodes().iter().for_each(|node| judge::check_given_up(&node.local, vanished));
+        }
+    }
+
+    fn close_sessions(&self) {
+        self.nodes().iter().for_each(|node| judge::close_sessions(&node.local));
+    }
+
+    fn nothing_is_left_when_closed(&mut self) {
+        self.close_sessions();
+        self.wait(STRAYS_END_WITHIN, |run| run.nodes().iter().all(|node| node.endpoint().stats().sessions == 0));
+        self.nodes().iter().for_each(|node| judge::check_closed(&node.view()));
+    }
+
+    fn describe(&self) -> String {
+        let nodes = self.nodes();
+        let views: Vec<View<'_>> = nodes.iter().map(|node| node.view()).collect();
+        judge::describe(&views, &self.shared.ledger.borrow())
+    }
+
+    fn story(&self) -> Story {
+        let counters = self.datacenter.counters();
+        let mut hasher = self.digest.borrow().clone();
+        (counters.sent, counters.received, counters.events).hash(&mut hasher);
+        Story {
+            digest: hasher.finish(),
+            calls: self.shared.ledger.borrow().records.len() as u64,
+            packets: counters.sent,
+            virtual_time: Duration::from_nanos(self.datacenter.now()),
+        }
+    }
+}
+
+/// Hashes, and if asked records, everything that the ledger is told.
+fn watch(ledger: &RefCell<Ledger>, clock: ThreadClock, trace: Option<&Trace>) -> Rc<RefCell<DefaultHasher>> {
+    let digest: Rc<RefCell<DefaultHasher>> = Rc::default();
+    let (hasher, log) = (digest.clone(), trace.map(Trace::log));
+    ledger.borrow_mut().watch(move |event: Event| {
+        let now = clock.now();
+        if let Some(log) = &log {
+            log.borrow_mut().write(now, &event);
+        }
+        (now, event).hash(&mut *hasher.borrow_mut());
+    });
+    digest
+}

@@ -1,0 +1,77 @@
+//! What is written of a run for whoever looks for its cause.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use dunlin_sim::Datacenter;
+use dunlin_sim::trace::CapturePoint;
+use dunlin_trial::Event;
+
+use super::scenario::Scenario;
+use crate::BenchError;
+
+/// Samples of queues until the network has healed.
+const SAMPLES: u64 = 5000;
+/// Least time between two of them, in nanoseconds.
+const SAMPLE_EVERY_MIN: u64 = 10_000;
+
+/// A directory with the files of one run.
+pub struct Trace {
+    directory: PathBuf,
+    packets: File,
+    series: File,
+    log: Rc<RefCell<Log>>,
+}
+
+/// What became of calls, a line each.
+pub struct Log(BufWriter<File>);
+
+impl Log {
+    /// Adds a line. What cannot be written is missing: the run goes on.
+    pub fn write(&mut self, now: u64, event: &Event) {
+        let _ = writeln!(self.0, "{now:>14} {event:?}");
+    }
+}
+
+impl Trace {
+    /// Makes the directory, and writes what is known before the run.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`].
+    pub fn create(directory: &Path, scenario: &Scenario) -> Result<Trace, BenchError> {
+        let io = |name: &str| BenchError::io(format!("writing {}", directory.join(name).display()));
+        std::fs::create_dir_all(directory).map_err(io(""))?;
+        let create = |name: &str| File::create(directory.join(name)).map_err(io(name));
+        std::fs::write(directory.join("scenario.txt"), format!("{scenario:#?}\n")).map_err(io("scenario.txt"))?;
+        std::fs::write(directory.join("topology.toml"), scenario.topology.to_toml()).map_err(io("topology.toml"))?;
+        std::fs::write(directory.join("faults.toml"), scenario.plan.to_toml()).map_err(io("faults.toml"))?;
+        let log = Rc::new(RefCell::new(Log(BufWriter::new(create("calls.txt")?))));
+        Ok(Trace { directory: directory.to_owned(), packets: create("packets.pcap")?, series: create("queues.csv")?, log })
+    }
+
+    /// Where the lines go.
+    pub fn log(&self) -> Rc<RefCell<Log>> {
+        self.log.clone()
+    }
+
+    /// Records the packets and queues of a datacenter that is about to run, and in which most happens until `end_ns`. Gives where the
+    /// samples of queues go.
+    pub fn attach(&self, datacenter: &mut Datacenter, end_ns: u64) -> Option<File> {
+        let (packets, series) = (self.packets.try_clone().ok()?, self.series.try_clone().ok()?);
+        datacenter.capture(CapturePoint::Sent, BufWriter::new(packets));
+        datacenter.watch((end_ns / SAMPLES).max(SAMPLE_EVERY_MIN), datacenter.ports()).ok()?;
+        Some(series)
+    }
+
+    /// Writes out what is still buffered.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`].
+    pub fn finish(self) -> Result<(), BenchError> {
+        let what = format!("writing {}", self.directory.join("calls.txt").display());
+        self.log.borrow_mut().0.flush().map_err(BenchError::io(what))
+    }
+}

@@ -1,0 +1,118 @@
+//! Cases in virtual time: one run for each seed, and no processes.
+
+use std::time::Duration;
+
+use dunlin_sim::{CostModel, Topology};
+
+use super::Lab;
+use crate::BenchError;
+use crate::datacenter::Cluster;
+
+/// How cases in virtual time are run.
+#[derive(Debug, Clone)]
+pub struct Simulations {
+    /// Seed of the first run of each case; the next runs have the seeds that follow.
+    pub seed: u64,
+    /// Runs of each case. A run is exact, so one is enough unless what chance does is of interest.
+    pub seeds: u32,
+    /// The CPU time of packets, instead of that of the cluster that the experiment is about.
+    pub cost: Option<CostModel>,
+}
+
+impl Default for Simulations {
+    fn default() -> Self {
+        Simulations { seed: 1, seeds: 1, cost: None }
+    }
+}
+
+/// One run of a case.
+#[derive(Debug, Clone, Copy)]
+pub struct Trial<'a> {
+    lab: &'a Lab,
+    seed: u64,
+}
+
+/// Looks at the interrupt and at the progress bar in a run.
+const LOOKS_PER_RUN: u64 = 100;
+
+impl Lab {
+    /// Tells how many cases in virtual time there will be, for the progress bar.
+    pub fn expect_simulations(&mut self, cases: usize) {
+        self.bar.set_length(cases as u64 * u64::from(self.settings.simulations.seeds));
+    }
+
+    /// Runs one case in virtual time with as many seeds as the settings say.
+    ///
+    /// # Errors
+    /// The first error of a run.
+    pub fn simulate<T>(
+        &mut self,
+        name: &str,
+        mut run: impl FnMut(Trial<'_>) -> Result<T, BenchError>,
+    ) -> Result<Vec<T>, BenchError> {
+        let Simulations { seed, seeds, .. } = self.settings.simulations;
+        let mut outcomes = Vec::new();
+        for seed in (0..u64::from(seeds)).map(|number| seed.wrapping_add(number)) {
+            self.bar.set_prefix(format!("{name}, seed {seed}"));
+            outcomes.push(run(Trial { lab: self, seed })?);
+            self.bar.inc(1);
+        }
+        self.bar.set_message("");
+        Ok(outcomes)
+    }
+
+    /// A span of virtual time that is `per_second` for each second of the run length asked for.
+    pub fn virtual_time(&self, per_second: Duration) -> u64 {
+        (per_second.as_nanos() as f64 * self.settings.run.as_secs_f64()) as u64
+    }
+}
+
+impl Trial<'_> {
+    /// A cluster of this seed, and of the cost model that the user gave, else `cost`.
+    ///
+    /// # Errors
+    /// As [`Cluster::new`].
+    pub fn cluster(&self, topology: &Topology, cost: CostModel) -> Result<Cluster, BenchError> {
+        Cluster::new(topology, self.lab.settings.simulations.cost.unwrap_or(cost), self.seed)
+    }
+
+    /// Lets `time` nanoseconds pass in a cluster and shows how far it is.
+    ///
+    /// # Errors
+    /// The first error of a member's task; [`BenchError::Interrupted`].
+    pub fn run_for(&self, cluster: &mut Cluster, time: u64) -> Result<(), BenchError> {
+        let start = cluster.now();
+        for look in 1..=LOOKS_PER_RUN {
+            cluster.run_until(start + (u128::from(time) * u128::from(look) / u128::from(LOOKS_PER_RUN)) as u64)?;
+            self.look(cluster)?;
+        }
+        Ok(())
+    }
+
+    /// Lets time pass until `done`, which is asked every `step` nanoseconds.
+    ///
+    /// # Errors
+    /// As [`Trial::run_for`]; [`BenchError::Stuck`] if it is not done after `limit` nanoseconds.
+    pub fn run_until(
+        &self,
+        cluster: &mut Cluster,
+        (step, limit): (u64, u64),
+        what: &'static str,
+        mut done: impl FnMut() -> bool,
+    ) -> Result<(), BenchError> {
+        let end = cluster.now() + limit;
+        while !done() {
+            if cluster.now() >= end {
+                return Err(BenchError::Stuck { what, limit: Duration::from_nanos(limit) });
+            }
+            cluster.run_until(cluster.now() + step)?;
+            self.look(cluster)?;
+        }
+        Ok(())
+    }
+
+    fn look(&self, cluster: &Cluster) -> Result<(), BenchError> {
+        self.lab.bar.set_message(format!("{:.2} ms of virtual time", cluster.now() as f64 / 1e6));
+        if self.lab.interrupt().is_set() { Err(BenchError::Interrupted) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,132 @@
+//! `dunlin sim hunt`: random faults in the simulated datacenter, from seeds.
+
+use std::io::{IsTerminal, stderr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::builder::RangedU64ValueParser;
+use dunlin_bench::hunt::{self, Failure, Hunt, Progress};
+use dunlin_bench::peer::Interrupt;
+use dunlin_sim::FaultPlan;
+
+/// Hunt for bugs: random work under random faults, each run drawn from a seed
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each seed is a datacenter of its own in virtual time, with endpoints that call each other while packets, links and hosts fail. Then
+everything heals, and must end as promised. Ends with 1 at the first seed that does not, and prints the command that repeats it.
+
+Examples:
+  dunlin sim hunt --seeds 1000
+  dunlin sim hunt --minutes 60 --jobs 2
+  dunlin sim hunt --seed 4711 --trace hunt-4711          one seed again, with its packets, calls, queues and faults as files
+  dunlin sim hunt --seed 4711 --faults fewer.toml        with other faults than its own")]
+pub struct Arguments {
+    /// Seeds to run; without it and --minutes, 1000
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    seeds: Option<u64>,
+    /// Stop after this time
+    #[arg(long, value_name = "M", value_parser = minutes, allow_negative_numbers = true)]
+    minutes: Option<Duration>,
+    /// The only seed, or the first of --seeds or --minutes
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Write packets.pcap, calls.txt, queues.csv, faults.toml, topology.toml and scenario.txt of the only seed to DIR
+    #[arg(long, value_name = "DIR", requires = "seed", conflicts_with_all = ["seeds", "minutes"])]
+    trace: Option<PathBuf>,
+    /// Let the faults of FILE happen in the only seed, instead of its own
+    #[arg(long, value_name = "FILE", requires = "seed", conflicts_with_all = ["seeds", "minutes"])]
+    faults: Option<PathBuf>,
+    /// Seeds to run at once; without it, one for each core
+    #[arg(long, value_name = "J", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    jobs: Option<usize>,
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|_| "not a number of minutes".to_owned())?;
+    if !(0.01..=100_000.0).contains(&minutes) {
+        return Err("give between 0.01 and 100000 minutes".into());
+    }
+    Ok(Duration::from_secs_f64(60.0 * minutes))
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    match arguments.seed {
+        Some(seed) if arguments.seeds.is_none() && arguments.minutes.is_none() => replay(seed, arguments),
+        _ => hunt(arguments, interrupt),
+    }
+}
+
+fn hunt(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let hunt = Hunt {
+        first: arguments.seed.unwrap_or(0),
+        seeds: if arguments.minutes.is_none() { arguments.seeds.or(Some(1000)) } else { arguments.seeds },
+        time: arguments.minutes,
+        jobs: arguments.jobs.unwrap_or_else(cores),
+    };
+    let show_live = stderr().is_terminal();
+    let (progress, failure) = hunt.run(interrupt, |progress| {
+        if show_live {
+            eprint!("\r{}  ", describe(progress));
+        }
+    });
+    if show_live {
+        eprintln!();
+    }
+    println!("{}", describe(&progress));
+    let Some(failure) = failure else { return Ok(ExitCode::SUCCESS) };
+    report(&failure);
+    eprintln!("looking for fewer faults with which it fails ...");
+    if let Some((plan, _)) = hunt::shrink(failure.seed) {
+        let path = format!("hunt-{}-faults.toml", failure.seed);
+        std::fs::write(&path, plan.to_toml()).with_context(|| format!("writing {path}"))?;
+        println!("it fails with {} faults too: dunlin sim hunt --seed {} --faults {path}", plan.faults.len(), failure.seed);
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+fn replay(seed: u64, arguments: &Arguments) -> Result<ExitCode> {
+    let faults = arguments.faults.as_ref().map(|path| {
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        FaultPlan::from_toml(&text).with_context(|| format!("reading {}", path.display()))
+    });
+    let result = hunt::replay(seed, faults.transpose()?, arguments.trace.as_deref())?;
+    if let Some(directory) = &arguments.trace {
+        println!("what happened is in {}", directory.display());
+    }
+    match result {
+        Ok(story) => {
+            println!(
+                "seed {seed} keeps every promise: {} calls, {} packets, {:.3} s of virtual time, digest {:016x}",
+                story.calls,
+                story.packets,
+                story.virtual_time.as_secs_f64(),
+                story.digest
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(failure) => {
+            report(&failure);
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn report(failure: &Failure) {
+    println!("{}\nseed {} breaks a promise; repeat it, with a trace, by:", failure.why, failure.seed);
+    println!("dunlin sim hunt --seed {0} --trace hunt-{0}", failure.seed);
+}
+
+fn describe(progress: &Progress) -> String {
+    let seconds = progress.elapsed.as_secs_f64();
+    format!(
+        "{} seeds in {seconds:.1} s ({:.1} a second), {} calls, {:.1} M packets",
+        progress.seeds,
+        progress.seeds as f64 / seconds.max(1e-9),
+        progress.calls,
+        progress.packets as f64 / 1e6
+    )
+}

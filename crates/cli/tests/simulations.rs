@@ -1,0 +1,33 @@
+//! Experiments in virtual time are exact: the same seed gives the same rows.
+
+use std::time::Duration;
+
+use dunlin_bench::experiments::{ALL, Experiment};
+use dunlin_bench::lab::{Settings, Simulations};
+use dunlin_bench::peer::{Interrupt, Launcher};
+
+fn rows(experiment: &Experiment, seed: u64, seeds: u32) -> serde_json::Value {
+    let launcher = Launcher::of_program(env!("CARGO_BIN_EXE_dunlin"), Interrupt::default());
+    let simulations = Simulations { seed, seeds, cost: None };
+    let settings = Settings { run: Duration::from_millis(10), simulations, ..Settings::default() };
+    let outcome = experiment.run(settings, launcher).unwrap();
+    assert!(outcome.error.is_none(), "{}: {:?}", experiment.name, outcome.error);
+    serde_json::to_value(&outcome.report.rows).unwrap()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_rows() {
+    let simulations = ALL.iter().filter(|experiment| experiment.name.starts_with("sim-"));
+    for experiment in simulations {
+        let first = rows(experiment, 7, 1);
+        assert!(first.as_array().is_some_and(|rows| !rows.is_empty()));
+        assert_eq!(first, rows(experiment, 7, 1), "{}", experiment.name);
+    }
+}
+
+#[test]
+fn several_seeds_give_a_range_and_one_gives_none() {
+    let latency = ALL.iter().find(|experiment| experiment.name == "sim-latency").unwrap();
+    assert!(rows(latency, 1, 1)[0]["min"].is_null());
+    assert!(rows(latency, 1, 2)[0]["min"].is_number());
+}
