@@ -1,0 +1,16 @@
+//! Data structures without a network: a key-value partition for one thread, as a lossy cache or as a store that loses nothing.
+//!
+//! Everything a service needs of either is the trait [`Store`]; [`Model`] is the smallest thing that keeps its promises, for tests.
+#![deny(unsafe_code)]
+
+mod error;
+mod item;
+mod key;
+mod model;
+mod store;
+
+pub use error::{KeyError, Refused};
+pub use item::{Condition, Delta, Item, Marks, Put, Side, Stored, UnixSeconds};
+pub use key::{KEY_BYTES_MAX, Key, KeyHash};
+pub use model::Model;
+pub use store::{Store, StoreStats, VALUE_BYTES_MAX};

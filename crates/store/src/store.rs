@@ -1,0 +1,99 @@
+//! The [`Store`] trait: what a service asks of one partition.
+
+use crate::error::{KeyError, Refused};
+use crate::item::{Delta, Item, Marks, Put, Side, Stored, UnixSeconds};
+use crate::key::Key;
+
+/// Longest value, in bytes: memcached's limit. A store with little memory may allow less ([`StoreStats::value_bytes_max`]).
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+
+/// One partition of the keys, owned by one thread (EREW). Static dispatch.
+///
+/// A burst of operations is fastest as three passes: [`Store::prefetch`] for every key, [`Store::prefetch_item`] for every key, then the
+/// operations (HERD's two-stage pipeline, thesis section 4.4.1). Neither pass is needed for the right answer.
+///
+/// An item that expired is gone for every operation.
+pub trait Store {
+    /// Checks and hashes a key.
+    ///
+    /// # Errors
+    /// [`KeyError`] if it is empty or too long.
+    fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, KeyError>;
+
+    /// Asks the memory for the index line of a key.
+    fn prefetch(&self, key: &Key<'_>);
+
+    /// Asks the memory for the item, if the index line says where it is.
+    fn prefetch_item(&self, key: &Key<'_>);
+
+    /// Tells the time. Never read from a clock: a simulation tells its own.
+    fn set_now(&mut self, now: UnixSeconds);
+
+    /// Reads an item and notes that it was read.
+    fn get(&mut self, key: &Key<'_>) -> Option<Item<'_>>;
+
+    /// Reads an item and leaves no trace.
+    fn peek(&self, key: &Key<'_>) -> Option<Item<'_>>;
+
+    /// Stores a value. Marks start afresh.
+    ///
+    /// # Errors
+    /// [`Refused::Exists`], [`Refused::NotFound`] or [`Refused::Changed`] by the condition ([`Refused::NotFound`] for
+    /// [`crate::Condition::Unchanged`] without an item), [`Refused::TooLarge`], [`Refused::Full`]. The item that was there stays as it was.
+    fn put(&mut self, key: &Key<'_>, value: &[u8], put: Put) -> Result<Stored, Refused>;
+
+    /// Adds bytes to a value; flags and expiry stay.
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`], [`Refused::Changed`] if `unchanged` is given and is not the item's token, [`Refused::TooLarge`],
+    /// [`Refused::Full`].
+    fn extend(&mut self, key: &Key<'_>, bytes: &[u8], side: Side, unchanged: Option<u64>) -> Result<Stored, Refused>;
+
+    /// Adds to a value that is a decimal number, and gives the sum. The new value has no leading zeros or spaces; flags and expiry stay.
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`], [`Refused::Changed`] as for [`Store::extend`], [`Refused::NotANumber`], [`Refused::Full`].
+    fn count(&mut self, key: &Key<'_>, delta: Delta, unchanged: Option<u64>) -> Result<(u64, Stored), Refused>;
+
+    /// Gives an item another expiry; its CAS token stays. False if there is none.
+    fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> bool;
+
+    /// Gives an item other marks, and another CAS token if one is named (memcached's `md` with `I` and `E`). False if there is none.
+    fn mark(&mut self, key: &Key<'_>, marks: Marks, cas: Option<u64>) -> bool;
+
+    /// Deletes an item.
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`], [`Refused::Changed`] as for [`Store::extend`].
+    fn delete(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<(), Refused>;
+
+    /// Deletes everything, without visiting it.
+    fn flush(&mut self);
+
+    /// Counts and sizes.
+    fn stats(&self) -> StoreStats;
+}
+
+/// Counts and sizes of one partition, by snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreStats {
+    /// Items that can be found, and some that expired and were not met since.
+    pub items: u64,
+    /// Bytes of their keys and values.
+    pub item_bytes: u64,
+    /// Bytes of memory in use for them, index and waste included.
+    pub memory_bytes: u64,
+    /// Bytes of memory that may be in use.
+    pub memory_bytes_max: u64,
+    /// Longest value this partition takes, in bytes.
+    pub value_bytes_max: u64,
+    /// Items stored since the start.
+    pub stored: u64,
+    /// Live items lost because the log needed their place (cache mode).
+    pub evicted_log: u64,
+    /// Live items lost because their place in the index was needed (cache mode).
+    pub evicted_index: u64,
+    /// Items that were met after their time and dropped.
+    pub expired: u64,
+}
