@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use crate::error::{KeyError, Refused};
-use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, UnixSeconds};
+use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 use crate::key::{Key, KeyHash};
 use crate::store::{Store, StoreStats, VALUE_BYTES_MAX};
 
@@ -73,12 +73,17 @@ fn check_len(len: usize) -> Result<(), Refused> {
     if len > VALUE_BYTES_MAX { Err(Refused::TooLarge { len, max: VALUE_BYTES_MAX }) } else { Ok(()) }
 }
 
+/// The number a value begins with, as `strtoull` reads it and memcached checks it.
 fn number(value: &[u8]) -> Result<u64, Refused> {
-    let text = std::str::from_utf8(value).map_err(|_| Refused::NotANumber)?;
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+    let is_space = |byte: u8| byte == b' ' || (b'\t'..=b'\r').contains(&byte);
+    let text = &value[value.iter().take_while(|&&byte| is_space(byte)).count()..];
+    let text = text.strip_prefix(b"+").unwrap_or(text);
+    let len = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if len == 0 || text.get(len).is_some_and(|&byte| !is_space(byte)) {
         return Err(Refused::NotANumber);
     }
-    text.parse().map_err(|_| Refused::NotANumber)
+    let digit = |sum: u64, &byte: &u8| sum.checked_mul(10)?.checked_add(u64::from(byte - b'0'));
+    text[..len].iter().try_fold(0, digit).ok_or(Refused::NotANumber)
 }
 
 impl Store for Model {
@@ -154,7 +159,8 @@ impl Store for Model {
         };
         let cas = self.next_cas();
         let entry = self.unchanged(key, None)?;
-        entry.value = after.to_string().into_bytes();
+        let len = entry.value.len();
+        entry.value = format!("{after:<len$}").into_bytes();
         entry.cas = cas;
         Ok((after, Stored { cas }))
     }
@@ -163,10 +169,15 @@ impl Store for Model {
         self.live(key).map(|entry| entry.expires = expires).is_some()
     }
 
-    fn mark(&mut self, key: &Key<'_>, marks: Marks, cas: Option<u64>) -> bool {
+    fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> bool {
+        let next = if token == Token::Next { self.next_cas() } else { 0 };
         let Some(entry) = self.live(key) else { return false };
         entry.marks = marks;
-        entry.cas = cas.unwrap_or(entry.cas);
+        match token {
+            Token::Keep => {}
+            Token::Next => entry.cas = next,
+            Token::Exactly(cas) => entry.cas = cas,
+        }
         true
     }
 
