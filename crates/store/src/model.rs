@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::RangeInclusive;
 
 use crate::error::{KeyError, Refused};
 use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, UnixSeconds};
 use crate::key::{Key, KeyHash};
 use crate::store::{Store, StoreStats, VALUE_BYTES_MAX};
+use crate::sweep::{Sweep, Visit, Watch};
 
 /// A store that is a `HashMap`. Never evicts; memory is not bounded.
 #[derive(Debug, Default)]
@@ -16,6 +18,7 @@ pub struct Model {
     now: UnixSeconds,
     cas: u64,
     stats: StoreStats,
+    watch: Option<Box<dyn Watch>>,
 }
 
 #[derive(Debug, Clone)]
@@ -56,6 +59,12 @@ impl Model {
             return None;
         }
         self.items.get_mut(key.bytes())
+    }
+
+    fn changing(&mut self, key: &Key<'_>) {
+        let Some(mut watch) = self.watch.take() else { return };
+        watch.before_change(self, key.hash());
+        self.watch = Some(watch);
     }
 
     fn next_cas(&mut self) -> u64 {
@@ -117,6 +126,7 @@ impl Store for Model {
             (Condition::Unchanged(token), Some(cas)) if token != cas => return Err(Refused::Changed),
             _ => {}
         }
+        self.changing(key);
         let cas = put.cas.unwrap_or_else(|| self.next_cas());
         self.stats.stored += 1;
         if put.expires.is_some_and(|at| at <= self.now) {
@@ -138,6 +148,7 @@ impl Store for Model {
     fn extend(&mut self, key: &Key<'_>, bytes: &[u8], side: Side, unchanged: Option<u64>) -> Result<Stored, Refused> {
         let len = self.unchanged(key, unchanged)?.value.len() + bytes.len();
         check_len(len)?;
+        self.changing(key);
         let cas = self.next_cas();
         let entry = self.unchanged(key, None)?;
         let at = if side == Side::End { entry.value.len() } else { 0 };
@@ -152,6 +163,7 @@ impl Store for Model {
             Delta::Up(by) => before.wrapping_add(by),
             Delta::Down(by) => before.saturating_sub(by),
         };
+        self.changing(key);
         let cas = self.next_cas();
         let entry = self.unchanged(key, None)?;
         entry.value = after.to_string().into_bytes();
@@ -160,10 +172,12 @@ impl Store for Model {
     }
 
     fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> bool {
+        self.changing(key);
         self.live(key).map(|entry| entry.expires = expires).is_some()
     }
 
     fn mark(&mut self, key: &Key<'_>, marks: Marks, cas: Option<u64>) -> bool {
+        self.changing(key);
         let Some(entry) = self.live(key) else { return false };
         entry.marks = marks;
         entry.cas = cas.unwrap_or(entry.cas);
@@ -172,11 +186,16 @@ impl Store for Model {
 
     fn delete(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<(), Refused> {
         self.unchanged(key, unchanged)?;
+        self.changing(key);
         self.items.remove(key.bytes());
         Ok(())
     }
 
     fn flush(&mut self) {
+        if let Some(mut watch) = self.watch.take() {
+            watch.before_flush(self);
+            self.watch = Some(watch);
+        }
         self.items.clear();
     }
 
@@ -190,5 +209,26 @@ impl Store for Model {
             value_bytes_max: VALUE_BYTES_MAX as u64,
             ..self.stats
         }
+    }
+}
+
+impl Visit for Model {
+    fn visit(&self, hashes: RangeInclusive<u64>, each: &mut dyn FnMut(KeyHash, &[u8], &Item<'_>)) {
+        for (key, entry) in &self.items {
+            let hash = self.hasher.hash_one(key.as_slice());
+            if hashes.contains(&hash) && entry.expires.is_none_or(|at| at > self.now) {
+                each(KeyHash(hash), key, &entry.item());
+            }
+        }
+    }
+}
+
+impl Sweep for Model {
+    fn watch(&mut self, watch: Box<dyn Watch>) -> Option<Box<dyn Watch>> {
+        self.watch.replace(watch)
+    }
+
+    fn unwatch(&mut self) -> Option<Box<dyn Watch>> {
+        self.watch.take()
     }
 }
