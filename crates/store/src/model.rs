@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 
-use crate::error::{KeyError, Refused};
-use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, UnixSeconds};
+use crate::error::{KeyError, Refused, check_len};
+use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 use crate::key::{Key, KeyHash};
+use crate::number::{count, number};
 use crate::store::{Store, StoreStats, VALUE_BYTES_MAX};
 use crate::sweep::{Sweep, Visit, Watch};
 
@@ -78,18 +79,6 @@ impl Model {
     }
 }
 
-fn check_len(len: usize) -> Result<(), Refused> {
-    if len > VALUE_BYTES_MAX { Err(Refused::TooLarge { len, max: VALUE_BYTES_MAX }) } else { Ok(()) }
-}
-
-fn number(value: &[u8]) -> Result<u64, Refused> {
-    let text = std::str::from_utf8(value).map_err(|_| Refused::NotANumber)?;
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Refused::NotANumber);
-    }
-    text.parse().map_err(|_| Refused::NotANumber)
-}
-
 impl Store for Model {
     fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, KeyError> {
         Key::new(bytes, |bytes| KeyHash(self.hasher.hash_one(bytes)))
@@ -118,7 +107,7 @@ impl Store for Model {
     }
 
     fn put(&mut self, key: &Key<'_>, value: &[u8], put: Put) -> Result<Stored, Refused> {
-        check_len(value.len())?;
+        check_len(value.len(), VALUE_BYTES_MAX)?;
         let found = self.live(key).map(|entry| entry.cas);
         match (put.condition, found) {
             (Condition::Absent, Some(_)) => return Err(Refused::Exists),
@@ -147,7 +136,7 @@ impl Store for Model {
 
     fn extend(&mut self, key: &Key<'_>, bytes: &[u8], side: Side, unchanged: Option<u64>) -> Result<Stored, Refused> {
         let len = self.unchanged(key, unchanged)?.value.len() + bytes.len();
-        check_len(len)?;
+        check_len(len, VALUE_BYTES_MAX)?;
         self.changing(key);
         let cas = self.next_cas();
         let entry = self.unchanged(key, None)?;
@@ -159,14 +148,12 @@ impl Store for Model {
 
     fn count(&mut self, key: &Key<'_>, delta: Delta, unchanged: Option<u64>) -> Result<(u64, Stored), Refused> {
         let before = number(&self.unchanged(key, unchanged)?.value)?;
-        let after = match delta {
-            Delta::Up(by) => before.wrapping_add(by),
-            Delta::Down(by) => before.saturating_sub(by),
-        };
+        let after = count(before, delta);
         self.changing(key);
         let cas = self.next_cas();
         let entry = self.unchanged(key, None)?;
-        entry.value = after.to_string().into_bytes();
+        let len = entry.value.len();
+        entry.value = format!("{after:<len$}").into_bytes();
         entry.cas = cas;
         Ok((after, Stored { cas }))
     }
@@ -176,11 +163,16 @@ impl Store for Model {
         self.live(key).map(|entry| entry.expires = expires).is_some()
     }
 
-    fn mark(&mut self, key: &Key<'_>, marks: Marks, cas: Option<u64>) -> bool {
+    fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> bool {
         self.changing(key);
+        let next = if token == Token::Next { self.next_cas() } else { 0 };
         let Some(entry) = self.live(key) else { return false };
         entry.marks = marks;
-        entry.cas = cas.unwrap_or(entry.cas);
+        match token {
+            Token::Keep => {}
+            Token::Next => entry.cas = next,
+            Token::Exactly(cas) => entry.cas = cas,
+        }
         true
     }
 
