@@ -7,6 +7,7 @@ mod error;
 mod item;
 mod key;
 mod model;
+pub mod snapshot;
 mod store;
 
 pub use error::{KeyError, Refused};

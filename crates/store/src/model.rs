@@ -6,7 +6,11 @@ use std::hash::{BuildHasher, RandomState};
 use crate::error::{KeyError, Refused};
 use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, UnixSeconds};
 use crate::key::{Key, KeyHash};
+use crate::snapshot::{self, Sweep, Swept};
 use crate::store::{Store, StoreStats, VALUE_BYTES_MAX};
+
+/// Units that a snapshot visits.
+const UNITS: usize = 64;
 
 /// A store that is a `HashMap`. Never evicts; memory is not bounded.
 #[derive(Debug, Default)]
@@ -16,6 +20,7 @@ pub struct Model {
     now: UnixSeconds,
     cas: u64,
     stats: StoreStats,
+    sweep: Option<Box<Sweep>>,
 }
 
 #[derive(Debug, Clone)]
@@ -58,6 +63,12 @@ impl Model {
         self.items.get_mut(key.bytes())
     }
 
+    fn before_change(&mut self, key: &Key<'_>) {
+        if self.sweep.is_some() {
+            snapshot::keep(self, unit(key.hash()));
+        }
+    }
+
     fn next_cas(&mut self) -> u64 {
         self.cas += 1;
         self.cas
@@ -67,6 +78,10 @@ impl Model {
         let entry = self.live(key).ok_or(Refused::NotFound)?;
         if token.is_some_and(|token| token != entry.cas) { Err(Refused::Changed) } else { Ok(entry) }
     }
+}
+
+fn unit(hash: KeyHash) -> usize {
+    (hash.0 % UNITS as u64) as usize
 }
 
 fn check_len(len: usize) -> Result<(), Refused> {
@@ -117,6 +132,7 @@ impl Store for Model {
             (Condition::Unchanged(token), Some(cas)) if token != cas => return Err(Refused::Changed),
             _ => {}
         }
+        self.before_change(key);
         let cas = put.cas.unwrap_or_else(|| self.next_cas());
         self.stats.stored += 1;
         if put.expires.is_some_and(|at| at <= self.now) {
@@ -138,6 +154,7 @@ impl Store for Model {
     fn extend(&mut self, key: &Key<'_>, bytes: &[u8], side: Side, unchanged: Option<u64>) -> Result<Stored, Refused> {
         let len = self.unchanged(key, unchanged)?.value.len() + bytes.len();
         check_len(len)?;
+        self.before_change(key);
         let cas = self.next_cas();
         let entry = self.unchanged(key, None)?;
         let at = if side == Side::End { entry.value.len() } else { 0 };
@@ -152,6 +169,7 @@ impl Store for Model {
             Delta::Up(by) => before.wrapping_add(by),
             Delta::Down(by) => before.saturating_sub(by),
         };
+        self.before_change(key);
         let cas = self.next_cas();
         let entry = self.unchanged(key, None)?;
         entry.value = after.to_string().into_bytes();
@@ -160,10 +178,12 @@ impl Store for Model {
     }
 
     fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> bool {
+        self.before_change(key);
         self.live(key).map(|entry| entry.expires = expires).is_some()
     }
 
     fn mark(&mut self, key: &Key<'_>, marks: Marks, cas: Option<u64>) -> bool {
+        self.before_change(key);
         let Some(entry) = self.live(key) else { return false };
         entry.marks = marks;
         entry.cas = cas.unwrap_or(entry.cas);
@@ -172,11 +192,13 @@ impl Store for Model {
 
     fn delete(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<(), Refused> {
         self.unchanged(key, unchanged)?;
+        self.before_change(key);
         self.items.remove(key.bytes());
         Ok(())
     }
 
     fn flush(&mut self) {
+        snapshot::spoil(self);
         self.items.clear();
     }
 
@@ -190,5 +212,20 @@ impl Store for Model {
             value_bytes_max: VALUE_BYTES_MAX as u64,
             ..self.stats
         }
+    }
+}
+
+impl Swept for Model {
+    fn units(&self) -> usize {
+        UNITS
+    }
+
+    fn visit(&self, at: usize, mut visit: impl FnMut(&[u8], Item<'_>)) {
+        let items = self.items.iter().filter(|(key, _)| unit(KeyHash(self.hasher.hash_one(key.as_slice()))) == at);
+        items.for_each(|(key, entry)| visit(key, entry.item()));
+    }
+
+    fn sweep(&mut self) -> &mut Option<Box<Sweep>> {
+        &mut self.sweep
     }
 }
