@@ -39,7 +39,7 @@ impl Replacement {
     }
 
     /// The name it has now.
-    pub fn path(&self) -> &Path {
+    pub fn unfinished(&self) -> &Path {
         &self.unfinished
     }
 

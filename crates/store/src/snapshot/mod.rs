@@ -7,10 +7,10 @@
 //! one moment none of them executes anything: what was done before is in the snapshot, what is done later is not. Nobody waits there longer
 //! than [`PAUSE_MAX`]; if a core is late, all go on serving and meet again.
 //!
-//! **While serving.** Each core then visits its partition unit by unit (a bucket and what belongs to it), at most [`STEP_UNITS`] units or about
-//! [`STEP_BYTES`] bytes between two bursts. A unit that is about to change before the sweep has come to it is copied first ([`keep`], which
-//! the partition calls), so the file has what was there when all met. What a change costs meanwhile: nothing if its unit was visited, or
-//! else the copy of that unit's items.
+//! **While serving.** Each core then visits its partition ([`crate::Visit`]) in ranges of hashes that hold about a bucket each, at most
+//! [`STEP_RANGES`] ranges or about [`STEP_BYTES`] bytes between two bursts. A range that is about to change before the sweep has come to it is
+//! copied first ([`crate::Watch`]), so the file has what was there when all met. What a change costs meanwhile: a look at a bit if its range
+//! was visited, or else the copy of that range's items.
 //!
 //! **Memory is bounded.** Items go as blocks of about [`BLOCK_BYTES`] through a queue of [`BLOCKS_QUEUED_MAX`] to the collector's thread, which
 //! adds checksums and writes. When the disk is slow the sweep waits ([`Turn::Wait`]); copies that cannot wait are kept, up to
@@ -23,7 +23,7 @@
 //! | `record` | items as bytes, and blocks of them |
 //! | `writer`, `reader` | a file as a stream |
 //! | `file` | a file that replaces another only when it is complete |
-//! | `sweep` | visiting a partition while it changes |
+//! | `sweep` | copying a partition while it changes |
 //! | `meeting` | the instant at which no core executes anything |
 //! | `save` | a snapshot of several cores |
 //! | `load` | from a file into partitions |
@@ -46,5 +46,5 @@ pub use meeting::{MEETINGS_MAX, PAUSE_MAX};
 pub use reader::{Reader, Records};
 pub use record::{Block, Record};
 pub use save::{BLOCKS_QUEUED_MAX, Collector, Part, Report, Turn, save};
-pub use sweep::{BLOCKS_KEPT_MAX, STALL_MAX, STEP_BYTES, STEP_UNITS, Sweep, Swept, keep, spoil};
+pub use sweep::{BLOCKS_KEPT_MAX, STALL_MAX, STEP_BYTES, STEP_RANGES};
 pub use writer::{Totals, Writer};

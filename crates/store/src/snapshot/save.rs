@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use super::error::SaveError;
 use super::file::Replacement;
 use super::meeting::{Meeting, Outcome};
-use super::sweep::{Piece, Step, Sweep, Swept};
+use super::sweep::{Copier, Effort, Piece, Step};
 use super::writer::{Totals, Writer};
 use crate::item::UnixSeconds;
+use crate::sweep::Sweep;
 
 /// Most blocks between the cores and the thread that writes.
 pub const BLOCKS_QUEUED_MAX: usize = 8;
@@ -85,13 +86,13 @@ enum Stage {
     New,
     Meeting,
     Sweeping,
-    Ending,
+    Ending(Effort),
     Over,
 }
 
 impl Part {
     /// Does a little of it: meets the others, or visits some items of the partition. Always the same partition.
-    pub fn turn(&mut self, partition: &mut impl Swept) -> Turn {
+    pub fn turn(&mut self, partition: &mut impl Sweep) -> Turn {
         match self.stage {
             Stage::New => {
                 self.shared.meeting.know();
@@ -100,12 +101,12 @@ impl Part {
             }
             Stage::Meeting => self.meet(partition),
             Stage::Sweeping => self.sweep(partition),
-            Stage::Ending => self.end(partition),
+            Stage::Ending(effort) => self.end(effort),
             Stage::Over => Turn::Over,
         }
     }
 
-    fn meet(&mut self, partition: &mut impl Swept) -> Turn {
+    fn meet(&mut self, partition: &mut impl Sweep) -> Turn {
         if self.shared.meeting.is_cancelled() {
             return self.fail(self.shared.meeting.why_cancelled(self.attempts));
         }
@@ -117,9 +118,9 @@ impl Part {
         self.attempts += 1;
         match outcome {
             Outcome::Held => {
-                let mut sweep = Sweep::new(partition.units(), self.taken_at, self.output.clone());
-                sweep.effort.pause = self.pause;
-                *partition.sweep() = Some(Box::new(sweep));
+                let copier = Copier::new(partition, self.snapshot(), self.taken_at, self.output.clone(), self.pause);
+                // A copier of an earlier snapshot is there if its core gave it up. It ends with its watch.
+                partition.watch(Box::new(copier));
                 self.stage = Stage::Sweeping;
                 Turn::Again
             }
@@ -128,33 +129,31 @@ impl Part {
         }
     }
 
-    fn sweep(&mut self, partition: &mut impl Swept) -> Turn {
-        let Some(mut sweep) = partition.sweep().take() else { return self.fail(SaveError::Abandoned) };
-        let step = sweep.step(partition);
-        *partition.sweep() = Some(sweep);
-        match step {
+    fn sweep(&mut self, partition: &mut impl Sweep) -> Turn {
+        let Some(mut copier) = Copier::take(partition, self.snapshot()) else { return self.fail(SaveError::Abandoned) };
+        let turn = match copier.step(partition) {
             Step::More => Turn::Again,
             Step::Full => Turn::Wait,
-            Step::Complete => {
-                self.stage = Stage::Ending;
-                self.end(partition)
-            }
-            Step::Failed => {
-                let why = partition.sweep().take().and_then(|mut sweep| sweep.take_failure());
-                self.fail(why.unwrap_or(SaveError::Abandoned))
-            }
-        }
+            Step::Complete => return self.end(copier.effort()),
+            Step::Failed => return self.fail(copier.failure().unwrap_or(SaveError::Abandoned)),
+        };
+        partition.watch(copier);
+        turn
     }
 
     /// Says that there is no more, as soon as the queue has place.
-    fn end(&mut self, partition: &mut impl Swept) -> Turn {
-        let effort = partition.sweep().as_ref().map(|sweep| sweep.effort).unwrap_or_default();
+    fn end(&mut self, effort: Effort) -> Turn {
         if let Err(TrySendError::Full(_)) = self.output.try_send(Piece::End(effort)) {
+            self.stage = Stage::Ending(effort);
             return Turn::Wait;
         }
-        *partition.sweep() = None;
         self.stage = Stage::Over;
         Turn::Over
+    }
+
+    /// Names the snapshot among those of this process that are not over.
+    fn snapshot(&self) -> usize {
+        Arc::as_ptr(&self.shared).addr()
     }
 
     fn fail(&mut self, why: SaveError) -> Turn {
@@ -181,7 +180,7 @@ pub struct Report {
     pub elapsed: Duration,
     /// Longest time that a core stood still so that all began at one instant.
     pub pause: Duration,
-    /// Units that were copied because they were about to change.
+    /// Ranges of hashes that were copied because they were about to change.
     pub copies: u64,
     /// Longest time that one operation waited for the disk.
     pub stall: Duration,
@@ -212,7 +211,7 @@ impl Collector {
     }
 
     fn write(self, file: &mut Replacement, report: &mut Report) -> Result<Totals, SaveError> {
-        let path = file.path().to_owned();
+        let path = file.unfinished().to_owned();
         let io = |source| SaveError::Io { what: "write", path: path.clone(), source };
         let mut writer = Writer::new(file, self.taken_at).map_err(io)?;
         let mut ended = 0;

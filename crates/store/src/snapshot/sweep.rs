@@ -1,17 +1,20 @@
-//! Visiting a partition while it changes, so that what is seen is the state of one instant.
+//! Copying a partition while it changes, so that what is copied is the state of one instant.
 
+use std::any::Any;
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
 use super::error::SaveError;
 use super::record::{Block, Record};
 use crate::item::{Item, UnixSeconds};
-use crate::store::Store;
+use crate::key::KeyHash;
+use crate::sweep::{Sweep, Visit, Watch};
 
-/// Most units that are visited between two bursts.
-pub const STEP_UNITS: usize = 256;
-/// About how many bytes are copied between two bursts. The last unit of a step may exceed it.
+/// Most ranges of hashes that are visited between two bursts.
+pub const STEP_RANGES: usize = 256;
+/// About how many bytes are copied between two bursts. The last range of a step may exceed it.
 pub const STEP_BYTES: usize = 32 << 10;
 /// Most blocks that a core keeps when the disk is slow, of changes that could not wait.
 pub const BLOCKS_KEPT_MAX: usize = 16;
@@ -19,48 +22,8 @@ pub const BLOCKS_KEPT_MAX: usize = 16;
 pub const STALL_MAX: Duration = Duration::from_millis(500);
 /// How often a waiting operation asks.
 const STALL_STEP: Duration = Duration::from_micros(100);
-
-/// A partition that can be visited while it changes.
-///
-/// Its items are in numbered units, a bucket for instance and what hangs from it. While there is a sweep ([`Swept::sweep`] holds one):
-///
-/// - the number of units stays, and each key belongs to one of them, whatever becomes of the index;
-/// - before anything is changed in a unit the partition calls [`keep`]: before an item is stored, extended, counted, touched, marked, deleted or
-///   evicted. Not before it is read, nor before an item is dropped that has expired;
-/// - when everything is deleted at once it calls [`spoil`].
-pub trait Swept: Store {
-    /// How many units there are.
-    fn units(&self) -> usize;
-
-    /// Asks the memory for a unit that is visited soon.
-    fn prefetch_unit(&self, _unit: usize) {}
-
-    /// Visits all items of a unit. It may leave out those that have expired.
-    fn visit(&self, unit: usize, visit: impl FnMut(&[u8], Item<'_>));
-
-    /// Where the partition keeps its sweep.
-    fn sweep(&mut self) -> &mut Option<Box<Sweep>>;
-}
-
-/// Copies a unit that is about to change, if a sweep is under way that has not come to it. Ask for [`Swept::sweep`] to be `Some` before, in
-/// line.
-#[cold]
-pub fn keep(partition: &mut impl Swept, unit: usize) {
-    if !partition.sweep().as_ref().is_some_and(|sweep| sweep.awaits(unit)) {
-        return;
-    }
-    let Some(mut sweep) = partition.sweep().take() else { return };
-    partition.visit(unit, |key, item| sweep.add(key, &item));
-    sweep.copied_early(unit);
-    *partition.sweep() = Some(sweep);
-}
-
-/// Gives up the sweep that is under way, if any: everything is about to be deleted without being visited.
-pub fn spoil(partition: &mut impl Swept) {
-    if let Some(sweep) = partition.sweep() {
-        sweep.fail(SaveError::Flushed);
-    }
-}
+/// Limit of the bits that number the ranges: what is noted of each takes 8 MiB then.
+const RANGE_BITS_MAX: u32 = 26;
 
 /// What a core sends to whoever writes the snapshot.
 #[derive(Debug)]
@@ -76,19 +39,23 @@ pub enum Piece {
 pub struct Effort {
     /// Longest time it stood still for the others.
     pub pause: Duration,
-    /// Units that were copied because they were about to change.
+    /// Ranges that were copied because they were about to change.
     pub copies: u64,
     /// Longest time that one operation waited for the disk.
     pub stall: Duration,
 }
 
-/// How far a snapshot of one partition is. Kept by the partition ([`Swept::sweep`]).
+/// How far a snapshot of one partition is. The partition tells it of changes, and gives it back for each step.
+///
+/// Hashes are cut into numbered ranges, about as many as the partition had buckets when it began.
 #[derive(Debug)]
-pub struct Sweep {
-    units: usize,
-    /// All units before this one were visited.
+pub struct Copier {
+    /// Which snapshot it belongs to.
+    snapshot: usize,
+    range_bits: u32,
+    /// All ranges before this one were visited.
     next: usize,
-    /// A bit for each unit: it was copied before its turn.
+    /// A bit for each range: it was copied before its turn.
     early: Vec<u64>,
     taken_at: UnixSeconds,
     block: Block,
@@ -96,7 +63,7 @@ pub struct Sweep {
     kept: VecDeque<Block>,
     output: SyncSender<Piece>,
     failure: Option<SaveError>,
-    pub(super) effort: Effort,
+    effort: Effort,
 }
 
 /// How a step went.
@@ -106,60 +73,63 @@ pub enum Step {
     More,
     /// The queue is full.
     Full,
-    /// Every unit was visited, and all blocks are in the queue.
+    /// Every range was visited, and all blocks are in the queue.
     Complete,
-    /// The sweep was given up.
+    /// It was given up.
     Failed,
 }
 
-impl Sweep {
-    /// Of a partition as it is now. Items that expired by `taken_at` are left out.
-    pub(super) fn new(units: usize, taken_at: UnixSeconds, output: SyncSender<Piece>) -> Sweep {
-        Sweep {
-            units,
+impl Copier {
+    /// Of a partition as it is now, which its core stood still for `pause` to see. Items that expired by `taken_at` are left out.
+    pub fn new(
+        items: &dyn Visit,
+        snapshot: usize,
+        taken_at: UnixSeconds,
+        output: SyncSender<Piece>,
+        pause: Duration,
+    ) -> Copier {
+        let range_bits = items.range_bits().clamp(6, RANGE_BITS_MAX);
+        Copier {
+            snapshot,
+            range_bits,
             next: 0,
-            early: vec![0; units.div_ceil(64)],
+            early: vec![0; (1 << range_bits) / 64],
             taken_at,
             block: Block::default(),
             kept: VecDeque::new(),
             output,
             failure: None,
-            effort: Effort::default(),
+            effort: Effort { pause, ..Effort::default() },
         }
     }
 
-    /// How many units the partition had when the sweep began: as many as it has for [`Swept::visit`] until it is over.
-    pub fn units(&self) -> usize {
-        self.units
-    }
-
-    /// Whether a unit must be copied before it changes.
-    pub fn awaits(&self, unit: usize) -> bool {
-        unit >= self.next && unit < self.units && self.failure.is_none() && !self.is_early(unit)
-    }
-
-    fn is_early(&self, unit: usize) -> bool {
-        self.early[unit / 64] & 1 << (unit % 64) != 0
-    }
-
-    fn copied_early(&mut self, unit: usize) {
-        self.early[unit / 64] |= 1 << (unit % 64);
-        self.effort.copies += 1;
-        self.push_out();
-        if self.kept.len() > BLOCKS_KEPT_MAX {
-            self.stall();
+    /// Takes the one of a snapshot back from its partition. Whoever else watches goes on doing so.
+    pub fn take(partition: &mut impl Sweep, snapshot: usize) -> Option<Box<Copier>> {
+        let watch = partition.unwatch()?;
+        let copier = (watch.as_ref() as &dyn Any).downcast_ref::<Copier>();
+        if copier.is_some_and(|copier| copier.snapshot == snapshot) {
+            (watch as Box<dyn Any>).downcast().ok()
+        } else {
+            partition.watch(watch);
+            None
         }
     }
 
     /// Gives up; nothing is copied any more.
-    pub(super) fn fail(&mut self, why: SaveError) {
+    fn fail(&mut self, why: SaveError) {
         self.failure.get_or_insert(why);
         self.kept.clear();
         self.block = Block::default();
     }
 
-    pub(super) fn take_failure(&mut self) -> Option<SaveError> {
-        self.failure.take()
+    /// Why it was given up.
+    pub fn failure(self) -> Option<SaveError> {
+        self.failure
+    }
+
+    /// What it cost.
+    pub fn effort(&self) -> Effort {
+        self.effort
     }
 
     fn add(&mut self, key: &[u8], item: &Item<'_>) {
@@ -211,35 +181,65 @@ impl Sweep {
         self.effort.stall = self.effort.stall.max(begun.elapsed());
     }
 
-    /// Visits the next units.
-    pub(super) fn step(&mut self, partition: &impl Swept) -> Step {
+    fn ranges(&self) -> usize {
+        1 << self.range_bits
+    }
+
+    fn hashes(&self, range: usize) -> RangeInclusive<u64> {
+        let first = (range as u64) << (64 - self.range_bits);
+        first..=first | u64::MAX >> self.range_bits
+    }
+
+    fn is_early(&self, range: usize) -> bool {
+        self.early[range / 64] & 1 << (range % 64) != 0
+    }
+
+    /// Visits the next ranges.
+    pub fn step(&mut self, items: &dyn Visit) -> Step {
         if !self.push_out() {
             return Step::Full;
         }
-        if self.failure.is_some() {
-            return Step::Failed;
-        }
-        let end = self.units.min(self.next + STEP_UNITS);
-        (self.next..end).filter(|unit| !self.is_early(*unit)).for_each(|unit| partition.prefetch_unit(unit));
+        let end = self.ranges().min(self.next + STEP_RANGES);
         let mut bytes = 0;
-        while self.next < end && bytes < STEP_BYTES && self.kept.is_empty() {
-            let unit = self.next;
+        while self.next < end && bytes < STEP_BYTES && self.kept.is_empty() && self.failure.is_none() {
+            let range = self.next;
             self.next += 1;
-            if !self.is_early(unit) {
-                partition.visit(unit, |key, item| {
+            if !self.is_early(range) {
+                items.visit(self.hashes(range), &mut |_, key, item| {
                     bytes += key.len() + item.value.len();
-                    self.add(key, &item);
+                    self.add(key, item);
                 });
             }
         }
-        if self.next == self.units {
+        let is_complete = self.next == self.ranges();
+        if is_complete {
             self.close_block();
         }
         match self.push_out() {
             _ if self.failure.is_some() => Step::Failed,
             false => Step::Full,
-            true if self.next == self.units => Step::Complete,
+            true if is_complete => Step::Complete,
             true => Step::More,
         }
+    }
+}
+
+impl Watch for Copier {
+    fn before_change(&mut self, items: &dyn Visit, hash: KeyHash) {
+        let range = (hash.0 >> (64 - self.range_bits)) as usize;
+        if range < self.next || self.failure.is_some() || self.is_early(range) {
+            return;
+        }
+        items.visit(self.hashes(range), &mut |_, key, item| self.add(key, item));
+        self.early[range / 64] |= 1 << (range % 64);
+        self.effort.copies += 1;
+        self.push_out();
+        if self.kept.len() > BLOCKS_KEPT_MAX {
+            self.stall();
+        }
+    }
+
+    fn before_flush(&mut self, _items: &dyn Visit) {
+        self.fail(SaveError::Flushed);
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use dunlin_store::snapshot::{Misfit, Part, SaveError, Swept, Turn, load_file, save};
-use dunlin_store::{Condition, Delta, Model, Put, Side, Store};
+use dunlin_store::snapshot::{Misfit, Part, SaveError, Turn, load_file, save};
+use dunlin_store::{Condition, Delta, Model, Put, Side, Store, Sweep, Visit};
 
 /// Of a normal test run; `DUNLIN_SEEDS` gives more.
 const SEEDS: u64 = 60;
@@ -26,14 +26,12 @@ impl Random {
 /// Items by key, with value, flags, expiry and whether stale.
 type Items = BTreeMap<Vec<u8>, (Vec<u8>, u32, Option<u32>, bool)>;
 
-fn items(partition: &impl Swept) -> Items {
+fn items(partition: &impl Visit) -> Items {
     let mut items = Items::new();
-    for unit in 0..partition.units() {
-        partition.visit(unit, |key, item| {
-            let before = items.insert(key.to_vec(), (item.value.to_vec(), item.flags, item.expires, item.marks.is_stale));
-            assert!(before.is_none(), "{key:?} is visited twice");
-        });
-    }
+    partition.visit(0..=u64::MAX, &mut |_, key, item| {
+        let before = items.insert(key.to_vec(), (item.value.to_vec(), item.flags, item.expires, item.marks.is_stale));
+        assert!(before.is_none(), "{key:?} is visited twice");
+    });
     items
 }
 
@@ -46,7 +44,7 @@ fn live(items: &Items, now: u32) -> Items {
 }
 
 /// Anything that changes a partition, or looks at it.
-fn act(partition: &mut impl Swept, random: &mut Random, now: &mut u32, keys: u64) {
+fn act(partition: &mut impl Sweep, random: &mut Random, now: &mut u32, keys: u64) {
     let text = format!("key-{}", random.below(keys));
     let key = partition.key(text.as_bytes()).unwrap();
     let expires = (random.below(4) == 0).then(|| *now + random.below(20) as u32);
@@ -68,7 +66,8 @@ fn act(partition: &mut impl Swept, random: &mut Random, now: &mut u32, keys: u64
         7 => _ = partition.touch(&key, expires),
         8 => {
             let stale = partition.peek(&key).map(|item| item.marks).unwrap_or_default();
-            let _ = partition.mark(&key, dunlin_store::Marks { is_stale: !stale.is_stale, ..stale }, None);
+            let _ =
+                partition.mark(&key, dunlin_store::Marks { is_stale: !stale.is_stale, ..stale }, dunlin_store::Token::Keep);
         }
         9 => _ = partition.delete(&key, None),
         10 => _ = partition.get(&key).map(|item| item.cas),
@@ -87,7 +86,7 @@ fn directory(name: &str) -> PathBuf {
 
 /// Takes a snapshot of two partitions in one thread, with random operations between the turns, and compares it with what they held when both
 /// had met.
-fn snapshot_under_change<P: Swept>(seed: u64, partitions: &mut [P; 2], keys: u64, path: &Path) {
+fn snapshot_under_change<P: Sweep>(seed: u64, partitions: &mut [P; 2], keys: u64, path: &Path) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut now = NOW;
     for partition in &mut *partitions {
