@@ -19,7 +19,7 @@ pub struct RecordError {
 impl RecordError {
     /// Whether reading cannot go on: the rest of the file cannot be had, or its records cannot be told apart.
     pub fn is_fatal(&self) -> bool {
-        matches!(self.fault, Fault::Io(_) | Fault::TooLong | Fault::NoColumn { .. } | Fault::NoSuchColumn { .. })
+        matches!(self.fault, Fault::Io(_) | Fault::TooLong | Fault::NoColumn { .. } | Fault::NoSuchColumn)
     }
 }
 
