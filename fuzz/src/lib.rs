@@ -4,8 +4,10 @@
 //! |---|---|
 //! | [`packet`] | the parsers of headers and of control packets |
 //! | [`endpoint`] | two live endpoints with sessions and calls in progress |
+//! | [`snapshot`] | the reader and the loader of snapshots |
 //! | [`seeds`] | the first corpus: one packet of each kind |
 
 pub mod endpoint;
 pub mod packet;
 pub mod seeds;
+pub mod snapshot;
