@@ -1,6 +1,6 @@
 //! The fault hunt finds bugs that were planted on purpose, from wherever it starts. Run by: `cargo test -p dunlin-bench --features mutations --test mutations`.
 
-use dunlin_bench::hunt::{self, Hunt};
+use dunlin_bench::hunt::{self, Hunt, Kind};
 use dunlin_bench::peer::Interrupt;
 use dunlin_rpc::mutation::{Mutation, plant};
 
@@ -14,12 +14,12 @@ fn each_planted_bug_is_found() {
     for mutation in Mutation::ALL {
         plant(Some(mutation));
         for first in FIRST {
-            let hunt = Hunt { first, seeds: Some(SEEDS), time: None, jobs: 1 };
+            let hunt = Hunt { kind: Kind::Rpc, first, seeds: Some(SEEDS), time: None, jobs: 1 };
             let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
             let failure = failure.unwrap_or_else(|| panic!("{mutation:?} was not found within {SEEDS} seeds from {first}"));
             let why = failure.why.lines().take(2).collect::<Vec<_>>().join(" ");
             println!("{mutation:?}: found by seed {}, after {} seeds: {why}", failure.seed, progress.seeds);
-            let again = hunt::replay(failure.seed, None, None).unwrap();
+            let again = hunt::replay(Kind::Rpc, failure.seed, None, None).unwrap();
             assert_eq!(again.unwrap_err().why, failure.why, "it fails again, and in the same way");
         }
     }
