@@ -17,6 +17,7 @@ mod model;
 mod number;
 mod partition;
 mod record;
+pub mod snapshot;
 mod store;
 mod sweep;
 mod table;
