@@ -45,7 +45,11 @@ fn a_seed_gives_the_same_packets_again() {
         });
         assert_eq!(first.0, second.0);
         assert!(first.1 == second.1, "the traces of seed {seed} differ");
-        assert_eq!(hunt::replay(Kind::Rpc, seed, None, None).unwrap().unwrap().digest, first.0.digest, "a trace changes nothing");
+        assert_eq!(
+            hunt::replay(Kind::Rpc, seed, None, None).unwrap().unwrap().digest,
+            first.0.digest,
+            "a trace changes nothing"
+        );
     }
 }
 

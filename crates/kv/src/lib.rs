@@ -17,10 +17,7 @@
 pub mod client;
 pub mod metrics;
 #[cfg(feature = "mutations")]
-#[cfg(feature = "mutations")]
 pub mod mutation;
-#[cfg(not(feature = "mutations"))]
-mod mutation;
 #[cfg(not(feature = "mutations"))]
 mod mutation;
 pub mod routing;

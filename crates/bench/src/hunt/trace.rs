@@ -46,7 +46,12 @@ impl Trace {
     ///
     /// # Errors
     /// [`BenchError::Io`].
-    pub fn create(directory: &Path, scenario: &impl Debug, topology: &Topology, plan: &FaultPlan) -> Result<Trace, BenchError> {
+    pub fn create(
+        directory: &Path,
+        scenario: &impl Debug,
+        topology: &Topology,
+        plan: &FaultPlan,
+    ) -> Result<Trace, BenchError> {
         let io = |name: &str| BenchError::io(format!("writing {}", directory.join(name).display()));
         std::fs::create_dir_all(directory).map_err(io(""))?;
         let create = |name: &str| File::create(directory.join(name)).map_err(io(name));

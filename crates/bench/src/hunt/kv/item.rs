@@ -42,7 +42,8 @@ impl Specification for OneKey<'_> {
             (Input::Read, Some(Output::Item(found))) => match (state, found) {
                 (None, None) => Some(None),
                 (Some(item), Some((value, flags, token))) => {
-                    let is_it = item.value == *value && item.flags == *flags && item.token.is_none_or(|known| known == *token);
+                    let is_it =
+                        item.value == *value && item.flags == *flags && item.token.is_none_or(|known| known == *token);
                     is_it.then(|| Some(Item { token: Some(*token), ..item.clone() }))
                 }
                 _ => None,
@@ -205,7 +206,11 @@ mod tests {
     #[test]
     fn wrong_answers_are_found_and_told() {
         let stale = [(put("a", Condition::Always), Some(Output::Stored(1))), (Input::Get, Some(Output::Value(None)))];
-        let lost = [(put("1", Condition::Always), Some(Output::Stored(1))), (UP, Some(Output::Number(2, 2))), (Input::Get, value("1"))];
+        let lost = [
+            (put("1", Condition::Always), Some(Output::Stored(1))),
+            (UP, Some(Output::Number(2, 2))),
+            (Input::Get, value("1")),
+        ];
         let twice = [(put("1", Condition::Always), Some(Output::Stored(1))), (UP, None), (Input::Get, value("3"))];
         let swapped = [
             (put("1", Condition::Always), Some(Output::Stored(1))),
@@ -226,7 +231,11 @@ mod tests {
         assert_eq!(judge(0, &entries), Ok(true));
         entries[0].end = End::NotExecuted(5);
         assert!(judge(0, &entries).is_err());
-        let lost = [(put("a", Condition::Always), Some(Output::Stored(1))), (Input::Lost, Some(Output::Done)), (Input::Get, Some(Output::Value(None)))];
+        let lost = [
+            (put("a", Condition::Always), Some(Output::Stored(1))),
+            (Input::Lost, Some(Output::Done)),
+            (Input::Get, Some(Output::Value(None))),
+        ];
         assert_eq!(judge(0, &history(&lost)), Ok(true));
     }
 }

@@ -74,7 +74,9 @@ pub fn check<S: Specification>(specification: &S, intervals: &[Interval], steps_
     while let Some(node) = open.pop() {
         let left = || by_begin.iter().copied().filter(|number| !node.executed.has(*number));
         // One of those that are left must be first: none that was begun after another of them had ended.
-        let Some(first_end) = left().filter_map(|number| intervals[number].ended).min() else { return Verdict::Linearizable };
+        let Some(first_end) = left().filter_map(|number| intervals[number].ended).min() else {
+            return Verdict::Linearizable;
+        };
         if node.order.len() > longest.len() {
             longest.clone_from(&node.order);
         }
@@ -161,7 +163,8 @@ mod tests {
 
     #[test]
     fn a_search_that_takes_too_long_is_undecided() {
-        let history: Vec<_> = (0..12).map(|number| (0, Some(100), Do::Write(number))).chain([(0, Some(100), Do::Read(99))]).collect();
+        let history: Vec<_> =
+            (0..12).map(|number| (0, Some(100), Do::Write(number))).chain([(0, Some(100), Do::Read(99))]).collect();
         assert_eq!(verdict(&history), Verdict::Undecided);
     }
 

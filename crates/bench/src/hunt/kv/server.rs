@@ -38,7 +38,8 @@ impl Core {
             limits: Limits { value_bytes_max: VALUE_BYTES_MAX },
             addresses,
         };
-        let config = EndpointConfig { seed: Some(random.next() ^ u64::from(core)), ..scenario.cores[usize::from(core)].clone() };
+        let config =
+            EndpointConfig { seed: Some(random.next() ^ u64::from(core)), ..scenario.cores[usize::from(core)].clone() };
         let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
         let shard = Rc::new(Shard::new(Model::new(), routing, core));
         KvService::new(shard, map).register(&endpoint).expect("a new endpoint has no handlers");
