@@ -5,7 +5,7 @@ use std::fmt;
 use dunlin_store::{Condition, Delta, Refused, Side};
 
 /// An operation on one key.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// Reads value and flags.
     Get,
@@ -31,7 +31,7 @@ impl Input {
 }
 
 /// An answer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// To [`Input::Get`]: value and flags.
     Value(Option<(Vec<u8>, u32)>),
@@ -48,12 +48,12 @@ pub enum Output {
 }
 
 /// An operation in the history.
-#[derive(Debug, Clone, Hash)]
+#[derive(Debug, Clone)]
 pub struct Entry {
     /// By the number of the key.
     pub key: usize,
-    /// Who asked for it: the number of a client.
-    pub client: usize,
+    /// Who asked for it: the number of a client. `None` for the server.
+    pub client: Option<usize>,
     /// What it was.
     pub input: Input,
     /// When it was begun, in nanoseconds.
@@ -63,7 +63,7 @@ pub struct Entry {
 }
 
 /// How an operation went.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// It has not ended, and perhaps never will: its client may have crashed.
     Pending,
@@ -85,7 +85,7 @@ pub struct History {
 impl History {
     /// Notes that an operation begins; gives its number.
     pub fn begin(&mut self, key: usize, client: usize, input: Input, now: u64) -> usize {
-        self.entries.push(Entry { key, client, input, begun: now, end: End::Pending });
+        self.entries.push(Entry { key, client: Some(client), input, begun: now, end: End::Pending });
         self.entries.len() - 1
     }
 
@@ -108,7 +108,8 @@ impl fmt::Display for Entry {
             End::Pending => "...".to_owned(),
             End::Answered(at, _) | End::Unknown(at) | End::NotExecuted(at) => micros(*at),
         };
-        write!(f, "{:>14} to {ended:>14} us  client {}  ", micros(self.begun), self.client)?;
+        let who = self.client.map_or("the server".to_owned(), |number| format!("client {number}"));
+        write!(f, "{:>14} to {ended:>14} us  {who}  ", micros(self.begun))?;
         match &self.input {
             Input::Put { value, flags, condition } => write!(f, "put {} flags {flags} if {condition:?}", bytes(value))?,
             Input::Extend { bytes: more, side } => write!(f, "extend at its {side:?} by {}", bytes(more))?,

@@ -54,7 +54,7 @@ pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
         run.phase(Phase::Reading);
         let history = run.history();
         if let Some(trace) = trace {
-            history.iter().for_each(|entry| trace.log().borrow_mut().write_line(entry));
+            history.iter().for_each(|entry| trace.log().borrow_mut().write_line(&format!("key {} {entry}", entry.key)));
         }
         run.judge(&history)
     };
@@ -128,7 +128,7 @@ impl Run {
             let up_again = fault.until_ns.unwrap_or(u64::MAX);
             entries.extend((0..self.shared.scenario.keys).map(|key| Entry {
                 key,
-                client: usize::MAX,
+                client: None,
                 input: Input::Lost,
                 begun: fault.from_ns,
                 end: End::Answered(up_again, Output::Done),
@@ -150,7 +150,8 @@ impl Run {
         }
         let counters = self.datacenter.counters();
         let mut hasher = DefaultHasher::new();
-        (history, counters.sent, counters.received, counters.events).hash(&mut hasher);
+        history.iter().for_each(|entry| format!("{entry:?}").hash(&mut hasher));
+        (counters.sent, counters.received, counters.events).hash(&mut hasher);
         Story {
             digest: hasher.finish(),
             calls: history.len() as u64,
