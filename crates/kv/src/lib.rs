@@ -6,9 +6,11 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
+//! | [`memcached`] | memcached's protocol over TCP and Unix sockets |
 //! | [`metrics`] | what a core counts, and how it is told |
 //! | [`routing`] | which core owns a key |
 #![deny(unsafe_code)]
 
+pub mod memcached;
 pub mod metrics;
 pub mod routing;

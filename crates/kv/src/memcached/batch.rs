@@ -7,8 +7,8 @@ use dunlin_store::{Store, UnixSeconds};
 use super::counters::Counters;
 use super::execute::{self, Pause};
 use super::limits::{BURST_UNITS_MAX, FORWARD_BYTES_MAX};
-use super::parse::{Get, Mode, Step, Unit, step};
 use super::number;
+use super::parse::{Get, Mode, Step, Unit, step};
 use arrayvec::ArrayVec;
 
 /// Commands with one key each, all of one core's keys, and what it answered so far. The core that runs it may stop before the end, when the
@@ -100,7 +100,8 @@ impl Batch {
             }
             let ends = &mut self.answer_ends;
             let note = |out: &Vec<u8>| ends.push(out.len());
-            self.done += execute::burst(units.iter(), store, now, counters, &mut self.answers, Pause(FORWARD_BYTES_MAX), note);
+            self.done +=
+                execute::burst(units.iter(), store, now, counters, &mut self.answers, Pause(FORWARD_BYTES_MAX), note);
         }
     }
 

@@ -9,6 +9,7 @@ use futures::future::join_all;
 use tokio::task::yield_now;
 
 use super::backend::Backend;
+use super::batch::Batch;
 use super::buffers::Input;
 use super::connections::{Activity, Ending, Shared};
 use super::counters::Count;
@@ -17,6 +18,7 @@ use super::session::{Progress, Session};
 use super::socket::Stream;
 use super::stats;
 use super::turn::Merged;
+use crate::routing::Core;
 
 /// Longest rest of a command that is copied when its connection waits for more, so that the buffer can serve others meanwhile. In bytes.
 const CARRY_BYTES_MAX: usize = 2048;
@@ -115,12 +117,11 @@ impl<B: Backend> Connection<B> {
             while let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
                 ready?;
                 let wanted = self.session.wanted();
-                let room = self.borrow_input().room(wanted);
-                // The lifetimes of stream and buffer are apart.
-                let Some(room_len) = (!room.is_empty()).then_some(room.len()) else { break };
-                let (stream, input) = (&mut self.stream, &mut self.input);
-                let input = input.as_mut().map(|input| (input.room(wanted), room_len));
-                let Some((room, _)) = input else { break };
+                if self.input.is_none() {
+                    self.borrow_input();
+                }
+                let (stream, Some(input)) = (&mut self.stream, &mut self.input) else { break };
+                let room = input.room(wanted);
                 if let Poll::Ready(len) = stream.poll_read(context, room) {
                     *reads += 1;
                     return Poll::Ready(len.map(|len| self.received(len)).map_err(End::Failed));
@@ -195,8 +196,8 @@ impl<B: Backend> Connection<B> {
     /// Sends the batches of a turn to their cores and puts the answers in order.
     async fn forward(&mut self) -> Result<(), End> {
         let backend = self.service.backend();
-        let send = |(lane, core, batch)| async move {
-            let len = batch_len(&batch);
+        let send = |(lane, core, batch): (usize, Core, Box<Batch>)| async move {
+            let len = batch.len() as u64;
             (lane, len, backend.forward(core, batch).await)
         };
         let batches = self.session.take_batches();
@@ -214,7 +215,7 @@ impl<B: Backend> Connection<B> {
                 Merged::Again(lane) => {
                     let Some((core, batch)) = self.session.take_batch(lane) else { continue };
                     self.count(Count::ForwardedBatches, 1);
-                    let len = batch_len(&batch);
+                    let len = batch.len() as u64;
                     match self.service.backend().forward(core, batch).await {
                         Ok(batch) => self.session.put_batch(lane, batch),
                         Err(_) => self.count(Count::ForwardsFailed, len),
@@ -254,8 +255,4 @@ impl<B: Backend> Connection<B> {
         self.shared.activity.set(before);
         Ok(())
     }
-}
-
-fn batch_len(batch: &super::batch::Batch) -> u64 {
-    batch.len() as u64
 }

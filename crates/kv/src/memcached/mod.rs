@@ -41,10 +41,4 @@ pub use single::Single;
 pub use socket::{Acceptor, ConnectionLimit, Listen, ListenError, Socket};
 
 /// What `version` answers: the memcached whose protocol is spoken, and who speaks.
-#[macro_export]
-#[doc(hidden)]
-macro_rules! memcached_version {
-    () => {
-        concat!("1.6.18-dunlin-", env!("CARGO_PKG_VERSION"))
-    };
-}
+pub const VERSION: &str = concat!("1.6.18-dunlin-", env!("CARGO_PKG_VERSION"));

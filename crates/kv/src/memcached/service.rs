@@ -34,7 +34,12 @@ pub struct Settings {
 
 impl Settings {
     /// The settings of a server that starts at `started` and accepts at `listens`, with the limit that its acceptors have.
-    pub fn new(limit: ConnectionLimit, idle_seconds_max: Option<UnixSeconds>, started: UnixSeconds, listens: Vec<Listen>) -> Settings {
+    pub fn new(
+        limit: ConnectionLimit,
+        idle_seconds_max: Option<UnixSeconds>,
+        started: UnixSeconds,
+        listens: Vec<Listen>,
+    ) -> Settings {
         Settings { connections_max: limit.max(), idle_seconds_max, started, listens, limit }
     }
 
@@ -63,7 +68,8 @@ impl<B: Backend> Service<B> {
         let of_store = backend.with_store(|store| store.stats().value_bytes_max);
         let value_bytes_max = usize::try_from(of_store).unwrap_or(VALUE_BYTES_MAX).min(VALUE_BYTES_MAX);
         let idle_seconds_max = settings.idle_seconds_max;
-        let service = Rc::new(Service { backend, settings, value_bytes_max, buffers: RefCell::default(), ended: Notify::new() });
+        let service =
+            Rc::new(Service { backend, settings, value_bytes_max, buffers: RefCell::default(), ended: Notify::new() });
         if let Some(max) = idle_seconds_max {
             let service = Rc::downgrade(&service);
             spawn_local(async move {

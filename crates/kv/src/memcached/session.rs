@@ -160,7 +160,8 @@ impl Session {
             let units = units.iter().map(|parsed| &parsed.unit);
             return backend.with_store(|store| execute::burst(units, store, now, counters, out, Pause::default(), |_| {}));
         }
-        let owners: ArrayVec<Option<Core>, BURST_UNITS_MAX> = units.iter().map(|parsed| owner(&parsed.unit, backend)).collect();
+        let owners: ArrayVec<Option<Core>, BURST_UNITS_MAX> =
+            units.iter().map(|parsed| owner(&parsed.unit, backend)).collect();
         if self.turn.is_empty() && owners.iter().all(Option::is_none) {
             let units = units.iter().map(|parsed| &parsed.unit);
             return backend.with_store(|store| execute::burst(units, store, now, counters, out, Pause::default(), |_| {}));
@@ -177,7 +178,8 @@ impl Session {
                     let len = owners[done..].iter().take_while(|owner| owner.is_none()).count();
                     let units = units[done..done + len].iter().map(|parsed| &parsed.unit);
                     let (here, note) = self.turn.here();
-                    done += backend.with_store(|store| execute::burst(units, store, now, counters, here, Pause::default(), note));
+                    done += backend
+                        .with_store(|store| execute::burst(units, store, now, counters, here, Pause::default(), note));
                 }
             }
         }
@@ -193,8 +195,9 @@ impl Session {
 
     /// Takes out the batches that are to go to other cores, each with its lane.
     pub(super) fn take_batches(&mut self) -> Vec<(usize, Core, Box<Batch>)> {
+        let lanes = self.turn.lanes();
         let take = |lane| self.turn.take(lane).map(|(core, batch)| (lane, core, batch));
-        (0..self.turn.lanes()).filter_map(take).collect()
+        (0..lanes).filter_map(take).collect()
     }
 
     /// Takes out the batch of one lane.

@@ -13,8 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, Interest, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Connections that wait to be accepted, at most: memcached's default.
@@ -98,10 +97,32 @@ pub struct Socket {
     pub(super) permit: OwnedSemaphorePermit,
 }
 
+#[derive(Debug)]
+enum Listener {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+impl Listener {
+    /// The next connection, not bound to any runtime.
+    async fn accept(&self) -> io::Result<(RawSocket, Option<SocketAddr>)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((stream.into_std()?.into(), Some(peer)))
+            }
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((stream.into_std()?.into(), None))
+            }
+        }
+    }
+}
+
 /// A listening socket.
 #[derive(Debug)]
 pub struct Acceptor {
-    listener: AsyncFd<RawSocket>,
+    listener: Listener,
     listen: Listen,
     limit: ConnectionLimit,
 }
@@ -138,7 +159,11 @@ impl Acceptor {
         };
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
-        Ok(Acceptor { listener: AsyncFd::with_interest(socket, Interest::READABLE)?, listen, limit })
+        let listener = match &listen {
+            Listen::Tcp(_) => Listener::Tcp(tokio::net::TcpListener::from_std(socket.into())?),
+            Listen::Unix(_) => Listener::Unix(tokio::net::UnixListener::from_std(socket.into())?),
+        };
+        Ok(Acceptor { listener, listen, limit })
     }
 
     /// Where it listens, with the port that the system chose.
@@ -150,14 +175,7 @@ impl Acceptor {
     /// it waits a little.
     pub async fn accept(&self) -> Socket {
         loop {
-            let accepted = match self.listener.readable().await {
-                Ok(mut ready) => match ready.try_io(|listener| listener.get_ref().accept()) {
-                    Ok(accepted) => accepted,
-                    Err(_would_block) => continue,
-                },
-                Err(error) => Err(error),
-            };
-            match accepted.and_then(|(stream, addr)| self.admit(stream, &addr)) {
+            match self.listener.accept().await.and_then(|(stream, peer)| self.admit(stream, peer)) {
                 Ok(Some(socket)) => return socket,
                 Ok(None) => {}
                 Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
@@ -169,18 +187,16 @@ impl Acceptor {
         }
     }
 
-    fn admit(&self, stream: RawSocket, addr: &SockAddr) -> io::Result<Option<Socket>> {
-        stream.set_nonblocking(true)?;
+    fn admit(&self, stream: RawSocket, peer: Option<SocketAddr>) -> io::Result<Option<Socket>> {
         let Ok(permit) = self.limit.places.clone().try_acquire_owned() else {
             self.limit.rejected.fetch_add(1, Ordering::Relaxed);
             // One who does not take these few bytes at once will see that the connection is closed.
             let _ = (&stream).write(b"ERROR Too many open connections\r\n");
             return Ok(None);
         };
-        let (is_unix, peer) = match (&self.listen, addr.as_socket()) {
-            (Listen::Tcp(_), Some(addr)) => (false, format!("tcp:{addr}")),
-            (Listen::Tcp(_), None) => (false, "tcp:?".to_owned()),
-            (Listen::Unix(path), _) => (true, format!("unix:{}", path.display())),
+        let (is_unix, peer) = match (&self.listen, peer) {
+            (_, Some(peer)) => (false, format!("tcp:{peer}")),
+            (listen, None) => (true, listen.to_string()),
         };
         if !is_unix {
             stream.set_tcp_nodelay(true)?;

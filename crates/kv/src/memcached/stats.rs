@@ -34,7 +34,8 @@ struct Totals {
 }
 
 fn totals(reports: &[Report]) -> Totals {
-    let mut totals = Totals { counts: Counts::default(), store: StoreStats::default(), connections: 0, cores: reports.len() };
+    let mut totals =
+        Totals { counts: Counts::default(), store: StoreStats::default(), connections: 0, cores: reports.len() };
     for report in reports {
         totals.counts += &report.counts;
         totals.connections += report.connections;
@@ -103,7 +104,7 @@ fn general(totals: &Totals, now: u32, settings: &Settings, out: &mut Vec<u8>) {
     lines.line("pid", std::process::id());
     lines.line("uptime", now.saturating_sub(settings.started));
     lines.line("time", now);
-    lines.line("version", crate::memcached_version!());
+    lines.line("version", super::VERSION);
     lines.line("pointer_size", usize::BITS);
     lines.line("rusage_user", format_args!("{user:.6}"));
     lines.line("rusage_system", format_args!("{system:.6}"));

@@ -7,6 +7,7 @@ use super::{Behind, ERROR, Step, Tokens, split_word};
 use crate::memcached::number::{data_len, signed_32, unsigned, unsigned_32};
 
 const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
+const VERSION_LINE: &[u8] = concat!("VERSION 1.6.18-dunlin-", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();
 const BAD_DATA: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 
@@ -55,7 +56,7 @@ pub(super) fn command<'a>(verb: &[u8], tokens: &Tokens<'a>, behind: &Behind<'a>)
             let said: &[u8] = if unsigned_32(tokens[1]).is_some() { b"OK\r\n" } else { BAD_FORMAT };
             behind.say(unless(is_quiet(tokens), said))
         }
-        (b"version", _) => behind.say(concat!("VERSION ", crate::memcached_version!(), "\r\n").as_bytes()),
+        (b"version", _) => behind.say(VERSION_LINE),
         (b"quit", _) => behind.unit(Unit::Quit),
         (b"stats", _) => stats(tokens, behind),
         (b"shutdown", _) => behind.say(b"ERROR: shutdown not enabled\r\n"),

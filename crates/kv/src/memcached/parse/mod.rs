@@ -13,6 +13,7 @@ use memchr::memchr;
 
 use super::limits::{LEADING_SPACES_MAX, LINE_BYTES_MAX, RETRIEVAL_LINE_BYTES_MAX, TOKENS_MAX};
 pub use unit::{Ask, Get, Meta, MetaOptions, MetaVerb, StatsKind, StoreUnit, Unit, Verb};
+pub(crate) use unit::{DecodedKey, KeyText, decode_key};
 
 /// The words of a line, the command's name first.
 type Tokens<'a> = ArrayVec<&'a [u8], TOKENS_MAX>;

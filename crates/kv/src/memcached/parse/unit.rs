@@ -224,7 +224,9 @@ impl<'a> Unit<'a> {
     #[inline]
     pub(crate) fn key(&self) -> Option<KeyText<'a>> {
         match *self {
-            Unit::Get { key, .. } | Unit::Delete { key, .. } | Unit::Touch { key, .. } | Unit::Count { key, .. } => Some(KeyText::Plain(key)),
+            Unit::Get { key, .. } | Unit::Delete { key, .. } | Unit::Touch { key, .. } | Unit::Count { key, .. } => {
+                Some(KeyText::Plain(key))
+            }
             Unit::Store(StoreUnit { key, .. }) => Some(KeyText::Plain(key)),
             Unit::Meta(Meta { key, options: MetaOptions { is_base64: true, .. }, .. }) => Some(KeyText::Base64(key)),
             Unit::Meta(Meta { key, .. }) => Some(KeyText::Plain(key)),
