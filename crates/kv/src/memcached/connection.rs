@@ -180,12 +180,15 @@ impl<B: Backend> Connection<B> {
                     self.write().await?;
                     self.make_way().await;
                 }
-                Progress::Forward => self.forward().await?,
+                Progress::Forward => {
+                    let Connection { session, service, output, stream, shared, .. } = self;
+                    let write = async |output: &mut Vec<u8>| write(service, shared, stream, output).await;
+                    merge(session, service.backend(), output, write).await?;
+                }
                 Progress::Ask(ask) => {
                     stats::answer(ask, self.service.backend(), self.service.settings(), &mut self.output).await;
                 }
                 Progress::Close => {
-                    self.count(Count::BadConnections, 0);
                     self.write().await?;
                     return Err(End::Closed);
                 }
@@ -193,66 +196,79 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Sends the batches of a turn to their cores and puts the answers in order.
-    async fn forward(&mut self) -> Result<(), End> {
-        let backend = self.service.backend();
-        let send = |(lane, core, batch): (usize, Core, Box<Batch>)| async move {
-            let len = batch.len() as u64;
-            (lane, len, backend.forward(core, batch).await)
-        };
-        let batches = self.session.take_batches();
-        self.count(Count::ForwardedBatches, batches.len() as u64);
-        for (lane, len, result) in join_all(batches.into_iter().map(send)).await {
-            match result {
-                Ok(batch) => self.session.put_batch(lane, batch),
-                Err(_) => self.count(Count::ForwardsFailed, len),
+    async fn write(&mut self) -> Result<(), End> {
+        write(&self.service, &self.shared, &self.stream, &mut self.output).await
+    }
+}
+
+/// Writes all answers. While the client does not read them, nothing more is read from it.
+async fn write<B: Backend>(service: &Service<B>, shared: &Shared, stream: &Stream, output: &mut Vec<u8>) -> Result<(), End> {
+    let counters = &service.backend().state().counters;
+    let mut written = 0;
+    while written < output.len() {
+        match stream.try_write(&output[written..]) {
+            Ok(0) => return Err(End::Closed),
+            Ok(len) => written += len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                counters.add(Count::Backpressure);
+                wait_for_room(shared, stream).await?;
             }
+            Err(error) => return Err(error.into()),
         }
-        loop {
-            match self.session.merge(&mut self.output) {
-                Merged::All => return Ok(()),
-                Merged::Full => self.write().await?,
-                Merged::Again(lane) => {
-                    let Some((core, batch)) = self.session.take_batch(lane) else { continue };
-                    self.count(Count::ForwardedBatches, 1);
-                    let len = batch.len() as u64;
-                    match self.service.backend().forward(core, batch).await {
-                        Ok(batch) => self.session.put_batch(lane, batch),
-                        Err(_) => self.count(Count::ForwardsFailed, len),
-                    }
+    }
+    counters.add_many(Count::BytesWritten, written as u64);
+    output.clear();
+    Ok(())
+}
+
+async fn wait_for_room(shared: &Shared, stream: &Stream) -> Result<(), End> {
+    let before = shared.activity.replace(Activity::Writing);
+    poll_fn(|context| {
+        if shared.ending.get() == Some(Ending::Now) {
+            return Poll::Ready(Err(End::Closed));
+        }
+        shared.note_waker(context.waker());
+        stream.poll_write_ready(context).map_err(End::Failed)
+    })
+    .await?;
+    shared.activity.set(before);
+    Ok(())
+}
+
+/// Sends the batches of a session's turn to their cores, and puts the answers in order into the output, which `write` empties whenever it
+/// has as much as it may.
+pub(super) async fn merge<B: Backend, E>(
+    session: &mut Session,
+    backend: &B,
+    output: &mut Vec<u8>,
+    mut write: impl AsyncFnMut(&mut Vec<u8>) -> Result<(), E>,
+) -> Result<(), E> {
+    let counters = &backend.state().counters;
+    let send = |(lane, core, batch): (usize, Core, Box<Batch>)| async move {
+        let len = batch.len() as u64;
+        counters.add(Count::ForwardedBatches);
+        let result = backend.forward(core, batch).await;
+        if result.is_err() {
+            counters.add_many(Count::ForwardsFailed, len);
+        }
+        (lane, result)
+    };
+    let batches = session.take_batches();
+    for (lane, result) in join_all(batches.into_iter().map(send)).await {
+        if let Ok(batch) = result {
+            session.put_batch(lane, batch);
+        }
+    }
+    loop {
+        match session.merge(output) {
+            Merged::All => return Ok(()),
+            Merged::Full => write(output).await?,
+            Merged::Again(lane) => {
+                let Some((core, batch)) = session.take_batch(lane) else { continue };
+                if let (_, Ok(batch)) = send((lane, core, batch)).await {
+                    session.put_batch(lane, batch);
                 }
             }
         }
-    }
-
-    /// Writes all answers. While the client does not read them, nothing more is read from it.
-    async fn write(&mut self) -> Result<(), End> {
-        let mut written = 0;
-        while written < self.output.len() {
-            match self.stream.try_write(&self.output[written..]) {
-                Ok(0) => return Err(End::Closed),
-                Ok(len) => written += len,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_for_room().await?,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.count(Count::BytesWritten, written as u64);
-        self.output.clear();
-        Ok(())
-    }
-
-    async fn wait_for_room(&self) -> Result<(), End> {
-        self.count(Count::Backpressure, 1);
-        let before = self.shared.activity.replace(Activity::Writing);
-        poll_fn(|context| {
-            if self.shared.ending.get() == Some(Ending::Now) {
-                return Poll::Ready(Err(End::Closed));
-            }
-            self.shared.note_waker(context.waker());
-            self.stream.poll_write_ready(context).map_err(End::Failed)
-        })
-        .await?;
-        self.shared.activity.set(before);
-        Ok(())
     }
 }

@@ -25,7 +25,7 @@ macro_rules! counts {
 }
 
 /// How many there are.
-pub const COUNTS: usize = 31;
+pub const COUNTS: usize = 30;
 
 counts! {
     /// Connections opened since the start.
@@ -80,8 +80,6 @@ counts! {
     ConnYields = "conn_yields",
     /// Connections closed since they were idle.
     IdleKicks = "idle_kicks",
-    /// Connections closed for what they sent.
-    BadConnections = "bad_connections",
     /// Times a connection stopped reading since its answers were not read.
     Backpressure = "backpressure",
     /// Units sent to other cores.

@@ -37,7 +37,7 @@ pub use connections::{Activity, ConnectionReport, Connections};
 pub use counters::{COUNTS, Count, Counters, Counts};
 pub use service::{Service, Settings};
 pub use session::{Progress, Session};
-pub use single::Single;
+pub use single::{Conversation, Single};
 pub use socket::{Acceptor, ConnectionLimit, Listen, ListenError, Socket};
 
 /// What `version` answers: the memcached whose protocol is spoken, and who speaks.

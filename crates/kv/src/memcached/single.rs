@@ -1,12 +1,17 @@
-//! A [`Backend`] of one core with one partition: for tests, examples and fuzzing.
+//! A [`Backend`] of one core with one partition, and a connection without a socket: for tests, examples and fuzzing.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, ready};
 
-use dunlin_store::{Store, UnixSeconds};
+use dunlin_store::{Store, UnixSeconds, VALUE_BYTES_MAX};
+use futures::FutureExt as _;
 
 use super::backend::{Backend, CoreState, Inquiry, Report, Unavailable};
 use super::batch::Batch;
+use super::connection::merge;
+use super::service::Settings;
+use super::session::{Progress, Session};
+use super::stats;
 use crate::routing::Core;
 
 /// One core that owns every key, with a clock that is told the time.
@@ -70,5 +75,69 @@ impl<S: Store + 'static> Backend for Single<S> {
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {
         let store = self.store.borrow().stats();
         ready(vec![self.state.report(inquiry, store, self.now.get())])
+    }
+}
+
+/// A connection without a socket: bytes go in, and what a client would get comes out.
+#[derive(Debug)]
+pub struct Conversation<'a, B> {
+    backend: &'a B,
+    settings: &'a Settings,
+    session: Session,
+    input: Vec<u8>,
+    is_closed: bool,
+}
+
+impl<'a, B: Backend> Conversation<'a, B> {
+    /// A new connection to a core whose futures are ready at once.
+    pub fn new(backend: &'a B, settings: &'a Settings) -> Conversation<'a, B> {
+        Conversation { backend, settings, session: Session::new(VALUE_BYTES_MAX), input: Vec::new(), is_closed: false }
+    }
+
+    /// Whether the server closed it.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Bytes that came and are not over with.
+    pub fn pending(&self) -> usize {
+        self.input.len()
+    }
+
+    /// Says bytes and adds what is answered to `out`. Returns the most bytes of answers that waited to be written at once.
+    ///
+    /// # Panics
+    /// If the backend is one that must be waited for.
+    pub fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> usize {
+        if self.is_closed {
+            return 0;
+        }
+        self.input.extend_from_slice(bytes);
+        let (mut at, mut answers, mut most) = (0, Vec::new(), 0);
+        loop {
+            let (used, progress) = self.session.consume(&self.input[at..], self.backend, &mut answers);
+            at += used;
+            most = most.max(answers.len());
+            match progress {
+                Progress::More | Progress::Full | Progress::Close => out.append(&mut answers),
+                Progress::Ask(ask) => {
+                    let answered = stats::answer(ask, self.backend, self.settings, &mut answers).now_or_never();
+                    assert!(answered.is_some(), "this backend is not ready at once");
+                }
+                Progress::Forward => {
+                    let write = async |answers: &mut Vec<u8>| {
+                        out.append(answers);
+                        Ok::<(), std::convert::Infallible>(())
+                    };
+                    let merged = merge(&mut self.session, self.backend, &mut answers, write).now_or_never();
+                    assert!(merged.is_some(), "this backend is not ready at once");
+                }
+            }
+            if matches!(progress, Progress::More | Progress::Close) {
+                self.is_closed = progress == Progress::Close;
+                self.input.drain(..at);
+                return most;
+            }
+        }
     }
 }
