@@ -6,9 +6,11 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
+//! | [`drive`] | an rpc endpoint inside a tokio runtime |
 //! | [`metrics`] | what a core counts, and how it is told |
 //! | [`routing`] | which core owns a key |
 #![deny(unsafe_code)]
 
+pub mod drive;
 pub mod metrics;
 pub mod routing;
