@@ -16,7 +16,7 @@ use rustix::event::{Timespec, epoll};
 
 const DIRECTORY: &str = "DUNLIN_TEST_DIRECTORY";
 const PATIENCE: Duration = Duration::from_secs(20);
-const ROUNDS: u64 = 2_000;
+const ROUNDS: u64 = 500;
 
 /// A foreign event loop that waits for one transport.
 struct Loop {
