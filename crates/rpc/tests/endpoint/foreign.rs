@@ -303,6 +303,7 @@ fn no_wake_up_is_lost_at_any_step_of_going_to_sleep() {
             }
         };
         until(&|| waker.borrow().is_some());
+        let endpoint = &endpoint;
         for (step, session) in (0..STEPS).flat_map(|step| sessions.iter().map(move |session| (step, session))) {
             // Each makes work, and what it returns says whether the work was done.
             let calls_made = Rc::new(Cell::new(0));
@@ -327,7 +328,7 @@ fn no_wake_up_is_lost_at_any_step_of_going_to_sleep() {
                         // It is not waited for, so it is cancelled once its request is on its way.
                         CALLS.with_borrow_mut(|kept| kept.push(session.call(ECHO, vec![1; 32])));
                     });
-                    (act, Box::new(|| endpoint.stats().counters.requests_handled > before))
+                    (act, Box::new(move || endpoint.stats().counters.requests_handled > before))
                 },
                 // It answers a request that was put off.
                 &|| {
@@ -336,7 +337,7 @@ fn no_wake_up_is_lost_at_any_step_of_going_to_sleep() {
                     let request = deferred.borrow_mut().pop().unwrap();
                     let before = endpoint.stats().counters.tx_packets;
                     let act: Action = Box::new(move || request.enqueue_response(vec![3; 32]).unwrap());
-                    (act, Box::new(|| endpoint.stats().counters.tx_packets > before))
+                    (act, Box::new(move || endpoint.stats().counters.tx_packets > before))
                 },
             ];
             for (kind, make) in kinds.iter().enumerate() {
