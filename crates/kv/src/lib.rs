@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`client`] | operations over one endpoint, each to the core that owns its key |
 //! | [`drive`] | an rpc endpoint inside a tokio runtime |
+//! | [`memcached`] | memcached's protocol over TCP and Unix sockets |
 //! | [`metrics`] | what a core counts, and how it is told |
 //! | [`routing`] | which core owns a key |
 //! | [`wire`] | requests and responses, specified in `docs/kv-protocol.md` |
@@ -17,6 +18,7 @@
 
 pub mod client;
 pub mod drive;
+pub mod memcached;
 pub mod metrics;
 pub mod routing;
 pub mod service;
