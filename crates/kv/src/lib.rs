@@ -14,6 +14,7 @@
 //! | [`wire`] | requests and responses, specified in `docs/kv-protocol.md` |
 //! | [`shard`] | what one core owns |
 //! | [`service`] | the handlers of one core, on any transport |
+//! | [`server`] | threads, sockets and snapshots: a whole server |
 #![deny(unsafe_code)]
 
 pub mod client;
@@ -21,6 +22,7 @@ pub mod drive;
 pub mod memcached;
 pub mod metrics;
 pub mod routing;
+pub mod server;
 pub mod service;
 pub mod shard;
 pub mod wire;
