@@ -2,7 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_kv::KvClient;
@@ -13,7 +16,7 @@ use dunlin_sim::{Datacenter, Next, Program, SimTransport, ThreadClock};
 use dunlin_store::{Condition, Delta, Put, Side};
 use dunlin_trial::Random;
 
-use super::history::{End, History, Input, Output};
+use super::history::{End, Entry, History, Input, Output};
 use super::scenario::{SERVER, Scenario};
 use crate::hunt::node::run_endpoint;
 
@@ -77,6 +80,9 @@ struct Caller {
     tokens: RefCell<HashMap<usize, u64>>,
 }
 
+/// What a task of a client still has to do.
+type Task = Rc<RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>>;
+
 /// The program of a client.
 pub struct Driver {
     endpoint: Rc<Endpoint<SimTransport>>,
@@ -87,6 +93,14 @@ pub struct Driver {
     /// Values are told apart by a count.
     written: u64,
     idle_runs: u32,
+    /// A task holds its client, which holds the endpoint, which holds the task: whoever drops the endpoint must drop the tasks first.
+    tasks: Vec<Task>,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.tasks.drain(..).for_each(|task| drop(task.take()));
+    }
 }
 
 impl Driver {
@@ -108,7 +122,30 @@ impl Driver {
         let next_step = clock.now();
         let written = u64::from(incarnation) * 1_000_000;
         let caller = Caller { shared: shared.clone(), number, client, clock, doings, tokens: RefCell::default() };
-        Driver { endpoint, caller: Rc::new(caller), random, steps_left: scenario.steps, next_step, written, idle_runs: 0 }
+        Driver {
+            endpoint,
+            caller: Rc::new(caller),
+            random,
+            steps_left: scenario.steps,
+            next_step,
+            written,
+            idle_runs: 0,
+            tasks: Vec::new(),
+        }
+    }
+
+    fn spawn(&mut self, work: impl Future<Output = ()> + 'static) {
+        let task: Task = Rc::new(RefCell::new(Some(Box::pin(work))));
+        self.tasks.retain(|task| task.borrow().is_some());
+        self.tasks.push(task.clone());
+        self.endpoint.spawn(poll_fn(move |context| {
+            let mut work = task.borrow_mut();
+            let poll = work.as_mut().map_or(Poll::Ready(()), |work| work.as_mut().poll(context));
+            if poll.is_ready() {
+                *work = None;
+            }
+            poll
+        }));
     }
 
     fn begin(&mut self) {
@@ -124,7 +161,7 @@ impl Driver {
                 DEADLINE_MAX_NS >> self.random.between(0, 14)
             });
             let (caller, work) = (self.caller.clone(), self.caller.doings.begin());
-            self.endpoint.spawn(async move {
+            self.spawn(async move {
                 caller.call(key, input, deadline_ns.map(Duration::from_nanos)).await;
                 drop(work);
             });
@@ -162,21 +199,24 @@ impl Driver {
         }
     }
 
-    /// Reads every key, as often as it takes.
-    fn read_all(&self) {
+    /// Reads one key after the other, each as often as it takes: together they might find a queue full.
+    fn read_all(&mut self) {
         self.caller.doings.has_read.set(true);
-        for key in 0..self.caller.shared.scenario.keys {
-            let (caller, work) = (self.caller.clone(), self.caller.doings.begin());
-            self.endpoint.spawn(async move {
-                for _ in 0..LAST_READS_MAX {
-                    if caller.call(key, Input::Read, None).await {
-                        drop(work);
-                        return;
-                    }
+        let (caller, work) = (self.caller.clone(), self.caller.doings.begin());
+        self.spawn(async move {
+            for key in 0..caller.shared.scenario.keys {
+                let mut tries = 0;
+                while tries < LAST_READS_MAX && !caller.call(key, Input::Read, None).await {
+                    tries += 1;
                 }
-                caller.doings.unread.borrow_mut().push(format!("client {} cannot read key {key}", caller.number));
-            });
-        }
+                if tries == LAST_READS_MAX {
+                    let last = caller.shared.history.borrow().entries.last().map(Entry::to_string);
+                    let why = format!("client {} cannot read key {key}: {}", caller.number, last.unwrap_or_default());
+                    caller.doings.unread.borrow_mut().push(why);
+                }
+            }
+            drop(work);
+        });
     }
 }
 
@@ -211,8 +251,8 @@ impl Caller {
             }
             Err(KvError::Refused(refused)) => End::Answered(now, Output::Refused(refused)),
             Err(error) => match error.outcome() {
-                Outcome::NotExecuted => End::NotExecuted(now),
-                Outcome::MaybeExecuted => End::Unknown(now),
+                Outcome::NotExecuted => End::NotExecuted(now, error.to_string()),
+                Outcome::MaybeExecuted => End::Unknown(now, error.to_string()),
             },
         };
         let is_answered = matches!(end, End::Answered(..));

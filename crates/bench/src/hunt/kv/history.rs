@@ -69,10 +69,10 @@ pub enum End {
     Pending,
     /// It ended at this time with an answer.
     Answered(u64, Output),
-    /// It ended at this time, and may have been executed, or be executed yet.
-    Unknown(u64),
-    /// It ended at this time and was not executed, says the client.
-    NotExecuted(u64),
+    /// It ended at this time for this reason, and may have been executed, or be executed yet.
+    Unknown(u64, String),
+    /// It ended at this time for this reason and was not executed, says the client.
+    NotExecuted(u64, String),
 }
 
 /// All that was done.
@@ -106,7 +106,7 @@ impl fmt::Display for Entry {
         let micros = |nanos: u64| format!("{:.3}", nanos as f64 / 1e3);
         let ended = match &self.end {
             End::Pending => "...".to_owned(),
-            End::Answered(at, _) | End::Unknown(at) | End::NotExecuted(at) => micros(*at),
+            End::Answered(at, _) | End::Unknown(at, _) | End::NotExecuted(at, _) => micros(*at),
         };
         let who = self.client.map_or("the server".to_owned(), |number| format!("client {number}"));
         write!(f, "{:>14} to {ended:>14} us  {who}  ", micros(self.begun))?;
@@ -117,8 +117,8 @@ impl fmt::Display for Entry {
         }
         match &self.end {
             End::Pending => write!(f, ": never ended"),
-            End::Unknown(_) => write!(f, ": no answer, perhaps executed"),
-            End::NotExecuted(_) => write!(f, ": not executed"),
+            End::Unknown(_, why) => write!(f, ": perhaps executed: {why}"),
+            End::NotExecuted(_, why) => write!(f, ": not executed: {why}"),
             End::Answered(_, Output::Value(Some((value, flags)))) => write!(f, ": {} flags {flags}", bytes(value)),
             End::Answered(_, Output::Item(Some((value, flags, token)))) => {
                 write!(f, ": {} flags {flags} token {token}", bytes(value))

@@ -122,9 +122,9 @@ fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> 
 pub fn judge(key: usize, entries: &[Entry]) -> Result<bool, String> {
     let counts = |entry: &&Entry| match entry.end {
         End::Answered(..) => true,
-        End::NotExecuted(_) => false,
+        End::NotExecuted(..) => false,
         // A read without an answer says nothing.
-        End::Pending | End::Unknown(_) => !entry.input.is_read(),
+        End::Pending | End::Unknown(..) => !entry.input.is_read(),
     };
     let entries: Vec<&Entry> = entries.iter().filter(|entry| entry.key == key).filter(counts).collect();
     let interval = |entry: &&Entry| Interval {
@@ -169,7 +169,8 @@ mod tests {
         let mut entries = Vec::new();
         for (number, (input, output)) in operations.iter().enumerate() {
             let begun = 10 * number as u64;
-            let end = output.clone().map_or(End::Unknown(begun + 5), |output| End::Answered(begun + 5, output));
+            let end =
+                output.clone().map_or(End::Unknown(begun + 5, String::new()), |output| End::Answered(begun + 5, output));
             entries.push(Entry { key: 0, client: Some(0), input: input.clone(), begun, end });
         }
         entries
@@ -229,7 +230,7 @@ mod tests {
     fn what_was_not_executed_has_no_effect_and_a_loss_has() {
         let mut entries = history(&[(put("a", Condition::Always), None), (Input::Get, value("a"))]);
         assert_eq!(judge(0, &entries), Ok(true));
-        entries[0].end = End::NotExecuted(5);
+        entries[0].end = End::NotExecuted(5, String::new());
         assert!(judge(0, &entries).is_err());
         let lost = [
             (put("a", Condition::Always), Some(Output::Stored(1))),

@@ -8,6 +8,8 @@ use crate::hunt::scenario::{draw_config, draw_cost, draw_faults, draw_topology, 
 
 /// The host of the server.
 pub const SERVER: u32 = 0;
+/// Least length of receive queues: it holds the credits of all sessions of a core, and of as many whose clients have crashed.
+const RX_DESCRIPTORS_MIN: usize = 2048;
 /// Most cores of a server.
 const CORES_MAX: u64 = 3;
 
@@ -46,7 +48,9 @@ impl Scenario {
         let r = &mut random;
         // A corrupt network, behind checksums, gives wrong values: nothing could be judged.
         let roughness = if r.chance(30) { Roughness::Steady } else { Roughness::Rough };
-        let topology = draw_topology(r);
+        let mut topology = draw_topology(r);
+        // With less, sessions are refused, also in the end when all must be served.
+        topology.nic.rx_descriptors = topology.nic.rx_descriptors.max(RX_DESCRIPTORS_MIN);
         let clients = u64::from(topology.hosts() - 1).min(4);
         let cores = r.between(1, CORES_MAX);
         let gap_max_ns = *r.pick(&[2_000, 20_000, 100_000, 1_000_000]).unwrap_or(&0);
