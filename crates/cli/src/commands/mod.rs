@@ -3,7 +3,9 @@
 pub mod bench;
 pub mod demo;
 pub mod echo;
+pub mod kv;
 pub mod sim;
+pub mod top;
 
 use std::time::Duration;
 

@@ -6,6 +6,8 @@ use dunlin_rpc::{CallError, ConnectError};
 use dunlin_store::{KeyError, Refused};
 use thiserror::Error;
 
+use crate::metrics::StatsError;
+
 /// Whether the server may have done an operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -82,6 +84,9 @@ pub enum KvError {
     /// The server answered, and the answer cannot be understood.
     #[error("the server's answer cannot be understood: check the versions of both")]
     BadAnswer,
+    /// The server's statistics cannot be understood.
+    #[error(transparent)]
+    BadStats(#[from] StatsError),
     /// The server does not do this.
     #[error("the server does not do this: look at the options it was started with")]
     Unsupported,

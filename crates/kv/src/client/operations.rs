@@ -11,9 +11,8 @@ use super::KvClient;
 use super::error::{KvError, Outcome, is_session_over, outcome_of};
 use super::links::{CoreLink, Links};
 use super::value::Value;
-use crate::wire::{
-    Answer, FLUSH, ItemFacts, NumberAnswer, OPERATE, Operation, SNAPSHOT, STATS, StatsList, Status, ValueAnswer,
-};
+use crate::metrics::ServerStats;
+use crate::wire::{Answer, FLUSH, ItemFacts, NumberAnswer, OPERATE, Operation, SNAPSHOT, STATS, Status, ValueAnswer};
 
 /// Times that an operation is tried while it is certain that doing so is safe: it was not done, or is a read.
 const ATTEMPTS_MAX: u32 = 3;
@@ -238,18 +237,23 @@ impl<T: Transport> KvClient<T> {
         Ok(())
     }
 
-    /// The counters of each core.
+    /// What the server counts, core by core; each is asked in turn, so it is not one moment for all.
     ///
     /// # Errors
-    /// Any [`KvError`] of a read.
-    pub async fn stats(&self) -> Result<Vec<StatsList>, KvError> {
+    /// Any [`KvError`] of a read; [`KvError::BadStats`].
+    pub async fn stats(&self) -> Result<ServerStats, KvError> {
         let links = self.connection.links().await?;
-        let mut lists = Vec::with_capacity(links.cores.len());
+        let mut all: Option<ServerStats> = None;
         for core in &links.cores {
             let response = self.ask(&links, core, STATS).await?;
-            lists.push(StatsList::parse(&response).ok_or(KvError::BadAnswer)?);
+            let mut stats = ServerStats::decode(&response)?;
+            match &mut all {
+                None => all = Some(stats),
+                Some(all) => all.cores.append(&mut stats.cores),
+            }
         }
-        Ok(lists)
+        // A map has at least one core.
+        all.ok_or(KvError::BadAnswer)
     }
 
     /// Has the server save its snapshot, and waits until it is saved: as long as the deadline allows.

@@ -5,8 +5,8 @@ use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{MsgBuf, Request};
 use dunlin_store::{Key, Store};
 
-use super::respond_buffer;
-use crate::shard::{OperationCounts, Shard};
+use crate::metrics::{CoreMetrics, Operation, Outcome};
+use crate::shard::Shard;
 use crate::wire::{MultiGet, MultiGetAnswerWriter, Status};
 
 /// Keys that are prefetched together: enough to keep every outstanding miss of a core busy, few enough to stay in its first cache.
@@ -16,19 +16,20 @@ const FIRST_BYTES_PER_KEY: usize = 48;
 
 /// Answers a multi-get.
 pub(super) fn multi_get<S: Store>(shard: &Shard<S>, request: Request<'_>) {
-    let mut counts = shard.counts.borrow_mut();
     let Some(keys) = MultiGet::parse(request.payload()) else {
-        counts.malformed += 1;
+        shard.count_stray(false);
         return request.respond(&[Status::Malformed as u8]);
     };
-    counts.multi_gets += 1;
-    match collect(shard, &mut counts, keys) {
-        Ok(response) => respond_buffer(request, response),
+    match collect(shard, &mut shard.metrics.borrow_mut(), keys) {
+        Ok(response) => {
+            // A caller that gave up is not an error of the server's, and one whose response is too long has been told.
+            let _ = request.respond_from(response);
+        }
         Err(_) => request.respond(&[Status::Failed as u8]),
     }
 }
 
-fn collect<S: Store>(shard: &Shard<S>, counts: &mut OperationCounts, mut keys: MultiGet<'_>) -> Result<MsgBuf, AllocError> {
+fn collect<S: Store>(shard: &Shard<S>, metrics: &mut CoreMetrics, mut keys: MultiGet<'_>) -> Result<MsgBuf, AllocError> {
     let mut store = shard.store.borrow_mut();
     let mut response = Response::new(keys.clone().count() * FIRST_BYTES_PER_KEY)?;
     loop {
@@ -52,8 +53,7 @@ fn collect<S: Store>(shard: &Shard<S>, counts: &mut OperationCounts, mut keys: M
             let key = match key {
                 Ok(key) => key,
                 Err(status) => {
-                    counts.not_owned += u64::from(*status == Status::NotOwned);
-                    counts.malformed += u64::from(*status == Status::Malformed);
+                    shard.count_stray(*status == Status::NotOwned);
                     response.none(*status)?;
                     continue;
                 }
@@ -62,13 +62,11 @@ fn collect<S: Store>(shard: &Shard<S>, counts: &mut OperationCounts, mut keys: M
                 response.none(Status::Later)?;
                 continue;
             }
-            counts.gets += 1;
-            match store.get(key) {
+            let found = store.get(key);
+            metrics.count(Operation::Get, Outcome::found(found.is_some()));
+            match found {
                 None => response.none(Status::NotFound)?,
-                Some(item) => {
-                    counts.get_hits += 1;
-                    response.found(item.flags, item.value)?;
-                }
+                Some(item) => response.found(item.flags, item.value)?,
             }
         }
     }

@@ -2,9 +2,11 @@
 
 use arrayvec::ArrayVec;
 use dunlin_rpc::RequestBurst;
-use dunlin_store::{Key, Refused, Store, Stored};
+use dunlin_store::{Condition, Delta, Key, Refused, Side, Store, Stored};
 
-use crate::shard::{OperationCounts, Shard};
+use super::timing::Timing;
+use crate::metrics::{CoreMetrics, Operation as Kind, Outcome};
+use crate::shard::Shard;
 use crate::wire::{Answer, Operation, Status};
 
 /// Requests that the rpc library hands over at most.
@@ -16,14 +18,25 @@ enum Work<'a> {
     Refuse(Status),
 }
 
+impl Work<'_> {
+    fn kind(&self) -> Option<Kind> {
+        if let Work::Operation(operation, _) = self { Some(kind(operation)) } else { None }
+    }
+}
+
 /// Answers every request of a burst: first the index lines of all are fetched, then their items, then they are executed in order.
-pub(super) fn operate<S: Store>(shard: &Shard<S>, burst: &mut RequestBurst<'_>) {
+pub(super) fn operate<S: Store>(shard: &Shard<S>, timing: &mut Timing, burst: &mut RequestBurst<'_>) {
+    let begun = timing.begin();
     let mut store = shard.store.borrow_mut();
-    let mut counts = shard.counts.borrow_mut();
+    let mut metrics = shard.metrics.borrow_mut();
     if burst.len() == 1 {
         // Nothing to overlap with.
         let work = prepare(shard, &*store, burst.payload(0));
-        return run(&mut *store, &mut counts, burst, 0, &work);
+        run(&mut *store, &mut metrics, burst, 0, &work);
+        if let Some(begun) = begun {
+            timing.end(&begun, &mut metrics, work.kind().into_iter());
+        }
+        return;
     }
     let mut works = ArrayVec::<Work<'_>, BURST_MAX>::new();
     for i in 0..burst.len().min(BURST_MAX) {
@@ -39,96 +52,104 @@ pub(super) fn operate<S: Store>(shard: &Shard<S>, burst: &mut RequestBurst<'_>) 
         }
     }
     for (i, work) in works.iter().enumerate() {
-        run(&mut *store, &mut counts, burst, i, work);
+        run(&mut *store, &mut metrics, burst, i, work);
+    }
+    if let Some(begun) = begun {
+        timing.end(&begun, &mut metrics, works.iter().filter_map(Work::kind));
     }
 }
 
 #[inline]
 fn prepare<'a, S: Store>(shard: &Shard<S>, store: &S, request: &'a [u8]) -> Work<'a> {
-    let Some(operation) = Operation::parse(request) else { return Work::Refuse(Status::Malformed) };
+    let Some(operation) = Operation::parse(request) else { return stray(shard, Status::Malformed) };
     match store.key(operation.key()) {
         Ok(key) if shard.owns(key.bytes()) => Work::Operation(operation, key),
-        Ok(_) => Work::Refuse(Status::NotOwned),
-        Err(_) => Work::Refuse(Status::Malformed),
+        Ok(_) => stray(shard, Status::NotOwned),
+        Err(_) => stray(shard, Status::Malformed),
     }
 }
 
+#[cold]
+fn stray<'a, S: Store>(shard: &Shard<S>, status: Status) -> Work<'a> {
+    shard.count_stray(status == Status::NotOwned);
+    Work::Refuse(status)
+}
+
 #[inline]
-fn run<S: Store>(store: &mut S, counts: &mut OperationCounts, burst: &mut RequestBurst<'_>, i: usize, work: &Work<'_>) {
+fn run<S: Store>(store: &mut S, metrics: &mut CoreMetrics, burst: &mut RequestBurst<'_>, i: usize, work: &Work<'_>) {
     let answer = match work {
-        Work::Operation(operation, key) => execute(store, counts, key, operation),
-        Work::Refuse(status) => {
-            counts.not_owned += u64::from(*status == Status::NotOwned);
-            counts.malformed += u64::from(*status == Status::Malformed);
-            Answer::Plain(*status)
-        }
+        Work::Operation(operation, key) => execute(store, metrics, key, operation),
+        Work::Refuse(status) => Answer::Plain(*status),
     };
     burst.respond_with(i, answer.encoded_len(), |out| answer.encode(out));
+}
+
+/// The kind that an operation is counted as.
+#[inline]
+fn kind(operation: &Operation<'_>) -> Kind {
+    match operation {
+        Operation::Get { .. } | Operation::Read { touch: None, .. } => Kind::Get,
+        Operation::Read { touch: Some(_), .. } => Kind::GetAndTouch,
+        Operation::Put { put, .. } => match put.condition {
+            Condition::Always => Kind::Set,
+            Condition::Absent => Kind::Add,
+            Condition::Present => Kind::Replace,
+            Condition::Unchanged(_) => Kind::CompareAndSwap,
+        },
+        Operation::Delete { .. } => Kind::Delete,
+        Operation::Extend { side: Side::End, .. } => Kind::Append,
+        Operation::Extend { side: Side::Start, .. } => Kind::Prepend,
+        Operation::Count { delta: Delta::Up(_), .. } => Kind::Increment,
+        Operation::Count { delta: Delta::Down(_), .. } => Kind::Decrement,
+        Operation::Touch { .. } => Kind::Touch,
+    }
 }
 
 /// Does one operation.
 #[inline]
 fn execute<'s, S: Store>(
     store: &'s mut S,
-    counts: &mut OperationCounts,
+    metrics: &mut CoreMetrics,
     key: &Key<'_>,
     operation: &Operation<'_>,
 ) -> Answer<'s> {
+    let kind = kind(operation);
     match *operation {
         Operation::Get { .. } => {
-            counts.gets += 1;
-            let Some(item) = store.get(key) else { return Answer::Plain(Status::NotFound) };
-            counts.get_hits += 1;
-            Answer::Value(item)
+            let found = store.get(key);
+            metrics.count(kind, Outcome::found(found.is_some()));
+            found.map_or(Answer::Plain(Status::NotFound), Answer::Value)
         }
         Operation::Read { touch, .. } => {
-            counts.gets += 1;
             if let Some(expires) = touch {
-                counts.touches += 1;
                 store.touch(key, expires);
             }
-            let Some(item) = store.get(key) else { return Answer::Plain(Status::NotFound) };
-            counts.get_hits += 1;
-            Answer::Item(item)
+            let found = store.get(key);
+            metrics.count(kind, Outcome::found(found.is_some()));
+            found.map_or(Answer::Plain(Status::NotFound), Answer::Item)
         }
-        Operation::Put { value, put, .. } => {
-            counts.puts += 1;
-            stored(counts, store.put(key, value, put))
-        }
+        Operation::Put { value, put, .. } => stored(metrics, kind, store.put(key, value, put)),
+        Operation::Extend { bytes, side, unchanged, .. } => stored(metrics, kind, store.extend(key, bytes, side, unchanged)),
         Operation::Delete { unchanged, .. } => {
-            counts.deletes += 1;
-            match store.delete(key, unchanged) {
-                Ok(()) => Answer::Plain(Status::Done),
-                Err(refused) => refusal(counts, refused),
-            }
-        }
-        Operation::Extend { bytes, side, unchanged, .. } => {
-            counts.extends += 1;
-            stored(counts, store.extend(key, bytes, side, unchanged))
+            let result = store.delete(key, unchanged);
+            metrics.count(kind, Outcome::of(&result));
+            result.map_or_else(Answer::Refused, |()| Answer::Plain(Status::Done))
         }
         Operation::Count { delta, unchanged, .. } => {
-            counts.counts += 1;
-            match store.count(key, delta, unchanged) {
-                Ok((value, stored)) => Answer::Number(value, stored),
-                Err(refused) => refusal(counts, refused),
-            }
+            let result = store.count(key, delta, unchanged);
+            metrics.count(kind, Outcome::of(&result));
+            result.map_or_else(Answer::Refused, |(value, stored)| Answer::Number(value, stored))
         }
         Operation::Touch { expires, .. } => {
-            counts.touches += 1;
             let is_there = store.touch(key, expires);
+            metrics.count(kind, Outcome::found(is_there));
             Answer::Plain(if is_there { Status::Done } else { Status::NotFound })
         }
     }
 }
 
-fn stored<'s>(counts: &mut OperationCounts, result: Result<Stored, Refused>) -> Answer<'s> {
-    match result {
-        Ok(stored) => Answer::Stored(stored),
-        Err(refused) => refusal(counts, refused),
-    }
-}
-
-fn refusal<'s>(counts: &mut OperationCounts, refused: Refused) -> Answer<'s> {
-    counts.refused += 1;
-    Answer::Refused(refused)
+#[inline]
+fn stored<'s>(metrics: &mut CoreMetrics, kind: Kind, result: Result<Stored, Refused>) -> Answer<'s> {
+    metrics.count(kind, Outcome::of(&result));
+    result.map_or_else(Answer::Refused, Answer::Stored)
 }

@@ -7,21 +7,23 @@
 //! | [`operation`](Operation) | requests on one key |
 //! | [`answer`](Answer) | their responses |
 //! | [`multiget`](MultiGet) | many keys in one request |
+//! | [`scan`](Scan) | all items, piece by piece |
 //! | [`map`](ServerMap) | who owns which keys, and the limits |
-//! | [`stats`](StatsList) | counters by name |
 
 mod answer;
 mod bytes;
 mod map;
 mod multiget;
 mod operation;
-mod stats;
+mod scan;
+#[cfg(test)]
+mod tests;
 
 pub use answer::{Answer, ItemFacts, NumberAnswer, Status, ValueAnswer};
 pub use map::{ADDRESSES_PER_CORE_MAX, Limits, ServerMap};
 pub use multiget::{Found, MultiGet, MultiGetAnswer, MultiGetAnswerWriter};
 pub use operation::{Operation, Touch};
-pub use stats::{NAME_BYTES_MAX, StatsList};
+pub use scan::{SCAN_BYTES, SCAN_VALUE_BYTES_MAX, Scan, ScanAnswer, ScanAnswerWriter, Scanned};
 
 /// Version of these messages. A client refuses a map of another.
 pub const VERSION: u8 = 1;
@@ -32,12 +34,14 @@ pub const OPERATE: u8 = 0x20;
 pub const MULTI_GET: u8 = 0x21;
 /// Request type: the map of the server ([`ServerMap`]). The request is empty.
 pub const MAP: u8 = 0x22;
-/// Request type: counters of the core that is asked ([`StatsList`]). The request is empty.
+/// Request type: counters of the core that is asked: [`crate::metrics::ServerStats::encode`] with one core. The request is empty.
 pub const STATS: u8 = 0x23;
 /// Request type: deletes every item of the core that is asked. The request is empty; the response is a status.
 pub const FLUSH: u8 = 0x24;
 /// Request type: asks the server to save its snapshot. The request is empty; the response is a status.
 pub const SNAPSHOT: u8 = 0x25;
+/// Request type: items of the core that is asked, from a hash on ([`Scan`]).
+pub const SCAN: u8 = 0x26;
 
 /// Keys of one multi-get.
 pub const MULTI_GET_KEYS_MAX: usize = 1024;

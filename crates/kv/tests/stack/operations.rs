@@ -1,7 +1,8 @@
 //! Each operation, once.
 
 use dunlin_kv::client::{ClientConfig, KvError, Pipeline};
-use dunlin_kv::wire::{Operation, Status};
+use dunlin_kv::metrics::Operation;
+use dunlin_kv::wire::{self, Status};
 use dunlin_store::{Condition, Put, Refused};
 use futures::future::join_all;
 use std::cell::RefCell;
@@ -75,7 +76,7 @@ fn each_key_is_on_one_core_only() {
     for core in &world.cores {
         let items = dunlin_store::Store::stats(&*core.shard.store.borrow()).items;
         assert!((50..150).contains(&items), "{items}");
-        assert_eq!(core.shard.counts.borrow().not_owned, 0);
+        assert_eq!(core.shard.strays.get().not_owned, 0);
         total += items;
     }
     assert_eq!(total, 400);
@@ -94,6 +95,8 @@ fn a_multi_get_is_one_request_to_each_owner() {
         let put = Put { flags: key.len() as u32, condition: Condition::Absent, ..Put::default() };
         client.put(key.as_bytes(), key.as_bytes(), put).await.unwrap();
     })));
+    let handled = || world.cores.iter().map(|core| core.endpoint.stats().counters.requests_handled).collect::<Vec<u64>>();
+    let mut puts = handled().into_iter();
     let values = world.run(client.multi_get(&keys)).unwrap();
     for (i, (key, value)) in keys.iter().zip(&values).enumerate() {
         let expected = (i % 2 == 0).then_some(key.as_bytes());
@@ -101,12 +104,14 @@ fn a_multi_get_is_one_request_to_each_owner() {
         assert!(value.as_ref().is_none_or(|value| value.flags() == key.len() as u32));
     }
     for core in &world.cores {
-        assert_eq!(core.shard.counts.borrow().multi_gets, 1);
+        assert_eq!(core.endpoint.stats().counters.requests_handled - puts.next().unwrap(), 1);
     }
     assert!(world.run(client.multi_get::<&[u8]>(&[])).unwrap().is_empty());
     let stats = world.run(client.stats()).unwrap();
-    let sum = |name| stats.iter().map(|list| list.value(name)).sum::<u64>();
-    assert_eq!((sum("items"), sum("gets"), sum("get_hits"), sum("puts")), (300, 600, 300, 300));
+    let (gets, adds) = (stats.operation(Operation::Get), stats.operation(Operation::Add));
+    assert_eq!((gets.hits, gets.misses, adds.hits, stats.cores.len()), (300, 300, 300, 2));
+    assert_eq!(stats.store().items, 300);
+    assert!(stats.uptime_micros > 0);
 }
 
 #[test]
@@ -128,15 +133,15 @@ fn a_pipeline_ends_each_operation_once() {
         assert_eq!(seen.borrow().iter().flatten().count(), count);
     };
     for (tag, key) in keys.iter().enumerate() {
-        let put = Operation::Put { key, value: b"value", put: Put::default() };
+        let put = wire::Operation::Put { key, value: b"value", put: Put::default() };
         pipeline.submit(&put, tag as u64).unwrap();
     }
     assert_eq!(pipeline.in_flight(), 100);
     finish(100);
     for (tag, key) in keys.iter().enumerate() {
-        pipeline.submit(&Operation::Get { key }, 100 + tag as u64).unwrap();
+        pipeline.submit(&wire::Operation::Get { key }, 100 + tag as u64).unwrap();
     }
     finish(200);
     assert!(seen.borrow().iter().all(|status| *status == Some(Some(Status::Done))));
-    assert!(matches!(pipeline.submit(&Operation::Get { key: b"" }, 0), Err(KvError::Key(_))));
+    assert!(matches!(pipeline.submit(&wire::Operation::Get { key: b"" }, 0), Err(KvError::Key(_))));
 }

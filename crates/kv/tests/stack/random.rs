@@ -186,7 +186,7 @@ proptest! {
             pair.run(*slot, step);
         }
         for core in &world.cores {
-            prop_assert_eq!(core.shard.counts.borrow().not_owned, 0);
+            prop_assert_eq!(core.shard.strays.get().not_owned, 0);
         }
     }
 }

@@ -26,7 +26,7 @@ const TURNS_MAX: u32 = 2_000_000;
 pub type Client = KvClient<LoopbackTransport>;
 
 pub struct Core {
-    pub endpoint: Endpoint<LoopbackTransport>,
+    pub endpoint: Rc<Endpoint<LoopbackTransport>>,
     pub shard: Rc<Shard<Model>>,
 }
 
@@ -63,7 +63,7 @@ impl World {
             .map(|(node, core)| {
                 let endpoint =
                     Endpoint::new(self.network.endpoint(node).unwrap(), config(incarnation * 1000 + u64::from(node)));
-                let endpoint = endpoint.unwrap();
+                let endpoint = Rc::new(endpoint.unwrap());
                 let shard = Rc::new(Shard::new(Model::new(), routing, core));
                 KvService::new(shard.clone(), map.clone()).register(&endpoint).unwrap();
                 Core { endpoint, shard }

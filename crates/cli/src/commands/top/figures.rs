@@ -1,6 +1,8 @@
 //! What changed between two looks at a server.
 
-use dunlin_kv::metrics::{ConnectionCounts, CoreStats, LatencyHistogram, Operation, OperationStats, ServerStats, StoreSnapshot};
+use dunlin_kv::metrics::{
+    ConnectionCounts, CoreStats, LatencyHistogram, Operation, OperationStats, ServerStats, StoreSnapshot,
+};
 
 /// Shortest time between two looks that rates are computed of, in microseconds: below it they would mean nothing.
 const SPAN_MICROS_MIN: u64 = 1000;

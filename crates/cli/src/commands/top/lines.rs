@@ -8,14 +8,8 @@ use super::figures::Figures;
 type Column = (&'static str, fn(&Figures) -> String);
 
 /// Operations that store a value under some condition.
-const STORES: [Operation; 6] = [
-    Operation::Set,
-    Operation::Add,
-    Operation::Replace,
-    Operation::CompareAndSwap,
-    Operation::Append,
-    Operation::Prepend,
-];
+const STORES: [Operation; 6] =
+    [Operation::Set, Operation::Add, Operation::Replace, Operation::CompareAndSwap, Operation::Append, Operation::Prepend];
 
 const COLUMNS: [Column; 12] = [
     ("ops/s", |figures| whole(figures.rate())),

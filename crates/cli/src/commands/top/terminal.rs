@@ -30,7 +30,13 @@ enum Wish {
 /// Shows the screen until q, an interrupt, or the end of the intervals.
 ///
 /// The terminal is given back as it was however this ends: by a value, by a panic (the hook that `try_init` sets), by a signal (the flag).
-pub fn show(server: &Addr, screen: Screen, interval: Duration, count: Option<NonZeroU64>, interrupt: &Interrupt) -> Result<()> {
+pub fn show(
+    server: &Addr,
+    screen: Screen,
+    interval: Duration,
+    count: Option<NonZeroU64>,
+    interrupt: &Interrupt,
+) -> Result<()> {
     let stop = Interrupt::default();
     let answers = poll::in_background(server, interval, stop.clone())?;
     let mut terminal = ratatui::try_init().context("cannot take the terminal")?;
