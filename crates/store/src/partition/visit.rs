@@ -41,7 +41,14 @@ impl Partition {
     }
 }
 
+/// Lines of the ranges that a sweep takes: a quarter of a page.
+const RANGE_LINES: usize = 16;
+
 impl Visit for Partition {
+    fn range_bits(&self) -> u32 {
+        (self.table.geometry.lines / RANGE_LINES).ilog2()
+    }
+
     fn visit(&self, hashes: RangeInclusive<u64>, each: &mut dyn FnMut(KeyHash, &[u8], &Item<'_>)) {
         if hashes.is_empty() {
             return;

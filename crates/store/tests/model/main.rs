@@ -59,10 +59,11 @@ fn a_store_of_small_items_grows_its_index() {
 
 #[test]
 fn a_full_store_refuses_and_keeps_what_it_has() {
-    for shape in
-        [Shape { keys: 40_000, ..Shape::SMALL }, Shape { keys: 3000, ..Shape::MIXED }, Shape { keys: 400, ..Shape::LARGE }]
-    {
-        for pair in long_runs(Mode::Store, MIB, Shape { deletes: 1, flushes: 0, ..shape }, 60_000) {
+    let small = (Shape { keys: 100_000, ..Shape::SMALL }, 160_000);
+    let mixed = (Shape { keys: 10_000, ..Shape::MIXED }, 60_000);
+    let large = (Shape { keys: 400, ..Shape::LARGE }, 20_000);
+    for (shape, steps) in [small, mixed, large] {
+        for pair in long_runs(Mode::Store, MIB, Shape { deletes: 0, flushes: 0, ..shape }, steps) {
             assert!(pair.refused > 0, "the run never filled the store: {:?}", pair.stats());
             assert_eq!(pair.lost, 0);
         }
