@@ -25,6 +25,7 @@ const EXIT_USAGE: u8 = 2;
 Examples:
   dunlin demo                                 see what it does on this machine, in half a minute
   dunlin echo serve shm:echo                  an echo server; call it with: dunlin echo call shm:echo
+  dunlin kv serve                             a key-value server, for memcached clients too
   dunlin bench run rpc-latency                repeat one experiment of the papers"
 )]
 struct Arguments {

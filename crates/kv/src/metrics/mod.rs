@@ -5,7 +5,7 @@
 //! what travels to `dunlin kv stats` and `dunlin top`, and what the Prometheus text is made of; neither is made on a core.
 
 mod exposition;
-pub mod http;
+mod http;
 mod latency;
 mod operation;
 mod recorder;
@@ -14,6 +14,7 @@ mod snapshot;
 mod snapshot_tests;
 
 pub use exposition::{CONTENT_TYPE, exposition};
+pub use http::{CONNECTIONS_MAX, listen, serve};
 pub use latency::LatencyHistogram;
 pub use operation::{Operation, Outcome};
 pub use recorder::{ConnectionCounts, CoreMetrics};

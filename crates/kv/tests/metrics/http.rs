@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use dunlin_kv::metrics::{CONTENT_TYPE, ServerStats, exposition, http};
+use dunlin_kv::metrics::{CONNECTIONS_MAX, CONTENT_TYPE, ServerStats, exposition, listen, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
@@ -15,7 +15,7 @@ use super::stats;
 fn beside_a_port<T>(test: impl AsyncFnOnce(String, Rc<Cell<bool>>) -> T) -> T {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
-        let listener = http::listen("127.0.0.1:0").await.unwrap();
+        let listener = listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let fails = Rc::new(Cell::new(false));
         let source = {
@@ -24,7 +24,7 @@ fn beside_a_port<T>(test: impl AsyncFnOnce(String, Rc<Cell<bool>>) -> T) -> T {
                 if fails.get() { Err("core 1 does not answer") } else { Ok(stats()) }
             }
         };
-        let server = tokio::task::spawn_local(http::serve(listener, source));
+        let server = tokio::task::spawn_local(serve(listener, source));
         let outcome = test(address, fails).await;
         server.abort();
         outcome
@@ -77,7 +77,7 @@ fn other_requests_are_told_what_to_do() {
 fn connections_that_say_nothing_keep_nobody_out_for_long() {
     beside_a_port(async |address, _| {
         let mut idle = Vec::new();
-        for _ in 0..http::CONNECTIONS_MAX {
+        for _ in 0..CONNECTIONS_MAX {
             idle.push(TcpStream::connect(&address).await.unwrap());
         }
         let waiting = tokio::task::spawn_local({

@@ -1,10 +1,11 @@
 //! A transport whose network marks packets, as switches with long queues do.
 
 use std::cell::Cell;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dunlin_net::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use dunlin_net::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 use dunlin_net::{Addr, NetError};
 
 /// Marks every packet that it receives while `marks` says so.
@@ -73,6 +74,18 @@ impl<T: Transport> Transport for Marking<T> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
+        self.inner.wake_fd()
+    }
+
+    fn arm(&mut self, timeout: Duration) -> Arm {
+        self.inner.arm(timeout)
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm()
     }
 
     fn counters(&self) -> TransportCounters {

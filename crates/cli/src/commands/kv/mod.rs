@@ -1,7 +1,15 @@
 //! `dunlin kv`: a key-value server, and what asks it.
 
+mod client;
+mod deletes;
 mod dump;
+mod gets;
 mod load;
+mod mgets;
+mod serve;
+mod sets;
+mod size;
+mod snapshot;
 mod stats;
 
 use std::process::ExitCode;
@@ -14,6 +22,10 @@ use dunlin_bench::peer::Interrupt;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples, in two terminals:
+  dunlin kv serve --listen shm:kv --listen udp://127.0.0.1:7700 --memcached tcp://127.0.0.1:11211
+  dunlin kv set shm:kv bird dunlin
+  dunlin kv get shm:kv bird
+  dunlin kv mget udp://127.0.0.1:7700 bird fish
   dunlin kv load words.tsv shm:kv
   dunlin kv stats shm:kv")]
 pub struct Arguments {
@@ -23,6 +35,12 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::Arguments),
+    Get(gets::Arguments),
+    Set(sets::Arguments),
+    Del(deletes::Arguments),
+    Mget(mgets::Arguments),
+    Snapshot(snapshot::Arguments),
     Load(load::Arguments),
     Dump(dump::Arguments),
     Stats(stats::Arguments),
@@ -31,6 +49,12 @@ enum Command {
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     match arguments.command {
+        Command::Serve(arguments) => serve::run(arguments, &interrupt),
+        Command::Get(arguments) => gets::run(&arguments),
+        Command::Set(arguments) => sets::run(&arguments),
+        Command::Del(arguments) => deletes::run(&arguments),
+        Command::Mget(arguments) => mgets::run(&arguments),
+        Command::Snapshot(arguments) => snapshot::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments, &interrupt),
         Command::Load(arguments) => load::run(&arguments, &interrupt),
         Command::Stats(arguments) => stats::run(&arguments),
