@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use dunlin_kv::client::{ClientConfig, KvClient, Pipeline};
+use dunlin_kv::memcached::Listen;
 use dunlin_kv::server::{Server, ServerConfig};
 use dunlin_kv::wire::{Operation, ValueAnswer};
 use dunlin_net::{Addr, AnyTransport};
@@ -66,7 +67,7 @@ impl Role for DemoServer {
         let failed = |error: &dyn ToString| BenchError::demo("serve keys and values", error.to_string());
         let mut config = ServerConfig::default();
         config.listen = vec![format!("shm:{}", self.shm).parse()?, "udp://127.0.0.1:0".parse()?];
-        config.memcached = vec!["tcp://127.0.0.1:0".parse().map_err(|error| failed(&error))?];
+        config.memcached = vec!["tcp://127.0.0.1:0".parse::<Listen>().map_err(|error| failed(&error))?];
         config.memory_bytes = MEMORY_BYTES;
         config.mode = Mode::Store;
         config.snapshot = Some(self.snapshot);

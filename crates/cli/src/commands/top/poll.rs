@@ -27,8 +27,7 @@ impl Poller {
     /// Makes an endpoint. The server need not be there yet.
     pub fn new(server: &Addr) -> Result<Poller> {
         let transport = AnyTransport::for_peer(server)?;
-        let mut config = EndpointConfig::default();
-        config.connect_timeout = DEADLINE;
+        let config = EndpointConfig { connect_timeout: DEADLINE, ..EndpointConfig::default() };
         let endpoint = Rc::new(Endpoint::new(transport, config)?);
         let mut config = ClientConfig::default();
         config.sessions_per_core = 1;
