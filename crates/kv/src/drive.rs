@@ -54,6 +54,7 @@ const SLEEP_MIN: Duration = Duration::from_millis(1);
 /// ```
 pub async fn drive<T: Transport>(endpoint: &Endpoint<T>) -> Result<Infallible, NetError> {
     let fd = endpoint.wake_fd()?;
+    #[allow(deprecated, reason = "what replaces it is an unsafe function; for a descriptor that is owned the two are alike")]
     let fd = AsyncFd::with_interest(fd, Interest::READABLE).map_err(refused)?;
     loop {
         let mut yielded_at = endpoint.now();

@@ -7,7 +7,7 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`client`] | operations over one endpoint, each to the core that owns its key |
-//! | [`drive`] | an endpoint inside a tokio runtime |
+//! | [`drive`] | an rpc endpoint inside a tokio runtime |
 //! | [`memcached`] | memcached's protocol over TCP and Unix sockets |
 //! | [`metrics`] | what a core counts, and how it is told |
 //! | [`routing`] | which core owns a key |

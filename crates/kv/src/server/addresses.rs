@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 
-use dunlin_net::Addr;
-use dunlin_net::shm::ShmName;
+use dunlin_net::{Addr, ShmName};
 
 use crate::routing::Core;
 

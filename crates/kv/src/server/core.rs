@@ -121,17 +121,21 @@ impl Setup {
         while let Some(letter) = self.mailbox.recv().await {
             match letter {
                 Mail::Serve(map, done) => {
-                    self.begin(&running, &map)?;
                     memcached.begin(&running.shard, &self.config, &self.mailboxes);
+                    self.begin(&running, &map, memcached.stats())?;
                     let _ = done.send(());
                 }
-                Mail::Stats(answer) => drop(answer.send(running.stats())),
+                Mail::Stats(answer) => {
+                    let mut stats = running.stats();
+                    memcached.stats()(&mut stats);
+                    let _ = answer.send(stats);
+                }
                 Mail::Snapshot(part) => drop(spawn_local(take_part(running.shard.clone(), part))),
                 Mail::Adopt(socket) => memcached.adopt(socket),
                 Mail::Run(batch, answer) => drop(answer.send(memcached.run(batch))),
                 Mail::Flush(at, answer) => {
                     memcached.flush(at);
-                    drop(answer.send(()));
+                    let _ = answer.send(());
                 }
                 Mail::Ask(inquiry, answer) => drop(memcached.report(inquiry).map(|report| answer.send(report))),
                 Mail::Drain(done) => {
@@ -154,8 +158,14 @@ impl Setup {
     }
 
     /// Begins to serve and to turn the event loop.
-    fn begin<T: Transport + 'static>(&self, running: &Rc<Running<T>>, map: &ServerMap) -> Result<(), ServerError> {
+    fn begin<T: Transport + 'static>(
+        &self,
+        running: &Rc<Running<T>>,
+        map: &ServerMap,
+        more_stats: impl Fn(&mut CoreStats) + 'static,
+    ) -> Result<(), ServerError> {
         let service = KvService::new(running.shard.clone(), map.clone()).with_identity(self.identity.clone());
+        service.add_stats(more_stats);
         if self.saver.has_file() {
             let saver = self.saver.clone();
             service.on_snapshot(move |request| answer_snapshot(&saver, request));

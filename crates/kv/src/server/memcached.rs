@@ -15,8 +15,10 @@ use super::config::ServerConfig;
 use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
 use crate::memcached::{
-    Acceptor, Backend, Batch, ConnectionLimit, CoreState, Inquiry, Listen, Report, Service, Settings, Socket, Unavailable,
+    Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, Inquiry, Listen, Report, Service, Settings, Socket,
+    Unavailable,
 };
+use crate::metrics::{ConnectionCounts, CoreStats, Operation, OperationStats};
 use crate::routing::Core;
 use crate::shard::Shard;
 
@@ -30,6 +32,38 @@ pub(super) struct CoreBackend {
 }
 
 impl CoreBackend {
+    /// Adds what came over memcached connections to the statistics of the core. memcached counts all commands that store as one kind, so
+    /// all but `cas` appear as sets.
+    pub fn add_stats(&self, stats: &mut CoreStats) {
+        let counts = self.state.counters.snapshot();
+        let get = |count| counts.get(count);
+        let refused = get(Count::StoreTooLarge).saturating_add(get(Count::StoreNoMemory));
+        let swaps = [Count::CasHits, Count::CasMisses, Count::CasBadval].map(get);
+        let sets = get(Count::CmdSet).saturating_sub(refused).saturating_sub(swaps.iter().sum());
+        let mut add = |operation, hits, misses, conflicts, refused| {
+            if hits + misses + conflicts + refused > 0 {
+                let more = OperationStats { hits, misses, conflicts, refused, ..OperationStats::default() };
+                stats.operations.entry(operation).or_default().add(&more);
+            }
+        };
+        add(Operation::Get, get(Count::GetHits), get(Count::GetMisses), 0, 0);
+        add(Operation::Set, sets, 0, 0, refused);
+        add(Operation::CompareAndSwap, swaps[0], swaps[1], swaps[2], 0);
+        add(Operation::Delete, get(Count::DeleteHits), get(Count::DeleteMisses), 0, 0);
+        add(Operation::Increment, get(Count::IncrHits), get(Count::IncrMisses), 0, 0);
+        add(Operation::Decrement, get(Count::DecrHits), get(Count::DecrMisses), 0, 0);
+        add(Operation::Touch, get(Count::TouchHits), get(Count::TouchMisses), 0, 0);
+        add(Operation::Flush, get(Count::CmdFlush), 0, 0, 0);
+        let mut connections = ConnectionCounts::default();
+        connections.open = self.state.connections.len() as u64;
+        connections.accepted = get(Count::TotalConnections);
+        connections.rejected = get(Count::RejectedConnections);
+        connections.timed_out = get(Count::IdleKicks);
+        connections.read_bytes = get(Count::BytesRead);
+        connections.written_bytes = get(Count::BytesWritten);
+        stats.connections.add(&connections);
+    }
+
     /// Deletes everything when the time has come.
     fn flush_if_due(&self) {
         if self.flush_at.get().is_some_and(|at| at <= self.shard.now()) {
@@ -148,6 +182,16 @@ impl Memcached {
                 }
             });
             self.accepting.push(accepting.abort_handle());
+        }
+    }
+
+    /// What adds this core's memcached side to its statistics.
+    pub fn stats(&self) -> impl Fn(&mut CoreStats) + 'static + use<> {
+        let backend = self.core.as_ref().map(|(backend, _)| backend.clone());
+        move |stats| {
+            if let Some(backend) = &backend {
+                backend.add_stats(stats);
+            }
         }
     }
 

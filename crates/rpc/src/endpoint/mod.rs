@@ -33,6 +33,7 @@ use dunlin_net::poll::Idle;
 use dunlin_net::{Addr, Transport, TransportCounters};
 
 use crate::config::EndpointConfig;
+use crate::congestion::CongestionControl;
 use crate::core::Core;
 use crate::error::{EndpointError, RegisterError};
 use crate::msgbuf::MsgBuf;
@@ -126,6 +127,8 @@ impl<T: Transport> Endpoint<T> {
     /// [`EndpointError`] if a setting is out of range, or the transport too small for it.
     pub fn new(transport: T, mut config: EndpointConfig) -> Result<Endpoint<T>, EndpointError> {
         config.check()?;
+        // Where routes differ, each session is treated as its own route deserves.
+        let is_auto = config.congestion == CongestionControl::Auto;
         config.congestion = config.congestion.chosen(transport.is_local());
         if transport.mtu() < Core::MTU_MIN {
             return Err(EndpointError::MtuTooSmall { mtu: transport.mtu(), min: Core::MTU_MIN });
@@ -141,7 +144,10 @@ impl<T: Transport> Endpoint<T> {
         }
         let waker = transport.waker();
         let idle = Idle::new(config.poll);
-        let core = Core::new(config, transport.mtu(), transport.rx_queue_len(), transport.now(), secret);
+        let mut core = Core::new(config, transport.mtu(), transport.rx_queue_len(), transport.now(), secret);
+        if is_auto {
+            core.congestion.spare_local();
+        }
         let shared = Shared {
             core: RefCell::new(core),
             executor: Executor::new(waker),

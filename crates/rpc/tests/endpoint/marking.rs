@@ -12,6 +12,8 @@ use dunlin_net::{Addr, NetError};
 pub struct Marking<T> {
     pub inner: T,
     pub marks: Rc<Cell<bool>>,
+    /// Whether the routes that are looked at stay on this host.
+    pub is_near: Rc<Cell<bool>>,
 }
 
 impl<T: Transport> Transport for Marking<T> {
@@ -25,6 +27,10 @@ impl<T: Transport> Transport for Marking<T> {
 
     fn local_addr(&self) -> Addr {
         self.inner.local_addr()
+    }
+
+    fn is_local_route(&self, _: Route) -> bool {
+        self.is_near.get()
     }
 
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
