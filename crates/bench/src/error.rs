@@ -82,6 +82,14 @@ pub enum BenchError {
         /// What it says.
         why: String,
     },
+    /// A step of the demo failed.
+    #[error("the demo could not {doing}: {why}")]
+    Demo {
+        /// What it was about to do.
+        doing: &'static str,
+        /// What was in the way.
+        why: String,
+    },
     /// A measurement finished without a single sample.
     #[error("{what} gave no sample: the run was too short or nothing came back")]
     NoSamples {
@@ -138,6 +146,11 @@ impl From<CallError> for BenchError {
 }
 
 impl BenchError {
+    /// Says which step of the demo failed.
+    pub fn demo(doing: &'static str, why: impl Into<String>) -> Self {
+        BenchError::Demo { doing, why: why.into() }
+    }
+
     /// Says what an operation of the system was for.
     pub fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();

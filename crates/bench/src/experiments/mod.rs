@@ -157,8 +157,12 @@ pub const ALL: &[Experiment] = &[
 ];
 
 /// What `dunlin demo` shows: a little of everything.
-pub const DEMO: Experiment =
-    Experiment { name: "demo", paper: "", about: "latency, rate and bandwidth over both transports", run: demo::run };
+pub const DEMO: Experiment = Experiment {
+    name: "demo",
+    paper: "",
+    about: "latency, rate and bandwidth over both transports, and a key-value service",
+    run: demo::run,
+};
 
 /// Settings with which the demo takes about `total`.
 pub fn demo_settings(total: Duration) -> Settings {
@@ -183,6 +187,8 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::BandwidthFloor>(),
     Entry::of::<roles::WakeFloor>(),
     Entry::of::<roles::EchoServer>(),
+    Entry::of::<demo::DemoServer>(),
+    Entry::of::<demo::DemoDriver>(),
     Entry::of::<roles::LatencyClient>(),
     Entry::of::<roles::RateClient>(),
     Entry::of::<roles::RatesInTurn>(),
