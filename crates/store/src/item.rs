@@ -84,3 +84,15 @@ pub enum Delta {
     /// Subtracts, and stops at 0.
     Down(u64),
 }
+
+/// What becomes of an item's CAS token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Token {
+    /// It stays.
+    #[default]
+    Keep,
+    /// It becomes the next of the partition: the item counts as changed.
+    Next,
+    /// It becomes this one.
+    Exactly(u64),
+}

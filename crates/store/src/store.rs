@@ -1,7 +1,7 @@
 //! The [`Store`] trait: what a service asks of one partition.
 
 use crate::error::{KeyError, Refused};
-use crate::item::{Delta, Item, Marks, Put, Side, Stored, UnixSeconds};
+use crate::item::{Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 use crate::key::Key;
 
 /// Longest value, in bytes: memcached's limit. A store with little memory may allow less ([`StoreStats::value_bytes_max`]).
@@ -49,7 +49,10 @@ pub trait Store {
     /// [`Refused::Full`].
     fn extend(&mut self, key: &Key<'_>, bytes: &[u8], side: Side, unchanged: Option<u64>) -> Result<Stored, Refused>;
 
-    /// Adds to a value that is a decimal number, and gives the sum. The new value has no leading zeros or spaces; flags and expiry stay.
+    /// Adds to a value that is a decimal number, and gives the sum; flags and expiry stay.
+    ///
+    /// As memcached does: spaces, tabs, line ends and one `+` may stand before the digits, and after them anything that begins with such a
+    /// space. The new value has no leading zeros; if it is shorter than the old one, spaces behind it fill the old length.
     ///
     /// # Errors
     /// [`Refused::NotFound`], [`Refused::Changed`] as for [`Store::extend`], [`Refused::NotANumber`], [`Refused::Full`].
@@ -58,8 +61,8 @@ pub trait Store {
     /// Gives an item another expiry; its CAS token stays. False if there is none.
     fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> bool;
 
-    /// Gives an item other marks, and another CAS token if one is named (memcached's `md` with `I` and `E`). False if there is none.
-    fn mark(&mut self, key: &Key<'_>, marks: Marks, cas: Option<u64>) -> bool;
+    /// Gives an item other marks (memcached's `md` with `I` and `E`, and its "win" tokens). False if there is none.
+    fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> bool;
 
     /// Deletes an item.
     ///

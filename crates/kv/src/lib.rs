@@ -1,0 +1,28 @@
+//! The key-value service: HERD's server and client (Kalia et al., SIGCOMM 2014; thesis chapter 4), and the memcached protocol.
+//!
+//! Keys are divided over the cores of a server by a keyed hash ([`routing`]); each core has one partition ([`dunlin_store::Store`]) that no
+//! other thread touches (MICA's EREW), so that no operation takes a lock. Clients know the division and send each request to the core that
+//! owns its key.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`client`] | operations over one endpoint, each to the core that owns its key |
+//! | [`memcached`] | memcached's protocol over TCP and Unix sockets |
+//! | [`metrics`] | what a core counts, and how it is told |
+//! | [`routing`] | which core owns a key |
+//! | [`wire`] | requests and responses, specified in `docs/kv-protocol.md` |
+//! | [`shard`] | what one core owns |
+//! | [`service`] | the handlers of one core, on any transport |
+#![deny(unsafe_code)]
+
+pub mod client;
+pub mod memcached;
+pub mod metrics;
+pub mod routing;
+pub mod service;
+pub mod shard;
+pub mod wire;
+
+pub use client::KvClient;
+pub use service::KvService;
+pub use shard::Shard;
