@@ -28,7 +28,7 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str]) -> Server {
-        let arguments = [&["serve", "--memory", "64MiB"], arguments].concat();
+        let arguments = [&["serve", "--memory", "192MiB"], arguments].concat();
         let mut process = dunlin(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(process.stdout.take().unwrap());
         let mut ready = String::new();
@@ -91,7 +91,7 @@ fn endpoint(address: &str) -> (Rc<Endpoint<AnyTransport>>, Addr) {
 #[test]
 fn the_commands_work_over_both_transports_and_several_cores() {
     let server = Server::start(&["--listen", &shm("both"), "--listen", "udp://127.0.0.1:0", "--cores", "3"]);
-    assert!(server.ready.contains("; 3 cores, 64 MiB, cache; ctrl-C ends it"), "{}", server.ready);
+    assert!(server.ready.contains("; 3 cores, 192 MiB, cache; ctrl-C ends it"), "{}", server.ready);
     let [near, far] = &server.addresses[..] else { panic!("{:?}", server.addresses) };
     let keys: Vec<String> = (0..20).map(|i| format!("key-{i}")).collect();
     for key in &keys {

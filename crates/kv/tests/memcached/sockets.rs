@@ -35,7 +35,7 @@ impl Server {
     fn start(connections_max: usize, idle_seconds_max: Option<u32>, listens: Vec<Listen>) -> Server {
         let (orders, mut received) = mpsc::unbounded_channel();
         let (tell, told) = std::sync::mpsc::channel();
-        let serve = async move {
+        let serve = move || async move {
             let limit = ConnectionLimit::new(connections_max);
             let acceptors: Vec<Acceptor> =
                 listens.iter().map(|listen| Acceptor::bind(listen, limit.clone()).unwrap()).collect();
@@ -65,7 +65,7 @@ impl Server {
         };
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            LocalSet::new().block_on(&runtime, serve);
+            LocalSet::new().block_on(&runtime, serve());
         });
         Server { listens: told.recv().unwrap(), orders, thread: Some(thread) }
     }
