@@ -26,6 +26,16 @@ pub enum BenchError {
         /// Those that exist.
         known: String,
     },
+    /// The experiment is not part of this build.
+    #[error(
+        "this build has no {name}: it needs the cargo feature `{feature}`; run it with `cargo run --release --features {feature} -- bench run {name}`"
+    )]
+    NotInThisBuild {
+        /// The experiment asked for.
+        name: &'static str,
+        /// The feature of `dunlin-cli` that brings it.
+        feature: &'static str,
+    },
     /// A processor that this process may not run on.
     #[error("core {core} cannot be used: this process may run on {allowed}")]
     NoSuchCore {
