@@ -6,18 +6,20 @@ use std::path::Path;
 use dunlin_bench::hunt::{self, Hunt, Kind};
 use dunlin_bench::peer::Interrupt;
 
-/// Of a normal test run; `dunlin sim hunt --kind kv` runs more.
+/// Of a normal test run; `DUNLIN_SEEDS` gives more, and so does `dunlin sim hunt --kind kv`.
 const SEEDS: u64 = 30;
 
 #[test]
 fn every_history_is_linearizable() {
-    let hunt = Hunt { kind: Kind::Kv, first: 0, seeds: Some(SEEDS), time: None, jobs: 2 };
+    let seeds = std::env::var("DUNLIN_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let hunt = Hunt { kind: Kind::Kv, first: 0, seeds: Some(seeds), time: None, jobs: 2 };
     let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
     if let Some(failure) = failure {
         panic!("seed {}: {}", failure.seed, failure.why);
     }
-    assert_eq!((progress.seeds, progress.undecided), (SEEDS, 0));
-    println!("{} operations, {} packets", progress.calls, progress.packets);
+    assert_eq!(progress.seeds, seeds);
+    assert!(progress.undecided <= seeds / 100, "{} keys are undecided", progress.undecided);
+    println!("{} operations, {} packets, {:?}", progress.calls, progress.packets, progress.elapsed);
 }
 
 #[test]

@@ -64,7 +64,8 @@ fn change(state: &Option<Item>, input: &Input, output: Option<&Output>) -> Optio
         (Ok(None), Some(Output::Done)) => Some(None),
         (Ok(Some(item)), Some(Output::Stored(token))) => Some(Some(Item { token: Some(*token), ..item })),
         (Ok(Some(item)), Some(Output::Number(number, token))) => {
-            (item.value == number.to_string().into_bytes()).then(|| Some(Item { token: Some(*token), ..item }))
+            let is_it = item.value.trim_ascii_end() == number.to_string().as_bytes();
+            is_it.then(|| Some(Item { token: Some(*token), ..item }))
         }
         // Nobody knows the token, so this may be right.
         (Ok(_), Some(Output::Refused(Refused::Changed))) => {
@@ -103,13 +104,18 @@ fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> 
         }
         Input::Count { delta } => {
             let item = there()?;
-            let text = std::str::from_utf8(&item.value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+            // The hunt stores no spaces in front, and no plus.
+            let digits = item.value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let is_number = item.value.get(digits).is_none_or(|byte| *byte == b' ');
+            let text = std::str::from_utf8(&item.value[..digits]).ok().filter(|_| is_number);
             let number: u64 = text.and_then(|text| text.parse().ok()).ok_or(Refused::NotANumber)?;
             let number = match delta {
                 Delta::Up(by) => number.wrapping_add(*by),
                 Delta::Down(by) => number.saturating_sub(*by),
             };
-            Ok(Some(Item { value: number.to_string().into_bytes(), flags: item.flags, token: None }))
+            // A shorter number fills the old length with spaces.
+            let value = format!("{number:<width$}", width = item.value.len()).into_bytes();
+            Ok(Some(Item { value, flags: item.flags, token: None }))
         }
         Input::Get | Input::Read | Input::Lost => unreachable!("they are no changes by a client"),
     }
