@@ -157,7 +157,7 @@ pub(super) fn draw_config(r: &mut Random, roughness: Roughness) -> EndpointConfi
 }
 
 /// In steady runs all faults together are too short for a peer to be given up.
-pub(super) fn draw_faults(r: &mut Random, roughness: Roughness, work_ns: u64) -> RandomFaults {
+fn draw_faults(r: &mut Random, roughness: Roughness, work_ns: u64) -> RandomFaults {
     let is_steady = roughness == Roughness::Steady;
     let longest_ns = match r.between(0, 9) {
         0..=3 => MILLISECOND,

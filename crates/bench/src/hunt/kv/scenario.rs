@@ -1,10 +1,13 @@
 //! What a seed means: the datacenter, the cores of the server and the clients, what they do, and what goes wrong meanwhile.
 
+use std::time::Duration;
+
 use dunlin_rpc::EndpointConfig;
+use dunlin_sim::fault::{Crashes, RandomFaults};
 use dunlin_sim::{CostModel, FaultPlan, Topology};
 use dunlin_trial::{Random, Roughness};
 
-use crate::hunt::scenario::{draw_config, draw_cost, draw_faults, draw_topology, work_ns};
+use crate::hunt::scenario::{draw_config, draw_cost, draw_topology, work_ns};
 
 /// The host of the server.
 pub const SERVER: u32 = 0;
@@ -53,14 +56,20 @@ impl Scenario {
         topology.nic.rx_descriptors = topology.nic.rx_descriptors.max(RX_DESCRIPTORS_MIN);
         let clients = u64::from(topology.hosts() - 1).min(4);
         let cores = r.between(1, CORES_MAX);
-        let gap_max_ns = *r.pick(&[2_000, 20_000, 100_000, 1_000_000]).unwrap_or(&0);
+        let gap_max_ns = *r.pick(&[2_000, 20_000, 100_000, 1_000_000, 4_000_000]).unwrap_or(&0);
         let steps = r.between(8, 30) as u32;
         let plan = draw_faults(r, roughness, work_ns(steps, gap_max_ns)).plan(&topology, r.next());
+        // Short enough for peers to be given up in the middle of operations.
+        let patience = (roughness == Roughness::Rough && r.chance(60)).then(|| Duration::from_millis(r.between(20, 50)));
+        let draw_config = |r: &mut Random| {
+            let config = draw_config(r, roughness);
+            EndpointConfig { peer_timeout: patience.unwrap_or(config.peer_timeout), ..config }
+        };
         Scenario {
             seed,
             cost: if r.chance(20) { CostModel::free() } else { draw_cost(r) },
-            cores: (0..cores).map(|_| draw_config(r, roughness)).collect(),
-            clients: (0..clients).map(|_| draw_config(r, roughness)).collect(),
+            cores: (0..cores).map(|_| draw_config(r)).collect(),
+            clients: (0..clients).map(|_| draw_config(r)).collect(),
             plan,
             keys: r.between(2, 5) as usize,
             steps,
@@ -79,5 +88,21 @@ impl Scenario {
     /// The bytes of a key.
     pub fn key(number: usize) -> Vec<u8> {
         format!("key-{number}").into_bytes()
+    }
+}
+
+/// In steady runs no host crashes, and all faults together are too short for a peer to be given up.
+fn draw_faults(r: &mut Random, roughness: Roughness, work_ns: u64) -> RandomFaults {
+    const MILLISECOND: u64 = 1_000_000;
+    let is_steady = roughness == Roughness::Steady;
+    let longest_ns = *r.pick(&[1, 50, if is_steady { 50 } else { 300 }]).unwrap_or(&1) * MILLISECOND;
+    RandomFaults {
+        count: if r.chance(10) { 0 } else { r.between(1, 8) as u32 },
+        from_ns: 0,
+        until_ns: work_ns + r.between(0, longest_ns),
+        longest_ns,
+        packets_max: *r.pick(&[0.01, 0.1, 0.4]).unwrap_or(&0.1),
+        corrupt_max: 0.0,
+        crashes: if is_steady || r.chance(50) { Crashes::Never } else { Crashes::Restart },
     }
 }
