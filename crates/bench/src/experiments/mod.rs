@@ -6,6 +6,7 @@ mod runs;
 
 mod demo;
 mod rpc_bandwidth;
+mod rpc_busy;
 mod rpc_cc_cost;
 mod rpc_factors;
 mod rpc_latency;
@@ -110,6 +111,12 @@ pub const ALL: &[Experiment] = &[
         paper: "beyond the paper",
         about: "what an idle endpoint costs, and how fast one that sleeps wakes",
         run: rpc_wakeup::run,
+    },
+    Experiment {
+        name: "rpc-busy",
+        paper: "beyond the paper",
+        about: "rate and latency beside a neighbour on the server's core, against bare echoes",
+        run: rpc_busy::run,
     },
     Experiment {
         name: "sim-latency",
