@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`packet`] | the parsers of headers and of control packets |
 //! | [`endpoint`] | two live endpoints with sessions and calls in progress |
+//! | [`snapshot`] | the reader and the loader of snapshots |
 //! | [`memcached`] | the memcached protocol of a server of one core |
 //! | [`seeds`] | the first corpus: one packet of each kind |
 
@@ -11,3 +12,4 @@ pub mod endpoint;
 pub mod memcached;
 pub mod packet;
 pub mod seeds;
+pub mod snapshot;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use dunlin_bench::hunt::{self, Hunt, Scenario};
+use dunlin_bench::hunt::{self, Hunt, Kind, Scenario};
 use dunlin_bench::peer::Interrupt;
 use dunlin_sim::{FaultPlan, Topology};
 
@@ -12,7 +12,7 @@ const SEEDS: u64 = 30;
 
 #[test]
 fn every_seed_keeps_every_promise() {
-    let hunt = Hunt { first: 0, seeds: Some(SEEDS), time: None, jobs: 2 };
+    let hunt = Hunt { kind: Kind::Rpc, first: 0, seeds: Some(SEEDS), time: None, jobs: 2 };
     let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
     assert!(failure.is_none(), "{failure:?}");
     assert_eq!(progress.seeds, SEEDS);
@@ -25,7 +25,7 @@ const BROKE_A_PROMISE: [u64; 3] = [13_824, 101_732, 303_255];
 #[test]
 fn what_was_mended_stays_so() {
     for seed in BROKE_A_PROMISE {
-        assert!(hunt::replay(seed, None, None).unwrap().is_ok(), "seed {seed}");
+        assert!(hunt::replay(Kind::Rpc, seed, None, None).unwrap().is_ok(), "seed {seed}");
     }
 }
 
@@ -38,21 +38,25 @@ fn a_seed_gives_the_same_packets_again() {
     for seed in [1, 3, 5] {
         let [first, second] = ["first", "second"].map(|name| {
             let directory = directory(&format!("hunt-{seed}-{name}"));
-            let story = hunt::replay(seed, None, Some(&directory)).unwrap().unwrap();
+            let story = hunt::replay(Kind::Rpc, seed, None, Some(&directory)).unwrap().unwrap();
             let files = ["packets.pcap", "calls.txt", "queues.csv"].map(|file| fs::read(directory.join(file)).unwrap());
             assert!(files.iter().all(|file| !file.is_empty()));
             (story, files)
         });
         assert_eq!(first.0, second.0);
         assert!(first.1 == second.1, "the traces of seed {seed} differ");
-        assert_eq!(hunt::replay(seed, None, None).unwrap().unwrap().digest, first.0.digest, "a trace changes nothing");
+        assert_eq!(
+            hunt::replay(Kind::Rpc, seed, None, None).unwrap().unwrap().digest,
+            first.0.digest,
+            "a trace changes nothing"
+        );
     }
 }
 
 #[test]
 fn a_trace_holds_what_the_seed_means() {
     let directory = directory("hunt-meaning");
-    hunt::replay(4, None, Some(&directory)).unwrap().unwrap();
+    hunt::replay(Kind::Rpc, 4, None, Some(&directory)).unwrap().unwrap();
     let scenario = Scenario::draw(4);
     let text = |file: &str| fs::read_to_string(directory.join(file)).unwrap();
     assert_eq!(Topology::from_toml(&text("topology.toml")).unwrap(), scenario.topology);
@@ -62,7 +66,7 @@ fn a_trace_holds_what_the_seed_means() {
 #[test]
 fn other_faults_can_be_given() {
     let seed = (0..).find(|seed| !Scenario::draw(*seed).plan.faults.is_empty()).unwrap();
-    let with = hunt::replay(seed, None, None).unwrap().unwrap();
-    let without = hunt::replay(seed, Some(FaultPlan::default()), None).unwrap().unwrap();
+    let with = hunt::replay(Kind::Rpc, seed, None, None).unwrap().unwrap();
+    let without = hunt::replay(Kind::Rpc, seed, Some(&FaultPlan::default()), None).unwrap().unwrap();
     assert_ne!(with.digest, without.digest);
 }

@@ -1,27 +1,58 @@
 //! The fault hunt finds bugs that were planted on purpose, from wherever it starts. Run by: `cargo test -p dunlin-bench --features mutations --test mutations`.
 
-use dunlin_bench::hunt::{self, Hunt};
+use std::sync::Mutex;
+
+use dunlin_bench::hunt::{self, Hunt, Kind};
 use dunlin_bench::peer::Interrupt;
 use dunlin_rpc::mutation::{Mutation, plant};
 
 /// Seeds within which each is found.
 const SEEDS: u64 = 100;
+/// The same for the key-value service.
+const KV_SEEDS: u64 = 300;
+/// A bug is planted in the whole process.
+static PLANTING: Mutex<()> = Mutex::new(());
 /// Where hunts start.
 const FIRST: [u64; 5] = [0, 100_000, 200_000, 300_000, 400_000];
 
 #[test]
 fn each_planted_bug_is_found() {
+    let _one_at_a_time = PLANTING.lock().unwrap();
     for mutation in Mutation::ALL {
         plant(Some(mutation));
         for first in FIRST {
-            let hunt = Hunt { first, seeds: Some(SEEDS), time: None, jobs: 1 };
+            let hunt = Hunt { kind: Kind::Rpc, first, seeds: Some(SEEDS), time: None, jobs: 1 };
             let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
             let failure = failure.unwrap_or_else(|| panic!("{mutation:?} was not found within {SEEDS} seeds from {first}"));
             let why = failure.why.lines().take(2).collect::<Vec<_>>().join(" ");
             println!("{mutation:?}: found by seed {}, after {} seeds: {why}", failure.seed, progress.seeds);
-            let again = hunt::replay(failure.seed, None, None).unwrap();
+            let again = hunt::replay(Kind::Rpc, failure.seed, None, None).unwrap();
             assert_eq!(again.unwrap_err().why, failure.why, "it fails again, and in the same way");
         }
     }
+    plant(None);
+}
+
+/// Those of the key-value service, and those of the protocol below it that its clients can see.
+#[test]
+fn each_bug_that_a_client_sees_is_found_in_histories() {
+    use dunlin_kv::mutation as kv;
+    let find = |what: &str| {
+        let hunt = Hunt { kind: Kind::Kv, first: 0, seeds: Some(KV_SEEDS), time: None, jobs: 1 };
+        let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
+        let failure = failure.unwrap_or_else(|| panic!("{what} was not found within {KV_SEEDS} seeds"));
+        println!("{what}: found by seed {}, after {} seeds: {}", failure.seed, progress.seeds, failure.why);
+        assert!(failure.why.contains("is not linearizable"), "{}", failure.why);
+        let again = hunt::replay(Kind::Kv, failure.seed, None, None).unwrap();
+        assert_eq!(again.unwrap_err().why, failure.why, "it fails again, and in the same way");
+    };
+    let _one_at_a_time = PLANTING.lock().unwrap();
+    for mutation in kv::Mutation::ALL {
+        kv::plant(Some(mutation));
+        find(&format!("{mutation:?}"));
+    }
+    kv::plant(None);
+    plant(Some(Mutation::RequestRunsAgain));
+    find("RequestRunsAgain");
     plant(None);
 }

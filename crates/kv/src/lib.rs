@@ -22,6 +22,10 @@ pub mod client;
 pub mod drive;
 pub mod memcached;
 pub mod metrics;
+#[cfg(feature = "mutations")]
+pub mod mutation;
+#[cfg(not(feature = "mutations"))]
+mod mutation;
 pub mod routing;
 pub mod server;
 pub mod service;

@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::scenario::Scenario;
-use super::{Failure, Hunt, Progress, failure, run};
+use super::{Failure, Hunt, Progress};
 use crate::peer::Interrupt;
 
 /// A run that takes longer than this on the wall's clock gets nowhere.
@@ -80,7 +79,7 @@ impl State {
                 break;
             }
             *lock(&self.running[job]) = Some((seed, Instant::now()));
-            let result = failure::caught(|| run::run(Scenario::draw(seed), None));
+            let result = self.hunt.kind.run(seed, None, None);
             *lock(&self.running[job]) = None;
             let mut progress = lock(&self.progress);
             progress.seeds += 1;
@@ -88,6 +87,7 @@ impl State {
                 Ok(story) => {
                     progress.calls += story.calls;
                     progress.packets += story.packets;
+                    progress.undecided += story.undecided;
                 }
                 Err(why) => self.fail(Failure { seed, why }),
             }

@@ -10,6 +10,7 @@
 //!
 //! | File | What it holds |
 //! |---|---|
+//! | `kv` | the same for the key-value service, judged by what its clients saw |
 //! | `scenario` | what a seed means |
 //! | `node` | an endpoint, and the program that drives it |
 //! | `run` | one run, up to its verdict |
@@ -19,6 +20,7 @@
 
 mod failure;
 mod jobs;
+mod kv;
 mod node;
 mod run;
 mod scenario;
@@ -38,9 +40,61 @@ use crate::BenchError;
 /// Runs that the search for fewer faults may take.
 const SHRINK_TRIES: usize = 40;
 
+/// What is put under faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// Endpoints that call each other.
+    #[default]
+    Rpc,
+    /// The key-value service: clients and a server, of which the history of each key must be linearizable.
+    Kv,
+}
+
+impl Kind {
+    /// The faults of a seed.
+    fn plan(self, seed: u64) -> FaultPlan {
+        match self {
+            Kind::Rpc => Scenario::draw(seed).plan,
+            Kind::Kv => kv::Scenario::draw(seed).plan,
+        }
+    }
+
+    /// Runs a seed, with its own faults or with others; gives its end, or why it failed.
+    fn run(self, seed: u64, faults: Option<&FaultPlan>, trace: Option<&Trace>) -> Result<Story, String> {
+        match self {
+            Kind::Rpc => {
+                let mut scenario = Scenario::draw(seed);
+                scenario.plan = faults.cloned().unwrap_or(scenario.plan);
+                failure::caught(|| run::run(scenario, trace))
+            }
+            Kind::Kv => {
+                let mut scenario = kv::Scenario::draw(seed);
+                scenario.plan = faults.cloned().unwrap_or(scenario.plan);
+                failure::caught(|| kv::run(scenario, trace))
+            }
+        }
+    }
+
+    /// Makes the directory of a trace, with what is known of a seed before it is run.
+    fn trace(self, seed: u64, faults: Option<&FaultPlan>, directory: &Path) -> Result<Trace, BenchError> {
+        match self {
+            Kind::Rpc => {
+                let scenario = Scenario::draw(seed);
+                Trace::create(directory, &scenario, &scenario.topology, faults.unwrap_or(&scenario.plan))
+            }
+            Kind::Kv => {
+                let scenario = kv::Scenario::draw(seed);
+                Trace::create(directory, &scenario, &scenario.topology, faults.unwrap_or(&scenario.plan))
+            }
+        }
+    }
+}
+
 /// Which seeds are run.
 #[derive(Debug, Clone, Copy)]
 pub struct Hunt {
+    /// Of what.
+    pub kind: Kind,
     /// The first.
     pub first: u64,
     /// How many, if there is a limit.
@@ -60,6 +114,8 @@ pub struct Progress {
     pub calls: u64,
     /// Packets sent in them.
     pub packets: u64,
+    /// Keys of which it was not found out in time whether their history is linearizable.
+    pub undecided: u64,
     /// Time it took.
     pub elapsed: Duration,
 }
@@ -77,23 +133,22 @@ pub struct Failure {
 ///
 /// # Errors
 /// [`BenchError::Io`] if the trace cannot be written. A broken promise is no error but the inner one.
-pub fn replay(seed: u64, faults: Option<FaultPlan>, directory: Option<&Path>) -> Result<Result<Story, Failure>, BenchError> {
-    let mut scenario = Scenario::draw(seed);
-    scenario.plan = faults.unwrap_or(scenario.plan);
-    let trace = directory.map(|directory| Trace::create(directory, &scenario)).transpose()?;
-    let result = failure::caught(|| run::run(scenario, trace.as_ref())).map_err(|why| Failure { seed, why });
+pub fn replay(
+    kind: Kind,
+    seed: u64,
+    faults: Option<&FaultPlan>,
+    directory: Option<&Path>,
+) -> Result<Result<Story, Failure>, BenchError> {
+    let trace = directory.map(|directory| kind.trace(seed, faults, directory)).transpose()?;
+    let result = kind.run(seed, faults, trace.as_ref()).map_err(|why| Failure { seed, why });
     trace.map_or(Ok(()), Trace::finish)?;
     Ok(result)
 }
 
 /// Looks for fewer faults with which a seed still fails; gives them, and how it fails.
-pub fn shrink(seed: u64) -> Option<(FaultPlan, Failure)> {
-    let why = |plan: &FaultPlan| {
-        let mut scenario = Scenario::draw(seed);
-        scenario.plan = plan.clone();
-        failure::caught(|| run::run(scenario, None)).err()
-    };
-    let plan = Scenario::draw(seed).plan.shrink(SHRINK_TRIES, |plan| why(plan).is_some());
+pub fn shrink(kind: Kind, seed: u64) -> Option<(FaultPlan, Failure)> {
+    let why = |plan: &FaultPlan| kind.run(seed, Some(plan), None).err();
+    let plan = kind.plan(seed).shrink(SHRINK_TRIES, |plan| why(plan).is_some());
     let why = why(&plan)?;
     Some((plan, Failure { seed, why }))
 }

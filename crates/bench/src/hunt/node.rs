@@ -116,7 +116,7 @@ impl Program for Driver {
             self.next_step = self.clock.now() + self.random.between(0, self.shared.scenario.gap_max_ns);
             judge::check_limits(&self.node.view(), self.shared.scenario.topology.nic.rx_descriptors);
         }
-        if self.run_endpoint() {
+        if run_endpoint(self.node.endpoint(), &self.clock, &mut self.idle_runs) {
             return Next::Soon;
         }
         let next_step = (self.steps_left > 0).then_some(self.next_step);
@@ -125,25 +125,6 @@ impl Program for Driver {
 }
 
 impl Driver {
-    /// Runs the event loop until it finds nothing, or for long enough; says whether there is more to do now.
-    fn run_endpoint(&mut self) -> bool {
-        let endpoint = self.node.endpoint();
-        let is_due = || endpoint.next_timer().is_some_and(|due| due <= self.clock.now());
-        let (mut work, mut idle) = (0, 0);
-        for _ in 0..ITERATIONS_MAX {
-            match endpoint.run_once() {
-                0 if idle >= ITERATIONS_TO_CLOCK || !is_due() => break,
-                0 => idle += 1,
-                found => (work, idle) = (work + found, 0),
-            }
-        }
-        let more = idle == 0 && work > 0 || is_due();
-        self.idle_runs = if work == 0 && is_due() { self.idle_runs + 1 } else { 0 };
-        let (due, now) = (endpoint.next_timer(), self.clock.now());
-        assert!(self.idle_runs < IDLE_RUNS_MAX, "a timer is due at {due:?}, it is {now}, and it is not run");
-        more
-    }
-
     fn step(&mut self) {
         let Driver { node, shared, random, cancels, .. } = self;
         let (endpoint, local) = (node.endpoint(), &node.local);
@@ -166,6 +147,25 @@ impl Driver {
             _ => {}
         }
     }
+}
+
+/// Runs the event loop until it finds nothing, or for long enough; says whether there is more to do now. `idle_runs` counts the runs in a row
+/// that found no work although a timer was due.
+pub(super) fn run_endpoint<T: Transport>(endpoint: &Endpoint<T>, clock: &ThreadClock, idle_runs: &mut u32) -> bool {
+    let is_due = || endpoint.next_timer().is_some_and(|due| due <= clock.now());
+    let (mut work, mut idle) = (0, 0);
+    for _ in 0..ITERATIONS_MAX {
+        match endpoint.run_once() {
+            0 if idle >= ITERATIONS_TO_CLOCK || !is_due() => break,
+            0 => idle += 1,
+            found => (work, idle) = (work + found, 0),
+        }
+    }
+    let more = idle == 0 && work > 0 || is_due();
+    *idle_runs = if work == 0 && is_due() { *idle_runs + 1 } else { 0 };
+    let (due, now) = (endpoint.next_timer(), clock.now());
+    assert!(*idle_runs < IDLE_RUNS_MAX, "a timer is due at {due:?}, it is {now}, and it is not run");
+    more
 }
 
 fn connect(shared: &Shared, node: &Node, random: &mut Random) {

@@ -40,6 +40,8 @@ pub struct Story {
     pub packets: u64,
     /// Virtual time that passed.
     pub virtual_time: Duration,
+    /// Keys of which it was not found out whether their history is linearizable, because that took too long. Only of [`super::Kind::Kv`].
+    pub undecided: u64,
 }
 
 struct Run {
@@ -206,6 +208,7 @@ impl Run {
             calls: self.shared.ledger.borrow().records.len() as u64,
             packets: counters.sent,
             virtual_time: Duration::from_nanos(self.datacenter.now()),
+            undecided: 0,
         }
     }
 }

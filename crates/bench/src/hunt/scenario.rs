@@ -87,11 +87,11 @@ impl Scenario {
 }
 
 /// About how long endpoints take for what they do.
-fn work_ns(steps: u32, gap_max_ns: u64) -> u64 {
+pub(super) fn work_ns(steps: u32, gap_max_ns: u64) -> u64 {
     u64::from(steps) * gap_max_ns / 2
 }
 
-fn draw_topology(r: &mut Random) -> Topology {
+pub(super) fn draw_topology(r: &mut Random) -> Topology {
     let mtu = match r.between(0, 9) {
         0..=5 => 1472,
         6..=8 => r.between(256, 1472) as usize,
@@ -136,7 +136,7 @@ fn draw_switch(r: &mut Random, mtu: usize) -> Switch {
     }
 }
 
-fn draw_cost(r: &mut Random) -> CostModel {
+pub(super) fn draw_cost(r: &mut Random) -> CostModel {
     let default = CostModel::default();
     CostModel { rx_packet_ns: r.between(10, 400), tx_packet_ns: r.between(10, 400), ..default }
 }
@@ -147,7 +147,7 @@ fn draw_places(r: &mut Random, hosts: u32) -> Vec<(u32, u16)> {
     (0..hosts).flat_map(|host| (0..threads(r)).map(move |thread| (host, thread))).collect()
 }
 
-fn draw_config(r: &mut Random, roughness: Roughness) -> EndpointConfig {
+pub(super) fn draw_config(r: &mut Random, roughness: Roughness) -> EndpointConfig {
     let mut config = settings::draw(r, MESSAGE_BYTES_MAX);
     config.poll = if r.chance(80) { PollPolicy::Sleep } else { PollPolicy::Spin };
     if roughness != Roughness::Steady && r.chance(30) {
@@ -157,7 +157,7 @@ fn draw_config(r: &mut Random, roughness: Roughness) -> EndpointConfig {
 }
 
 /// In steady runs all faults together are too short for a peer to be given up.
-fn draw_faults(r: &mut Random, roughness: Roughness, work_ns: u64) -> RandomFaults {
+pub(super) fn draw_faults(r: &mut Random, roughness: Roughness, work_ns: u64) -> RandomFaults {
     let is_steady = roughness == Roughness::Steady;
     let longest_ns = match r.between(0, 9) {
         0..=3 => MILLISECOND,

@@ -1,16 +1,16 @@
 //! What is written of a run for whoever looks for its cause.
 
 use std::cell::RefCell;
+use std::fmt::Debug;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use dunlin_sim::Datacenter;
 use dunlin_sim::trace::CapturePoint;
+use dunlin_sim::{Datacenter, FaultPlan, Topology};
 use dunlin_trial::Event;
 
-use super::scenario::Scenario;
 use crate::BenchError;
 
 /// Samples of queues until the network has healed.
@@ -34,6 +34,11 @@ impl Log {
     pub fn write(&mut self, now: u64, event: &Event) {
         let _ = writeln!(self.0, "{now:>14} {event:?}");
     }
+
+    /// Adds a line that says when itself.
+    pub fn write_line(&mut self, line: &impl std::fmt::Display) {
+        let _ = writeln!(self.0, "{line}");
+    }
 }
 
 impl Trace {
@@ -41,13 +46,18 @@ impl Trace {
     ///
     /// # Errors
     /// [`BenchError::Io`].
-    pub fn create(directory: &Path, scenario: &Scenario) -> Result<Trace, BenchError> {
+    pub fn create(
+        directory: &Path,
+        scenario: &impl Debug,
+        topology: &Topology,
+        plan: &FaultPlan,
+    ) -> Result<Trace, BenchError> {
         let io = |name: &str| BenchError::io(format!("writing {}", directory.join(name).display()));
         std::fs::create_dir_all(directory).map_err(io(""))?;
         let create = |name: &str| File::create(directory.join(name)).map_err(io(name));
         std::fs::write(directory.join("scenario.txt"), format!("{scenario:#?}\n")).map_err(io("scenario.txt"))?;
-        std::fs::write(directory.join("topology.toml"), scenario.topology.to_toml()).map_err(io("topology.toml"))?;
-        std::fs::write(directory.join("faults.toml"), scenario.plan.to_toml()).map_err(io("faults.toml"))?;
+        std::fs::write(directory.join("topology.toml"), topology.to_toml()).map_err(io("topology.toml"))?;
+        std::fs::write(directory.join("faults.toml"), plan.to_toml()).map_err(io("faults.toml"))?;
         let log = Rc::new(RefCell::new(Log(BufWriter::new(create("calls.txt")?))));
         Ok(Trace { directory: directory.to_owned(), packets: create("packets.pcap")?, series: create("queues.csv")?, log })
     }

@@ -12,6 +12,7 @@ use super::error::{KvError, is_session_over};
 use super::links::{CoreLink, Links};
 use super::value::Value;
 use crate::metrics::ServerStats;
+use crate::mutation::{Mutation, is_planted};
 use crate::wire::{Answer, FLUSH, ItemFacts, NumberAnswer, OPERATE, Operation, SNAPSHOT, STATS, Status, ValueAnswer};
 
 /// Times that an operation is tried while it is certain that doing so is safe: it was not done, or is a read.
@@ -335,8 +336,8 @@ impl<T: Transport> KvClient<T> {
             Err(failure) => {
                 let error = self.failed(&links, failure.error);
                 // Whether it was done is not known, so only a read may be tried again.
-                let is_safe = operation.is_read() && is_session_over(failure.error);
-                if is_safe { Ok(Attempt::Again(error)) } else { Err(error) }
+                let is_safe = operation.is_read() || is_planted(Mutation::WriteTriedAgain);
+                if is_safe && is_session_over(failure.error) { Ok(Attempt::Again(error)) } else { Err(error) }
             }
         }
     }

@@ -3,6 +3,7 @@
 use dunlin_store::{Condition, Delta, Put, Side, UnixSeconds};
 
 use super::bytes::{Reader, Writer};
+use crate::mutation::{Mutation, is_planted};
 
 const GET: u8 = 0;
 const READ: u8 = 1;
@@ -158,7 +159,10 @@ impl<'a> Operation<'a> {
         let condition = match form & PUT_CONDITION {
             PUT_ABSENT => Condition::Absent,
             PUT_PRESENT => Condition::Present,
-            PUT_UNCHANGED => Condition::Unchanged(rest.u64()?),
+            PUT_UNCHANGED => {
+                let token = rest.u64()?;
+                if is_planted(Mutation::TokenNotCompared) { Condition::Present } else { Condition::Unchanged(token) }
+            }
             _ => Condition::Always,
         };
         let cas = rest.optional(form & PUT_HAS_CAS != 0, Reader::u64)?;

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use dunlin_store::snapshot::{Misfit, Part, SaveError, Turn, load_file, save};
-use dunlin_store::{Condition, Delta, Model, Put, Side, Store, Sweep, Visit};
+use dunlin_store::{
+    Condition, Delta, Layout, MEMORY_BYTES_MIN, Mode, Model, Partition, PartitionConfig, Put, Side, Store, Sweep, Visit,
+};
 
 /// Of a normal test run; `DUNLIN_SEEDS` gives more.
 const SEEDS: u64 = 60;
@@ -149,6 +151,29 @@ fn the_model_is_saved_as_it_was_at_the_start() {
         let keys = [3, 50, 600][seed as usize % 3];
         snapshot_under_change(seed, &mut [Model::new(), Model::new()], keys, &directory.join("file"));
     }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Small enough that caches evict, stores are full, and the index grows meanwhile.
+#[test]
+fn partitions_are_saved_as_they_were_at_the_start() {
+    let seeds = std::env::var("DUNLIN_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let directory = directory("partition");
+    let (mut evicted, mut items_max) = (0, 0);
+    for seed in 1..=seeds {
+        let mode = if seed % 2 == 0 { Mode::Cache } else { Mode::Store };
+        let layout = if seed % 3 == 0 { Layout::Log } else { Layout::Inline };
+        let config = PartitionConfig { layout, ..PartitionConfig::new(mode, MEMORY_BYTES_MIN) };
+        let mut partitions = [0, 1].map(|core| Partition::with_secret(config, [seed, core]).unwrap());
+        let keys = [50, 600, 2_000][seed as usize % 3];
+        snapshot_under_change(seed, &mut partitions, keys, &directory.join("file"));
+        for stats in partitions.map(|partition| partition.stats()) {
+            evicted += stats.evicted_log + stats.evicted_index;
+            items_max = items_max.max(stats.items);
+        }
+    }
+    println!("{evicted} items were evicted; up to {items_max} were in a partition");
+    assert!(evicted > 0);
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

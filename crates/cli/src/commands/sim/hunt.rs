@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use clap::builder::RangedU64ValueParser;
 use dunlin_bench::hunt::{self, Failure, Hunt, Progress};
 use dunlin_bench::peer::Interrupt;
@@ -20,9 +21,13 @@ everything heals, and must end as promised. Ends with 1 at the first seed that d
 Examples:
   dunlin sim hunt --seeds 1000
   dunlin sim hunt --minutes 60 --jobs 2
+  dunlin sim hunt --kind kv --seeds 300                  the key-value service: is the history of each key linearizable?
   dunlin sim hunt --seed 4711 --trace hunt-4711          one seed again, with its packets, calls, queues and faults as files
   dunlin sim hunt --seed 4711 --faults fewer.toml        with other faults than its own")]
 pub struct Arguments {
+    /// What is put under faults
+    #[arg(long, value_enum, default_value_t = Kind::Rpc)]
+    kind: Kind,
     /// Seeds to run; without it and --minutes, 1000
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     seeds: Option<u64>,
@@ -41,6 +46,32 @@ pub struct Arguments {
     /// Seeds to run at once; without it, one for each core
     #[arg(long, value_name = "J", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
+}
+
+/// What is put under faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Endpoints that call each other
+    Rpc,
+    /// Clients and a server of the key-value service
+    Kv,
+}
+
+impl Kind {
+    fn hunted(self) -> hunt::Kind {
+        match self {
+            Kind::Rpc => hunt::Kind::Rpc,
+            Kind::Kv => hunt::Kind::Kv,
+        }
+    }
+
+    /// The command that hunts for it.
+    fn command(self) -> &'static str {
+        match self {
+            Kind::Rpc => "dunlin sim hunt",
+            Kind::Kv => "dunlin sim hunt --kind kv",
+        }
+    }
 }
 
 fn minutes(text: &str) -> Result<Duration, String> {
@@ -62,6 +93,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
 fn hunt(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let hunt = Hunt {
+        kind: arguments.kind.hunted(),
         first: arguments.seed.unwrap_or(0),
         seeds: if arguments.minutes.is_none() { arguments.seeds.or(Some(1000)) } else { arguments.seeds },
         time: arguments.minutes,
@@ -78,12 +110,13 @@ fn hunt(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     }
     println!("{}", describe(&progress));
     let Some(failure) = failure else { return Ok(ExitCode::SUCCESS) };
-    report(&failure);
+    report(arguments.kind, &failure);
     eprintln!("looking for fewer faults with which it fails ...");
-    if let Some((plan, _)) = hunt::shrink(failure.seed) {
+    if let Some((plan, _)) = hunt::shrink(arguments.kind.hunted(), failure.seed) {
         let path = format!("hunt-{}-faults.toml", failure.seed);
         std::fs::write(&path, plan.to_toml()).with_context(|| format!("writing {path}"))?;
-        println!("it fails with {} faults too: dunlin sim hunt --seed {} --faults {path}", plan.faults.len(), failure.seed);
+        let command = arguments.kind.command();
+        println!("it fails with {} faults too: {command} --seed {} --faults {path}", plan.faults.len(), failure.seed);
     }
     Ok(ExitCode::FAILURE)
 }
@@ -93,7 +126,8 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<ExitCode> {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         FaultPlan::from_toml(&text).with_context(|| format!("reading {}", path.display()))
     });
-    let result = hunt::replay(seed, faults.transpose()?, arguments.trace.as_deref())?;
+    let faults = faults.transpose()?;
+    let result = hunt::replay(arguments.kind.hunted(), seed, faults.as_ref(), arguments.trace.as_deref())?;
     if let Some(directory) = &arguments.trace {
         println!("what happened is in {}", directory.display());
     }
@@ -109,21 +143,25 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Err(failure) => {
-            report(&failure);
+            report(arguments.kind, &failure);
             Ok(ExitCode::FAILURE)
         }
     }
 }
 
-fn report(failure: &Failure) {
+fn report(kind: Kind, failure: &Failure) {
     println!("{}\nseed {} breaks a promise; repeat it, with a trace, by:", failure.why, failure.seed);
-    println!("dunlin sim hunt --seed {0} --trace hunt-{0}", failure.seed);
+    println!("{} --seed {1} --trace hunt-{1}", kind.command(), failure.seed);
 }
 
 fn describe(progress: &Progress) -> String {
     let seconds = progress.elapsed.as_secs_f64();
+    let undecided = match progress.undecided {
+        0 => String::new(),
+        keys => format!(", {keys} keys undecided"),
+    };
     format!(
-        "{} seeds in {seconds:.1} s ({:.1} a second), {} calls, {:.1} M packets",
+        "{} seeds in {seconds:.1} s ({:.1} a second), {} calls, {:.1} M packets{undecided}",
         progress.seeds,
         progress.seeds as f64 / seconds.max(1e-9),
         progress.calls,

@@ -1,0 +1,129 @@
+//! What was done to keys, when, and with which answers.
+
+use std::fmt;
+
+use dunlin_store::{Condition, Delta, Refused, Side};
+
+/// An operation on one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// Reads value and flags.
+    Get,
+    /// Reads the CAS token too.
+    Read,
+    /// Stores a value.
+    Put { value: Vec<u8>, flags: u32, condition: Condition },
+    /// Deletes the item.
+    Delete,
+    /// Adds bytes.
+    Extend { bytes: Vec<u8>, side: Side },
+    /// Adds to a number.
+    Count { delta: Delta },
+    /// The server lost what it had.
+    Lost,
+}
+
+impl Input {
+    /// Whether it changes nothing.
+    pub fn is_read(&self) -> bool {
+        matches!(self, Input::Get | Input::Read)
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// To [`Input::Get`]: value and flags.
+    Value(Option<(Vec<u8>, u32)>),
+    /// To [`Input::Read`]: value, flags and token.
+    Item(Option<(Vec<u8>, u32, u64)>),
+    /// Stored, with this token.
+    Stored(u64),
+    /// Counted to this number, with this token.
+    Number(u64, u64),
+    /// Done.
+    Done,
+    /// Nothing was changed.
+    Refused(Refused),
+}
+
+/// An operation in the history.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// By the number of the key.
+    pub key: usize,
+    /// Who asked for it: the number of a client. `None` for the server.
+    pub client: Option<usize>,
+    /// What it was.
+    pub input: Input,
+    /// When it was begun, in nanoseconds.
+    pub begun: u64,
+    /// How it went.
+    pub end: End,
+}
+
+/// How an operation went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// It has not ended, and perhaps never will: its client may have crashed.
+    Pending,
+    /// It ended at this time with an answer.
+    Answered(u64, Output),
+    /// It ended at this time for this reason, and may have been executed, or be executed yet.
+    Unknown(u64, String),
+    /// It ended at this time for this reason and was not executed, says the client.
+    NotExecuted(u64, String),
+}
+
+/// All that was done.
+#[derive(Debug, Default)]
+pub struct History {
+    /// In the order in which they were begun.
+    pub entries: Vec<Entry>,
+}
+
+impl History {
+    /// Notes that an operation begins; gives its number.
+    pub fn begin(&mut self, key: usize, client: usize, input: Input, now: u64) -> usize {
+        self.entries.push(Entry { key, client: Some(client), input, begun: now, end: End::Pending });
+        self.entries.len() - 1
+    }
+
+    /// Notes how an operation ended.
+    pub fn end(&mut self, number: usize, end: End) {
+        let entry = &mut self.entries[number];
+        assert_eq!(entry.end, End::Pending, "an operation ends once");
+        entry.end = end;
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = |bytes: &[u8]| match bytes.len() {
+            0..=40 => format!("{:?}", String::from_utf8_lossy(bytes)),
+            len => format!("{:?}... of {len} B", String::from_utf8_lossy(&bytes[..24])),
+        };
+        let micros = |nanos: u64| format!("{:.3}", nanos as f64 / 1e3);
+        let ended = match &self.end {
+            End::Pending => "...".to_owned(),
+            End::Answered(at, _) | End::Unknown(at, _) | End::NotExecuted(at, _) => micros(*at),
+        };
+        let who = self.client.map_or("the server".to_owned(), |number| format!("client {number}"));
+        write!(f, "{:>14} to {ended:>14} us  {who}  ", micros(self.begun))?;
+        match &self.input {
+            Input::Put { value, flags, condition } => write!(f, "put {} flags {flags} if {condition:?}", bytes(value))?,
+            Input::Extend { bytes: more, side } => write!(f, "extend at its {side:?} by {}", bytes(more))?,
+            other => write!(f, "{other:?}")?,
+        }
+        match &self.end {
+            End::Pending => write!(f, ": never ended"),
+            End::Unknown(_, why) => write!(f, ": perhaps executed: {why}"),
+            End::NotExecuted(_, why) => write!(f, ": not executed: {why}"),
+            End::Answered(_, Output::Value(Some((value, flags)))) => write!(f, ": {} flags {flags}", bytes(value)),
+            End::Answered(_, Output::Item(Some((value, flags, token)))) => {
+                write!(f, ": {} flags {flags} token {token}", bytes(value))
+            }
+            End::Answered(_, output) => write!(f, ": {output:?}"),
+        }
+    }
+}

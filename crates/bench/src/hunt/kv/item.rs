@@ -1,0 +1,248 @@
+//! What operations do to one item: the promises of [`dunlin_store::Store`], written down once more.
+
+use dunlin_store::{Condition, Delta, Refused, Side};
+
+use super::history::{End, Entry, Input, Output};
+use super::linear::{Interval, Specification, Verdict, check};
+
+/// Steps of the search for one key.
+const STEPS_MAX: usize = 400_000;
+
+/// An item. Its token is not known if nobody was told.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Item {
+    value: Vec<u8>,
+    flags: u32,
+    token: Option<u64>,
+}
+
+/// All operations on one key.
+struct OneKey<'a>(Vec<&'a Entry>);
+
+impl Specification for OneKey<'_> {
+    type State = Option<Item>;
+
+    fn initial(&self) -> Option<Item> {
+        None
+    }
+
+    fn apply(&self, state: &Option<Item>, operation: usize) -> Option<Option<Item>> {
+        let entry = self.0[operation];
+        let output = if let End::Answered(_, output) = &entry.end { Some(output) } else { None };
+        match (&entry.input, output) {
+            (Input::Lost, _) => Some(None),
+            (Input::Get, Some(Output::Value(found))) => {
+                let is_it = match (state, found) {
+                    (None, None) => true,
+                    (Some(item), Some((value, flags))) => item.value == *value && item.flags == *flags,
+                    _ => false,
+                };
+                is_it.then(|| state.clone())
+            }
+            (Input::Read, Some(Output::Item(found))) => match (state, found) {
+                (None, None) => Some(None),
+                (Some(item), Some((value, flags, token))) => {
+                    let is_it =
+                        item.value == *value && item.flags == *flags && item.token.is_none_or(|known| known == *token);
+                    is_it.then(|| Some(Item { token: Some(*token), ..item.clone() }))
+                }
+                _ => None,
+            },
+            (Input::Get | Input::Read, _) => None,
+            (input, output) => change(state, input, output),
+        }
+    }
+}
+
+/// What an operation that changes items makes of one, with its answer if there was one.
+fn change(state: &Option<Item>, input: &Input, output: Option<&Output>) -> Option<Option<Item>> {
+    let expected = expect(state, input);
+    match (expected, output) {
+        (Ok(after), None) => Some(after),
+        // Without an answer it is as if it had not been executed: the search has tried that.
+        (Err(_), None) => None,
+        (Ok(None), Some(Output::Done)) => Some(None),
+        (Ok(Some(item)), Some(Output::Stored(token))) => Some(Some(Item { token: Some(*token), ..item })),
+        (Ok(Some(item)), Some(Output::Number(number, token))) => {
+            let is_it = item.value.trim_ascii_end() == number.to_string().as_bytes();
+            is_it.then(|| Some(Item { token: Some(*token), ..item }))
+        }
+        // Nobody knows the token, so this may be right.
+        (Ok(_), Some(Output::Refused(Refused::Changed))) => {
+            let is_unknown = state.as_ref().is_some_and(|item| item.token.is_none());
+            let is_conditional = matches!(input, Input::Put { condition: Condition::Unchanged(_), .. });
+            (is_unknown && is_conditional).then(|| state.clone())
+        }
+        (Err(refused), Some(Output::Refused(answer))) => (refused == *answer).then(|| state.clone()),
+        _ => None,
+    }
+}
+
+/// The state after an operation, with a token that is not known; or why nothing is changed.
+fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> {
+    let there = || state.as_ref().ok_or(Refused::NotFound);
+    match input {
+        Input::Put { value, flags, condition } => {
+            match (condition, state) {
+                (Condition::Absent, Some(_)) => return Err(Refused::Exists),
+                (Condition::Present | Condition::Unchanged(_), None) => return Err(Refused::NotFound),
+                (Condition::Unchanged(token), Some(item)) if item.token.is_some_and(|known| known != *token) => {
+                    return Err(Refused::Changed);
+                }
+                _ => {}
+            }
+            Ok(Some(Item { value: value.clone(), flags: *flags, token: None }))
+        }
+        Input::Delete => there().map(|_| None),
+        Input::Extend { bytes, side } => {
+            let item = there()?;
+            let value = match side {
+                Side::End => [&item.value[..], bytes].concat(),
+                Side::Start => [&bytes[..], &item.value].concat(),
+            };
+            Ok(Some(Item { value, flags: item.flags, token: None }))
+        }
+        Input::Count { delta } => {
+            let item = there()?;
+            // The hunt stores no spaces in front, and no plus.
+            let digits = item.value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let is_number = item.value.get(digits).is_none_or(|byte| *byte == b' ');
+            let text = std::str::from_utf8(&item.value[..digits]).ok().filter(|_| is_number);
+            let number: u64 = text.and_then(|text| text.parse().ok()).ok_or(Refused::NotANumber)?;
+            let number = match delta {
+                Delta::Up(by) => number.wrapping_add(*by),
+                Delta::Down(by) => number.saturating_sub(*by),
+            };
+            // A shorter number fills the old length with spaces.
+            let value = format!("{number:<width$}", width = item.value.len()).into_bytes();
+            Ok(Some(Item { value, flags: item.flags, token: None }))
+        }
+        Input::Get | Input::Read | Input::Lost => unreachable!("they are no changes by a client"),
+    }
+}
+
+/// Whether the history of a key is linearizable; `false` if that takes too long to find out.
+///
+/// # Errors
+/// If it is not: the history, as far as it explains why.
+pub fn judge(key: usize, entries: &[Entry]) -> Result<bool, String> {
+    let counts = |entry: &&Entry| match entry.end {
+        End::Answered(..) => true,
+        End::NotExecuted(..) => false,
+        // A read without an answer says nothing.
+        End::Pending | End::Unknown(..) => !entry.input.is_read(),
+    };
+    let entries: Vec<&Entry> = entries.iter().filter(|entry| entry.key == key).filter(counts).collect();
+    let interval = |entry: &&Entry| Interval {
+        begun: entry.begun,
+        ended: if let End::Answered(at, _) = entry.end { Some(at) } else { None },
+    };
+    let intervals: Vec<Interval> = entries.iter().map(interval).collect();
+    let specification = OneKey(entries);
+    match check(&specification, &intervals, STEPS_MAX) {
+        Verdict::Linearizable => Ok(true),
+        Verdict::Undecided => Ok(false),
+        Verdict::Not(longest) => Err(explain(key, &specification, &longest)),
+    }
+}
+
+/// The longest order that is right, the state after it, and what cannot follow.
+fn explain(key: usize, specification: &OneKey<'_>, longest: &[usize]) -> String {
+    let entries = &specification.0;
+    let mut state = specification.initial();
+    for number in longest {
+        state = specification.apply(&state, *number).unwrap_or(None);
+    }
+    let mut text = format!("the history of key {key} is not linearizable; the longest order that is right ends with:\n");
+    let shown = longest.len().saturating_sub(12);
+    longest[shown..].iter().for_each(|number| text += &format!("  {}\n", entries[*number]));
+    let (length, token) = state.as_ref().map_or((0, None), |item| (item.value.len(), item.token));
+    text += &match &state {
+        None => "then there is no item, and none of these can follow:\n".to_owned(),
+        Some(_) => format!("then the item has {length} bytes and token {token:?}, and none of these can follow:\n"),
+    };
+    let left = (0..entries.len()).filter(|number| !longest.contains(number));
+    left.take(12).for_each(|number| text += &format!("  {}\n", entries[number]));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Operations one after the other, the last ones unanswered.
+    fn history(operations: &[(Input, Option<Output>)]) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for (number, (input, output)) in operations.iter().enumerate() {
+            let begun = 10 * number as u64;
+            let end =
+                output.clone().map_or(End::Unknown(begun + 5, String::new()), |output| End::Answered(begun + 5, output));
+            entries.push(Entry { key: 0, client: Some(0), input: input.clone(), begun, end });
+        }
+        entries
+    }
+
+    fn put(value: &str, condition: Condition) -> Input {
+        Input::Put { value: value.into(), flags: 0, condition }
+    }
+
+    fn value(value: &str) -> Option<Output> {
+        Some(Output::Value(Some((value.into(), 0))))
+    }
+
+    const UP: Input = Input::Count { delta: Delta::Up(1) };
+
+    #[test]
+    fn right_answers_are_right() {
+        let entries = history(&[
+            (Input::Get, Some(Output::Value(None))),
+            (put("7", Condition::Absent), Some(Output::Stored(1))),
+            (UP, Some(Output::Number(8, 2))),
+            (put("x", Condition::Unchanged(1)), Some(Output::Refused(Refused::Changed))),
+            (put("x", Condition::Unchanged(2)), Some(Output::Stored(3))),
+            (UP, Some(Output::Refused(Refused::NotANumber))),
+            (Input::Extend { bytes: b"y".into(), side: Side::Start }, None),
+            (Input::Read, Some(Output::Item(Some((b"yx".into(), 0, 9))))),
+            (put("z", Condition::Unchanged(9)), Some(Output::Stored(10))),
+            (Input::Delete, Some(Output::Done)),
+            (Input::Delete, Some(Output::Refused(Refused::NotFound))),
+        ]);
+        assert_eq!(judge(0, &entries), Ok(true));
+    }
+
+    #[test]
+    fn wrong_answers_are_found_and_told() {
+        let stale = [(put("a", Condition::Always), Some(Output::Stored(1))), (Input::Get, Some(Output::Value(None)))];
+        let lost = [
+            (put("1", Condition::Always), Some(Output::Stored(1))),
+            (UP, Some(Output::Number(2, 2))),
+            (Input::Get, value("1")),
+        ];
+        let twice = [(put("1", Condition::Always), Some(Output::Stored(1))), (UP, None), (Input::Get, value("3"))];
+        let swapped = [
+            (put("1", Condition::Always), Some(Output::Stored(1))),
+            (put("2", Condition::Always), Some(Output::Stored(2))),
+            (put("3", Condition::Unchanged(1)), Some(Output::Stored(3))),
+        ];
+        for wrong in [&stale[..], &lost, &twice, &swapped] {
+            let told = judge(0, &history(wrong)).unwrap_err();
+            assert!(told.contains("none of these can follow"), "{told}");
+        }
+        // Other keys have nothing to do with it.
+        assert_eq!(judge(1, &history(&stale)), Ok(true));
+    }
+
+    #[test]
+    fn what_was_not_executed_has_no_effect_and_a_loss_has() {
+        let mut entries = history(&[(put("a", Condition::Always), None), (Input::Get, value("a"))]);
+        assert_eq!(judge(0, &entries), Ok(true));
+        entries[0].end = End::NotExecuted(5, String::new());
+        assert!(judge(0, &entries).is_err());
+        let lost = [
+            (put("a", Condition::Always), Some(Output::Stored(1))),
+            (Input::Lost, Some(Output::Done)),
+            (Input::Get, Some(Output::Value(None))),
+        ];
+        assert_eq!(judge(0, &history(&lost)), Ok(true));
+    }
+}

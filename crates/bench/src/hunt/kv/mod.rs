@@ -1,0 +1,27 @@
+//! The fault hunt of the key-value service: clients and a server of one or more cores in a simulated datacenter, random operations on few keys,
+//! random faults; then every history of a key must be linearizable.
+//!
+//! All operations are recorded with the virtual times at which they were begun and ended. One that ended without an answer may have been executed, at any
+//! time from its beginning on, or never ([`dunlin_kv::client::Outcome`]); one of which the client says that it was not executed must have had no
+//! effect. When the host of the server crashes, everything it held is lost at some time until it is up again, which counts as one more operation on
+//! each key. In the end the network heals, every operation that was begun must end, and every client reads every key once more.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `scenario` | what a seed means |
+//! | `server`, `caller` | the programs of cores and of clients |
+//! | `history` | what was done, and when |
+//! | `item` | what operations do to one item, in words of a specification |
+//! | `linear` | whether there is an order in which all answers are right |
+//! | `run` | one run, up to its verdict |
+
+mod caller;
+mod history;
+mod item;
+mod linear;
+mod run;
+mod scenario;
+mod server;
+
+pub use run::run;
+pub use scenario::Scenario;

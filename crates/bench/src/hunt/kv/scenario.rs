@@ -1,0 +1,83 @@
+//! What a seed means: the datacenter, the cores of the server and the clients, what they do, and what goes wrong meanwhile.
+
+use dunlin_rpc::EndpointConfig;
+use dunlin_sim::{CostModel, FaultPlan, Topology};
+use dunlin_trial::{Random, Roughness};
+
+use crate::hunt::scenario::{draw_config, draw_cost, draw_faults, draw_topology, work_ns};
+
+/// The host of the server.
+pub const SERVER: u32 = 0;
+/// Least length of receive queues: it holds the credits of all sessions of a core, and of as many whose clients have crashed.
+const RX_DESCRIPTORS_MIN: usize = 2048;
+/// Most cores of a server.
+const CORES_MAX: u64 = 3;
+
+/// One run. Everything in it follows from the seed.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// Its name.
+    pub seed: u64,
+    /// Hosts and switches. The server is on the first host.
+    pub topology: Topology,
+    /// What packets cost the hosts.
+    pub cost: CostModel,
+    /// Settings of each core of the server, but for the seed.
+    pub cores: Vec<EndpointConfig>,
+    /// Settings of each client, but for the seed. Client i is on host i + 1.
+    pub clients: Vec<EndpointConfig>,
+    /// What goes wrong. All of it ends.
+    pub plan: FaultPlan,
+    /// Keys that are used.
+    pub keys: usize,
+    /// Times that each client begins something.
+    pub steps: u32,
+    /// Longest time between two of them, in nanoseconds.
+    pub gap_max_ns: u64,
+    /// Operations that a client begins at a time, at most.
+    pub batch_max: u64,
+    /// Longest value that is stored, in bytes.
+    pub value_bytes_max: u64,
+}
+
+impl Scenario {
+    /// The run of a seed.
+    pub fn draw(seed: u64) -> Scenario {
+        // Neighbouring seeds would share most of SplitMix64's sequence.
+        let mut random = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x6b76);
+        let r = &mut random;
+        // A corrupt network, behind checksums, gives wrong values: nothing could be judged.
+        let roughness = if r.chance(30) { Roughness::Steady } else { Roughness::Rough };
+        let mut topology = draw_topology(r);
+        // With less, sessions are refused, also in the end when all must be served.
+        topology.nic.rx_descriptors = topology.nic.rx_descriptors.max(RX_DESCRIPTORS_MIN);
+        let clients = u64::from(topology.hosts() - 1).min(4);
+        let cores = r.between(1, CORES_MAX);
+        let gap_max_ns = *r.pick(&[2_000, 20_000, 100_000, 1_000_000]).unwrap_or(&0);
+        let steps = r.between(8, 30) as u32;
+        let plan = draw_faults(r, roughness, work_ns(steps, gap_max_ns)).plan(&topology, r.next());
+        Scenario {
+            seed,
+            cost: if r.chance(20) { CostModel::free() } else { draw_cost(r) },
+            cores: (0..cores).map(|_| draw_config(r, roughness)).collect(),
+            clients: (0..clients).map(|_| draw_config(r, roughness)).collect(),
+            plan,
+            keys: r.between(2, 5) as usize,
+            steps,
+            gap_max_ns,
+            batch_max: r.between(1, 3),
+            value_bytes_max: if r.chance(80) { 32 } else { 3 * topology.mtu as u64 },
+            topology,
+        }
+    }
+
+    /// When all faults have ended, and clients are about to stop beginning anything: nanoseconds of virtual time.
+    pub fn end_ns(&self) -> u64 {
+        self.plan.end_ns().unwrap_or(0).max(work_ns(self.steps, self.gap_max_ns)) + 1
+    }
+
+    /// The bytes of a key.
+    pub fn key(number: usize) -> Vec<u8> {
+        format!("key-{number}").into_bytes()
+    }
+}
