@@ -91,6 +91,18 @@ pub enum BenchError {
     /// A response was not what the request asks for.
     #[error("a response was wrong: this is a bug, figures would mean nothing")]
     WrongEcho,
+    /// Answers of a table or a server were not what was stored.
+    #[error(
+        "{wrong} values were wrong, {missing} items were missing and {refused} writes were refused: figures would mean nothing"
+    )]
+    WrongAnswers {
+        /// Values of another item, or damaged.
+        wrong: u64,
+        /// Items that were stored and not found.
+        missing: u64,
+        /// Writes that were refused.
+        refused: u64,
+    },
     /// A call failed.
     #[error("a call failed: {0}")]
     Call(CallError),

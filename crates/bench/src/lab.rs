@@ -30,6 +30,8 @@ pub struct Settings {
     pub runs: usize,
     /// Runs of a case that may be taken again because its floor shows that the machine was disturbed meanwhile.
     pub repeats: usize,
+    /// Items of a case at most: cases that ask for more have so many instead.
+    pub items_max: u64,
     /// A core to keep busy with a neighbour all the while.
     pub busy_core: Option<usize>,
     /// What concerns cases in virtual time.
@@ -42,6 +44,7 @@ impl Default for Settings {
             run: Duration::from_secs(1),
             runs: RUNS,
             repeats: REPEATS,
+            items_max: u64::MAX,
             busy_core: None,
             simulations: Simulations::default(),
         }
@@ -89,6 +92,16 @@ impl Lab {
     /// Length of one measured run.
     pub fn run_length(&self) -> Duration {
         self.settings.run
+    }
+
+    /// Runs of each case.
+    pub fn runs(&self) -> usize {
+        self.settings.runs
+    }
+
+    /// As many items as a case asks for, or as many as may be.
+    pub fn items(&self, wanted: u64) -> u64 {
+        wanted.min(self.settings.items_max)
     }
 
     /// What stops the experiment early.
@@ -166,6 +179,11 @@ impl Lab {
     /// Adds a row to the report.
     pub fn push(&mut self, row: RowBuilder) {
         self.report.push(row);
+    }
+
+    /// Says what could not be measured, why, and what to do about it.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.report.note(note);
     }
 
     /// Adds a plot to the report's page.

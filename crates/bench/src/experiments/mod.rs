@@ -22,6 +22,7 @@ mod sim_latency;
 mod sim_loss;
 mod sim_reorder;
 mod sim_scale;
+mod store_ops;
 mod transfer;
 
 use std::process::ExitCode;
@@ -147,6 +148,12 @@ pub const ALL: &[Experiment] = &[
         about: "bandwidth of 8 MB requests at 100 Gbit/s while packets overtake each other",
         run: sim_reorder::run,
     },
+    Experiment {
+        name: "store-ops",
+        paper: "MICA, HERD Figure 4",
+        about: "operations on a partition in memory beside hash maps and random reads of memory",
+        run: store_ops::run,
+    },
     #[cfg(feature = "peers")]
     Experiment {
         name: "rpc-peers",
@@ -190,6 +197,7 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::SessionsClient>(),
     Entry::of::<roles::SlowServer>(),
     Entry::of::<roles::WorkersClient>(),
+    Entry::of::<roles::StoreOps>(),
     Entry::of::<roles::Sleeper>(),
     Entry::of::<roles::IdleWatcher>(),
     Entry::of::<roles::Alarm>(),

@@ -111,3 +111,7 @@ pub(super) fn scale(hosts: u32, threads: u16, metric: Metric) -> Option<PaperFig
     };
     Some(PaperFigure { value, setup: "CX4 25 GbE" })
 }
+
+/// HERD's Figure 14 (thesis chapter 4): GETs per second of one server core over the network, 8 million items of 16 B + 32 B, 5 % PUT,
+/// uniform, with requests in batches.
+pub(super) const HERD_ONE_CORE: PaperFigure = PaperFigure { value: 12.3e6, setup: "HERD, 1 core, CIB 100 Gb InfiniBand" };

@@ -6,6 +6,8 @@ type Unit = (f64, &'static str);
 
 const TIMES: [Unit; 4] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")];
 const RATES: [Unit; 3] = [(1e6, "M RPC/s"), (1e3, "k RPC/s"), (1.0, "RPC/s")];
+const OPERATIONS: [Unit; 3] = [(1e6, "M op/s"), (1e3, "k op/s"), (1.0, "op/s")];
+const KEYS: [Unit; 3] = [(1e6, "M key/s"), (1e3, "k key/s"), (1.0, "key/s")];
 const BITS: [Unit; 4] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")];
 const BYTES: [Unit; 4] = [(1073741824.0, "GiB"), (1048576.0, "MiB"), (1024.0, "KiB"), (1.0, "B")];
 const PERCENT: [Unit; 1] = [(1.0, "%")];
@@ -21,8 +23,10 @@ fn units(metric: Metric) -> &'static [Unit] {
         Metric::Retransmissions => &PER_SECOND,
         Metric::Rate => &RATES,
         Metric::Bandwidth => &BITS,
-        Metric::SessionMemory => &BYTES,
-        Metric::IdleShare => &PERCENT,
+        Metric::SessionMemory | Metric::ItemMemory | Metric::ItemOverhead => &BYTES,
+        Metric::IdleShare | Metric::HitRatio | Metric::Lost | Metric::CoreShare => &PERCENT,
+        Metric::Operations => &OPERATIONS,
+        Metric::Keys => &KEYS,
         Metric::Calls => &CALLS,
         Metric::Advantage => &TIMES_OVER,
     }

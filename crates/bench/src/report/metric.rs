@@ -44,6 +44,27 @@ pub enum Metric {
     /// How many times better than another system.
     #[serde(rename = "advantage")]
     Advantage,
+    /// Operations on items completed per second.
+    #[serde(rename = "operations")]
+    Operations,
+    /// Keys asked for and answered per second, several in one operation.
+    #[serde(rename = "keys")]
+    Keys,
+    /// Share of reads that found their item.
+    #[serde(rename = "hit ratio")]
+    HitRatio,
+    /// Share of reads whose item was stored and not found.
+    #[serde(rename = "lost")]
+    Lost,
+    /// Memory that an item takes, its key and value included.
+    #[serde(rename = "memory per item")]
+    ItemMemory,
+    /// Memory that an item takes beyond its key and value.
+    #[serde(rename = "memory beyond key and value")]
+    ItemOverhead,
+    /// Share of a core that a process had while it was measured.
+    #[serde(rename = "share of a core")]
+    CoreShare,
 }
 
 /// Which way a metric improves.
@@ -72,6 +93,13 @@ impl Metric {
             Metric::IdleShare => "idle share of a core",
             Metric::Calls => "calls",
             Metric::Advantage => "advantage",
+            Metric::Operations => "operations",
+            Metric::Keys => "keys",
+            Metric::HitRatio => "hit ratio",
+            Metric::Lost => "lost",
+            Metric::ItemMemory => "memory per item",
+            Metric::ItemOverhead => "memory beyond key and value",
+            Metric::CoreShare => "share of a core",
         }
     }
 
@@ -83,10 +111,12 @@ impl Metric {
             Metric::RttP50 | Metric::RttP99 => "ns",
             Metric::Retransmissions => "1/s",
             Metric::Bandwidth => "bit/s",
-            Metric::SessionMemory => "B",
-            Metric::IdleShare => "%",
+            Metric::SessionMemory | Metric::ItemMemory | Metric::ItemOverhead => "B",
+            Metric::IdleShare | Metric::HitRatio | Metric::Lost | Metric::CoreShare => "%",
             Metric::Calls => "calls",
             Metric::Advantage => "x",
+            Metric::Operations => "op/s",
+            Metric::Keys => "key/s",
         }
     }
 
@@ -94,9 +124,11 @@ impl Metric {
     pub fn better(self) -> Better {
         match self {
             Metric::Rate | Metric::Bandwidth | Metric::Advantage => Better::Higher,
+            Metric::Operations | Metric::Keys | Metric::HitRatio => Better::Higher,
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => Better::Lower,
             Metric::RttP50 | Metric::RttP99 | Metric::Retransmissions => Better::Lower,
             Metric::SessionMemory | Metric::IdleShare | Metric::Calls => Better::Lower,
+            Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare => Better::Lower,
         }
     }
 }
@@ -155,6 +187,13 @@ mod tests {
             Metric::IdleShare,
             Metric::Calls,
             Metric::Advantage,
+            Metric::Operations,
+            Metric::Keys,
+            Metric::HitRatio,
+            Metric::Lost,
+            Metric::ItemMemory,
+            Metric::ItemOverhead,
+            Metric::CoreShare,
         ] {
             assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
         }

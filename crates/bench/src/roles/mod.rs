@@ -4,11 +4,13 @@ mod bandwidth;
 mod floor;
 mod latency;
 mod load;
+mod random_reads;
 mod rate;
 mod rates_in_turn;
 mod server;
 mod sessions;
 mod setup;
+mod store_ops;
 mod wakeup;
 mod workers;
 
@@ -22,6 +24,7 @@ pub use rates_in_turn::RatesInTurn;
 pub use server::EchoServer;
 pub use sessions::{SessionFigures, SessionsClient};
 pub use setup::{Carrier, Congestion, Factor, LossRecovery, Setup};
+pub use store_ops::{Kind, StoreCase, StoreFigures, StoreOps, System};
 pub use wakeup::{Alarm, IdleWatcher, Sleeper};
 pub use workers::{FULL_POOL, Mode, SlowServer, Work, WorkersClient, WorkersFigures};
 
