@@ -6,7 +6,9 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
+//! | [`metrics`] | what a core counts, and how it is told |
 //! | [`routing`] | which core owns a key |
 #![deny(unsafe_code)]
 
+pub mod metrics;
 pub mod routing;

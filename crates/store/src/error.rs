@@ -46,3 +46,8 @@ pub enum Refused {
     #[error("the memory of this partition is full: delete items or start it with more memory")]
     Full,
 }
+
+/// Refuses a value that is longer than a store takes.
+pub(crate) fn check_len(len: usize, max: usize) -> Result<(), Refused> {
+    if len > max { Err(Refused::TooLarge { len, max }) } else { Ok(()) }
+}

@@ -7,10 +7,13 @@ mod error;
 mod item;
 mod key;
 mod model;
+mod number;
 mod store;
+mod sweep;
 
 pub use error::{KeyError, Refused};
 pub use item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 pub use key::{KEY_BYTES_MAX, Key, KeyHash};
 pub use model::Model;
 pub use store::{Store, StoreStats, VALUE_BYTES_MAX};
+pub use sweep::{Sweep, Visit, Watch};

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::RangeInclusive;
 
-use crate::error::{KeyError, Refused};
+use crate::error::{KeyError, Refused, check_len};
 use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 use crate::key::{Key, KeyHash};
+use crate::number::{count, number};
 use crate::store::{Store, StoreStats, VALUE_BYTES_MAX};
+use crate::sweep::{Sweep, Visit, Watch};
 
 /// A store that is a `HashMap`. Never evicts; memory is not bounded.
 #[derive(Debug, Default)]
@@ -16,6 +19,7 @@ pub struct Model {
     now: UnixSeconds,
     cas: u64,
     stats: StoreStats,
+    watch: Option<Box<dyn Watch>>,
 }
 
 #[derive(Debug, Clone)]
@@ -58,6 +62,12 @@ impl Model {
         self.items.get_mut(key.bytes())
     }
 
+    fn changing(&mut self, key: &Key<'_>) {
+        let Some(mut watch) = self.watch.take() else { return };
+        watch.before_change(self, key.hash());
+        self.watch = Some(watch);
+    }
+
     fn next_cas(&mut self) -> u64 {
         self.cas += 1;
         self.cas
@@ -67,23 +77,6 @@ impl Model {
         let entry = self.live(key).ok_or(Refused::NotFound)?;
         if token.is_some_and(|token| token != entry.cas) { Err(Refused::Changed) } else { Ok(entry) }
     }
-}
-
-fn check_len(len: usize) -> Result<(), Refused> {
-    if len > VALUE_BYTES_MAX { Err(Refused::TooLarge { len, max: VALUE_BYTES_MAX }) } else { Ok(()) }
-}
-
-/// The number a value begins with, as `strtoull` reads it and memcached checks it.
-fn number(value: &[u8]) -> Result<u64, Refused> {
-    let is_space = |byte: u8| byte == b' ' || (b'\t'..=b'\r').contains(&byte);
-    let text = &value[value.iter().take_while(|&&byte| is_space(byte)).count()..];
-    let text = text.strip_prefix(b"+").unwrap_or(text);
-    let len = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    if len == 0 || text.get(len).is_some_and(|&byte| !is_space(byte)) {
-        return Err(Refused::NotANumber);
-    }
-    let digit = |sum: u64, &byte: &u8| sum.checked_mul(10)?.checked_add(u64::from(byte - b'0'));
-    text[..len].iter().try_fold(0, digit).ok_or(Refused::NotANumber)
 }
 
 impl Store for Model {
@@ -114,7 +107,7 @@ impl Store for Model {
     }
 
     fn put(&mut self, key: &Key<'_>, value: &[u8], put: Put) -> Result<Stored, Refused> {
-        check_len(value.len())?;
+        check_len(value.len(), VALUE_BYTES_MAX)?;
         let found = self.live(key).map(|entry| entry.cas);
         match (put.condition, found) {
             (Condition::Absent, Some(_)) => return Err(Refused::Exists),
@@ -122,6 +115,7 @@ impl Store for Model {
             (Condition::Unchanged(token), Some(cas)) if token != cas => return Err(Refused::Changed),
             _ => {}
         }
+        self.changing(key);
         let cas = put.cas.unwrap_or_else(|| self.next_cas());
         self.stats.stored += 1;
         if put.expires.is_some_and(|at| at <= self.now) {
@@ -142,7 +136,8 @@ impl Store for Model {
 
     fn extend(&mut self, key: &Key<'_>, bytes: &[u8], side: Side, unchanged: Option<u64>) -> Result<Stored, Refused> {
         let len = self.unchanged(key, unchanged)?.value.len() + bytes.len();
-        check_len(len)?;
+        check_len(len, VALUE_BYTES_MAX)?;
+        self.changing(key);
         let cas = self.next_cas();
         let entry = self.unchanged(key, None)?;
         let at = if side == Side::End { entry.value.len() } else { 0 };
@@ -153,10 +148,8 @@ impl Store for Model {
 
     fn count(&mut self, key: &Key<'_>, delta: Delta, unchanged: Option<u64>) -> Result<(u64, Stored), Refused> {
         let before = number(&self.unchanged(key, unchanged)?.value)?;
-        let after = match delta {
-            Delta::Up(by) => before.wrapping_add(by),
-            Delta::Down(by) => before.saturating_sub(by),
-        };
+        let after = count(before, delta);
+        self.changing(key);
         let cas = self.next_cas();
         let entry = self.unchanged(key, None)?;
         let len = entry.value.len();
@@ -166,10 +159,12 @@ impl Store for Model {
     }
 
     fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> bool {
+        self.changing(key);
         self.live(key).map(|entry| entry.expires = expires).is_some()
     }
 
     fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> bool {
+        self.changing(key);
         let next = if token == Token::Next { self.next_cas() } else { 0 };
         let Some(entry) = self.live(key) else { return false };
         entry.marks = marks;
@@ -183,11 +178,16 @@ impl Store for Model {
 
     fn delete(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<(), Refused> {
         self.unchanged(key, unchanged)?;
+        self.changing(key);
         self.items.remove(key.bytes());
         Ok(())
     }
 
     fn flush(&mut self) {
+        if let Some(mut watch) = self.watch.take() {
+            watch.before_flush(self);
+            self.watch = Some(watch);
+        }
         self.items.clear();
     }
 
@@ -201,5 +201,26 @@ impl Store for Model {
             value_bytes_max: VALUE_BYTES_MAX as u64,
             ..self.stats
         }
+    }
+}
+
+impl Visit for Model {
+    fn visit(&self, hashes: RangeInclusive<u64>, each: &mut dyn FnMut(KeyHash, &[u8], &Item<'_>)) {
+        for (key, entry) in &self.items {
+            let hash = self.hasher.hash_one(key.as_slice());
+            if hashes.contains(&hash) && entry.expires.is_none_or(|at| at > self.now) {
+                each(KeyHash(hash), key, &entry.item());
+            }
+        }
+    }
+}
+
+impl Sweep for Model {
+    fn watch(&mut self, watch: Box<dyn Watch>) -> Option<Box<dyn Watch>> {
+        self.watch.replace(watch)
+    }
+
+    fn unwatch(&mut self) -> Option<Box<dyn Watch>> {
+        self.watch.take()
     }
 }

@@ -1,0 +1,347 @@
+//! What a server tells of itself: the counts of every core at one moment, and how they travel.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use dunlin_rpc::EndpointStats;
+use dunlin_store::StoreStats;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use thiserror::Error;
+
+use super::latency::LatencyHistogram;
+use super::operation::Operation;
+use super::recorder::{ConnectionCounts, CoreMetrics};
+
+/// Version of the encoding. A reader takes its own and older ones; fields that are missing are zero.
+const VERSION: u32 = 1;
+
+/// Longest encoding that is read, in bytes: a message of an endpoint is no longer.
+pub(super) const BYTES_MAX: usize = 8 << 20;
+
+/// Most cores that are read. Histograms unfold to far more memory than their encoding, so the length alone is no bound.
+pub(super) const CORES_MAX: usize = 256;
+
+/// A server at one moment.
+///
+/// It travels as JSON: what a tool of another version does not know it ignores, and `dunlin kv stats --json` shows it as it is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct ServerStats {
+    /// Version of the encoding.
+    pub version: u32,
+    /// Version of the program.
+    pub server_version: String,
+    /// Number of the process.
+    pub process: u32,
+    /// When it was started, in seconds since 1970. Counts begin then.
+    pub started: u64,
+    /// For how long it has run, in microseconds: what rates are computed with, since no clock of another machine comes in.
+    pub uptime_micros: u64,
+    /// `cache` or `store`.
+    pub mode: String,
+    /// One for each core; at most 256 are read.
+    #[serde(deserialize_with = "cores")]
+    pub cores: Vec<CoreStats>,
+}
+
+/// One core of a server.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct CoreStats {
+    /// The kinds of operations that there were.
+    pub operations: BTreeMap<Operation, OperationStats>,
+    /// Its partition.
+    pub store: StoreSnapshot,
+    /// Its memcached connections.
+    pub connections: ConnectionCounts,
+    /// Its endpoint.
+    pub endpoint: EndpointSnapshot,
+}
+
+/// Operations of one kind.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OperationStats {
+    /// Done.
+    pub hits: u64,
+    /// Without the item they need.
+    pub misses: u64,
+    /// With an item that they exclude.
+    pub conflicts: u64,
+    /// Not possible.
+    pub refused: u64,
+    /// How long they took in this server, in nanoseconds.
+    pub latency: LatencyHistogram,
+}
+
+impl OperationStats {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.hits.saturating_add(self.misses).saturating_add(self.conflicts).saturating_add(self.refused)
+    }
+
+    /// Adds those of another core.
+    pub fn add(&mut self, other: &OperationStats) {
+        self.hits = self.hits.saturating_add(other.hits);
+        self.misses = self.misses.saturating_add(other.misses);
+        self.conflicts = self.conflicts.saturating_add(other.conflicts);
+        self.refused = self.refused.saturating_add(other.refused);
+        self.latency.add(&other.latency);
+    }
+
+    /// Those since an earlier moment.
+    pub fn since(&self, earlier: &OperationStats) -> OperationStats {
+        OperationStats {
+            hits: self.hits.saturating_sub(earlier.hits),
+            misses: self.misses.saturating_sub(earlier.misses),
+            conflicts: self.conflicts.saturating_sub(earlier.conflicts),
+            refused: self.refused.saturating_sub(earlier.refused),
+            latency: self.latency.since(&earlier.latency),
+        }
+    }
+}
+
+/// What a partition tells of itself: [`StoreStats`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct StoreSnapshot {
+    /// Items that can be found.
+    pub items: u64,
+    /// Bytes of their keys and values.
+    pub item_bytes: u64,
+    /// Bytes of memory in use for them.
+    pub memory_bytes: u64,
+    /// Bytes of memory that may be in use.
+    pub memory_bytes_max: u64,
+    /// Longest value, in bytes.
+    pub value_bytes_max: u64,
+    /// Items stored since the start.
+    pub stored: u64,
+    /// Live items lost because the log needed their place.
+    pub evicted_log: u64,
+    /// Live items lost because their place in the index was needed.
+    pub evicted_index: u64,
+    /// Items that were met after their time.
+    pub expired: u64,
+}
+
+impl StoreSnapshot {
+    /// Adds those of another core. The longest value is the shorter of both.
+    pub fn add(&mut self, other: &StoreSnapshot) {
+        self.items = self.items.saturating_add(other.items);
+        self.item_bytes = self.item_bytes.saturating_add(other.item_bytes);
+        self.memory_bytes = self.memory_bytes.saturating_add(other.memory_bytes);
+        self.memory_bytes_max = self.memory_bytes_max.saturating_add(other.memory_bytes_max);
+        self.value_bytes_max = self.value_bytes_max.min(other.value_bytes_max);
+        self.stored = self.stored.saturating_add(other.stored);
+        self.evicted_log = self.evicted_log.saturating_add(other.evicted_log);
+        self.evicted_index = self.evicted_index.saturating_add(other.evicted_index);
+        self.expired = self.expired.saturating_add(other.expired);
+    }
+
+    /// Live items that were lost.
+    pub fn evicted(&self) -> u64 {
+        self.evicted_log.saturating_add(self.evicted_index)
+    }
+}
+
+impl From<StoreStats> for StoreSnapshot {
+    fn from(stats: StoreStats) -> Self {
+        StoreSnapshot {
+            items: stats.items,
+            item_bytes: stats.item_bytes,
+            memory_bytes: stats.memory_bytes,
+            memory_bytes_max: stats.memory_bytes_max,
+            value_bytes_max: stats.value_bytes_max,
+            stored: stats.stored,
+            evicted_log: stats.evicted_log,
+            evicted_index: stats.evicted_index,
+            expired: stats.expired,
+        }
+    }
+}
+
+/// What an endpoint tells of itself: [`EndpointStats`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct EndpointSnapshot {
+    /// Counts of the protocol, by the names of [`dunlin_rpc::Counters`].
+    pub counters: BTreeMap<String, u64>,
+    /// Counts of the transport, by the names of [`dunlin_net::TransportCounters`].
+    pub transport: BTreeMap<String, u64>,
+    /// Sessions now.
+    pub sessions: u64,
+    /// Calls in progress or queued now.
+    pub calls_pending: u64,
+    /// Requests that handlers have in progress, or whose responses are kept.
+    pub requests_held: u64,
+    /// Receive-queue places reserved for credits now.
+    pub credits_reserved: u64,
+    /// Tasks of its executor now.
+    pub tasks: u64,
+}
+
+impl From<&EndpointStats> for EndpointSnapshot {
+    fn from(stats: &EndpointStats) -> Self {
+        let t = &stats.transport;
+        let transport = [
+            ("tx_packets", t.tx_packets),
+            ("tx_bytes", t.tx_bytes),
+            ("tx_batches", t.tx_batches),
+            ("tx_dropped_full", t.tx_dropped_full),
+            ("tx_dropped_error", t.tx_dropped_error),
+            ("rx_packets", t.rx_packets),
+            ("rx_bytes", t.rx_bytes),
+            ("rx_batches", t.rx_batches),
+            ("rx_dropped_malformed", t.rx_dropped_malformed),
+            ("rx_dropped_kernel", t.rx_dropped_kernel),
+            ("rx_reclaimed", t.rx_reclaimed),
+            ("waits", t.waits),
+        ];
+        EndpointSnapshot {
+            counters: stats.counters.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            transport: transport.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            sessions: u64::from(stats.sessions),
+            calls_pending: u64::from(stats.calls_pending),
+            requests_held: u64::from(stats.requests_held),
+            credits_reserved: stats.credits_reserved as u64,
+            tasks: stats.tasks as u64,
+        }
+    }
+}
+
+impl CoreStats {
+    /// Reads everything off a core. Takes some microseconds for each kind of operation that there was.
+    pub fn take(metrics: &CoreMetrics, store: StoreStats, endpoint: &EndpointStats) -> CoreStats {
+        CoreStats {
+            operations: metrics.operations().collect(),
+            store: store.into(),
+            connections: metrics.connections,
+            endpoint: endpoint.into(),
+        }
+    }
+
+    /// Operations of one kind; none if there were none.
+    pub fn operation(&self, operation: Operation) -> OperationStats {
+        self.operations.get(&operation).cloned().unwrap_or_default()
+    }
+}
+
+impl ServerStats {
+    /// Those of a process that has run for `uptime_micros` since `started` (seconds since 1970).
+    pub fn new(mode: &str, started: u64, uptime_micros: u64, cores: Vec<CoreStats>) -> ServerStats {
+        ServerStats {
+            version: VERSION,
+            server_version: env!("CARGO_PKG_VERSION").into(),
+            process: std::process::id(),
+            started,
+            uptime_micros,
+            mode: mode.into(),
+            cores,
+        }
+    }
+
+    /// Whether both are of one process: else counts began again between them.
+    pub fn is_same_process(&self, other: &ServerStats) -> bool {
+        (self.process, self.started) == (other.process, other.started)
+    }
+
+    /// Operations of one kind on all cores.
+    pub fn operation(&self, operation: Operation) -> OperationStats {
+        let mut all = OperationStats::default();
+        self.cores.iter().filter_map(|core| core.operations.get(&operation)).for_each(|stats| all.add(stats));
+        all
+    }
+
+    /// All partitions together.
+    pub fn store(&self) -> StoreSnapshot {
+        let mut cores = self.cores.iter().map(|core| &core.store);
+        let mut all = cores.next().copied().unwrap_or_default();
+        cores.for_each(|store| all.add(store));
+        all
+    }
+
+    /// Connections of all cores together.
+    pub fn connections(&self) -> ConnectionCounts {
+        let mut all = ConnectionCounts::default();
+        self.cores.iter().for_each(|core| all.add(&core.connections));
+        all
+    }
+
+    /// Sessions of all endpoints together.
+    pub fn sessions(&self) -> u64 {
+        self.cores.iter().fold(0, |all, core| all.saturating_add(core.endpoint.sessions))
+    }
+
+    /// As bytes, for a message.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("maps with text for keys and finite numbers, which JSON can hold")
+    }
+
+    /// From the bytes of a message.
+    ///
+    /// # Errors
+    /// [`StatsError`] for anything that [`ServerStats::encode`] does not make.
+    pub fn decode(bytes: &[u8]) -> Result<ServerStats, StatsError> {
+        if bytes.len() > BYTES_MAX {
+            return Err(StatsError::TooLong { len: bytes.len() });
+        }
+        let stats: ServerStats = serde_json::from_slice(bytes).map_err(|error| StatsError::Malformed(error.to_string()))?;
+        if stats.version == 0 || stats.version > VERSION {
+            return Err(StatsError::Version { theirs: stats.version });
+        }
+        Ok(stats)
+    }
+}
+
+/// Reads at most [`CORES_MAX`] cores.
+fn cores<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CoreStats>, D::Error> {
+    struct Cores;
+
+    impl<'de> Visitor<'de> for Cores {
+        type Value = Vec<CoreStats>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {CORES_MAX} cores")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut cores = Vec::new();
+            while let Some(core) = list.next_element()? {
+                if cores.len() == CORES_MAX {
+                    return Err(A::Error::invalid_length(CORES_MAX + 1, &self));
+                }
+                cores.push(core);
+            }
+            Ok(cores)
+        }
+    }
+
+    deserializer.deserialize_seq(Cores)
+}
+
+/// Why statistics cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StatsError {
+    /// Longer than any server's.
+    #[error("statistics of {len} bytes are longer than {BYTES_MAX}")]
+    TooLong {
+        /// Their length.
+        len: usize,
+    },
+    /// Not what a server sends.
+    #[error("statistics that cannot be read: {0}")]
+    Malformed(String),
+    /// Of a newer program.
+    #[error("the server sends statistics of version {theirs}, newer than {VERSION}: use the dunlin that it runs")]
+    Version {
+        /// Its version.
+        theirs: u32,
+    },
+}
