@@ -152,6 +152,17 @@ impl Lab {
         Ok(outcomes)
     }
 
+    /// Measures one case once: for cases whose runs alternate with those of others.
+    ///
+    /// # Errors
+    /// That of the run.
+    pub fn once<T>(&self, name: &str, run: impl FnOnce(&Lab) -> Result<T, BenchError>) -> Result<T, BenchError> {
+        self.bar.set_prefix(name.to_owned());
+        let outcome = run(self)?;
+        self.bar.inc(1);
+        Ok(outcome)
+    }
+
     /// Measures one case beside its floor as often as the settings say, and again where the floor was disturbed. Each run measures the
     /// floor and then the figure, so that the two alternate. `cost` is what a floor takes: less is better.
     ///

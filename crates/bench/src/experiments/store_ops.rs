@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::paper;
 use crate::BenchError;
-use crate::lab::Lab;
+use crate::lab::{Lab, spread};
 use crate::measure::{BesideFloor, available_bytes};
 use crate::report::{Metric, RowBuilder, Target};
-use crate::roles::{Kind, StoreCase, StoreFigures, StoreOps, System};
+use crate::roles::{CacheFigures, CacheFill, Kind, StoreCase, StoreFigures, StoreOps, System};
 use crate::workload::Popularity;
 
 /// Items, and what a GET of uniform keys in bursts of [`BURST`] must reach: two that fit the caches of a large processor, one that fits none.
@@ -26,6 +26,14 @@ const LOAD_MAX: Duration = Duration::from_micros(4);
 /// Memory for the floor, and to be sure, per item.
 const SPARE_BYTES: u64 = 96;
 
+/// Items of the cache that fills up, about, its memory for each of them, and how much of that is used.
+const LOSS_ITEMS: u64 = 4_000_000;
+const LOSS_BYTES_PER_ITEM: u64 = 80;
+const LOSS_MEMORY_MIN: u64 = 4 << 20;
+const LOSS_SHARE: f64 = 0.9;
+/// Reads that may find nothing there, in percent.
+const LOST_MAX: f64 = 0.1;
+
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let mut sizes = SIZES.map(|(items, target)| (lab.items(items), target)).to_vec();
     sizes.dedup_by_key(|(items, _)| *items);
@@ -34,6 +42,19 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             measure(lab, system, items, target)?;
         }
     }
+    losses(lab)
+}
+
+/// What a cache loses before it is full: of small items, which stand in the index, and so have nothing but it to lose them.
+fn losses(lab: &mut Lab) -> Result<(), BenchError> {
+    let items = lab.items(LOSS_ITEMS);
+    let fill = CacheFill { memory: (items * LOSS_BYTES_PER_ITEM).max(LOSS_MEMORY_MIN), share: LOSS_SHARE, items_max: u64::MAX };
+    let name = format!("{}, {:.0} % of its memory in use", Kind::SHIPPED.name(), LOSS_SHARE * 100.0);
+    let figures = lab.case(&name, |lab| lab.server(fill, LOAD_MAX * 3 * items as u32)?.result())?;
+    let CacheFigures { stored, kept, evicted_index, evicted_log, .. } = figures[0];
+    lab.note(format!("{name}: {stored} items stored, {kept} kept; {evicted_index} left the index, {evicted_log} the log."));
+    let row = RowBuilder::new(name, Metric::Lost, spread(&figures, |figures| figures.lost * 100.0)?);
+    lab.push(row.paper(Some(paper::MICA_LOST)).target(Target::Absolute(LOST_MAX)));
     Ok(())
 }
 
@@ -67,12 +88,8 @@ fn measure(lab: &mut Lab, system: System, items: u64, target: f64) -> Result<(),
     let needed = items * (system.bytes_per_item() + SPARE_BYTES);
     let available = available_bytes()?;
     if needed > available {
-        lab.note(format!(
-            "{} with {items} items was skipped: it needs {:.1} GiB and {:.1} GiB are free. `--items-max` takes fewer.",
-            system.name(),
-            needed as f64 / f64::from(1 << 30),
-            available as f64 / f64::from(1 << 30),
-        ));
+        let name = format!("{} with {items} items", system.name());
+        lab.note(super::too_little_memory(&name, needed, available));
         return Ok(());
     }
     let ops = StoreOps { system, items, cases: cases(system), runs: lab.runs(), run: lab.run_length() };

@@ -64,6 +64,11 @@ impl Operations {
         Operations { numbers: Numbers::new(mix.popularity, items, seed), random: Random::new(!seed), mix }
     }
 
+    /// Items there are, inserted ones included.
+    pub fn items(&self) -> u64 {
+        self.numbers.items()
+    }
+
     /// The next one.
     #[inline]
     pub fn draw(&mut self) -> Operation {

@@ -73,6 +73,11 @@ impl Numbers {
         }
     }
 
+    /// Items there are.
+    pub fn items(&self) -> u64 {
+        self.items
+    }
+
     /// Adds an item, whose number is given.
     pub fn insert(&mut self) -> u64 {
         self.items += 1;

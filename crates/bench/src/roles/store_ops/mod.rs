@@ -1,6 +1,7 @@
 //! Operations on a table in memory, by one thread, beside random reads of memory.
 
 mod draws;
+mod full;
 mod maps;
 mod partitions;
 mod table;
@@ -19,6 +20,7 @@ use crate::workload::Popularity;
 use draws::Draws;
 use table::{Outcome, Table};
 
+pub use full::{CacheFigures, CacheFill};
 pub use partitions::Kind;
 use partitions::OnTable;
 
