@@ -6,9 +6,21 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
+//! | [`client`] | operations over one endpoint, each to the core that owns its key |
 //! | [`metrics`] | what a core counts, and how it is told |
 //! | [`routing`] | which core owns a key |
+//! | [`wire`] | requests and responses, specified in `docs/kv-protocol.md` |
+//! | [`shard`] | what one core owns |
+//! | [`service`] | the handlers of one core, on any transport |
 #![deny(unsafe_code)]
 
+pub mod client;
 pub mod metrics;
 pub mod routing;
+pub mod service;
+pub mod shard;
+pub mod wire;
+
+pub use client::KvClient;
+pub use service::KvService;
+pub use shard::Shard;

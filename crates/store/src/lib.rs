@@ -8,6 +8,7 @@ mod item;
 mod key;
 mod model;
 mod number;
+pub mod snapshot;
 mod store;
 mod sweep;
 

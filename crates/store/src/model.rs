@@ -205,6 +205,10 @@ impl Store for Model {
 }
 
 impl Visit for Model {
+    fn range_bits(&self) -> u32 {
+        6
+    }
+
     fn visit(&self, hashes: RangeInclusive<u64>, each: &mut dyn FnMut(KeyHash, &[u8], &Item<'_>)) {
         for (key, entry) in &self.items {
             let hash = self.hasher.hash_one(key.as_slice());

@@ -4,6 +4,7 @@
 //! size of the index, and stays the same range when the index grows. A snapshot goes through the ranges one by one ([`Visit`]). What is
 //! about to change in a range that it has not reached is announced first ([`Watch`]), so that it can take that range out of turn.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
@@ -13,12 +14,15 @@ use crate::store::Store;
 
 /// A look at items by the hash of their key.
 pub trait Visit {
+    /// The number of bits for which 2^bits ranges of equal length hold about a bucket each.
+    fn range_bits(&self) -> u32;
+
     /// Shows every item whose hash is in a range, once, in no order. Expired items are left out. Costs time in proportion to the range.
     fn visit(&self, hashes: RangeInclusive<u64>, each: &mut dyn FnMut(KeyHash, &[u8], &Item<'_>));
 }
 
 /// Is told of changes before they happen.
-pub trait Watch: Debug + Send {
+pub trait Watch: Any + Debug + Send {
     /// The item of a key with this hash is about to be stored, changed, deleted or evicted, or else one may be: it may be called when
     /// nothing happens in the end, and more than once for one change. Not called for what only reading changes (time of the last access,
     /// marks of `get`), nor when an item that expired is dropped.

@@ -1,0 +1,116 @@
+//! The client: asynchronous calls over one endpoint, each to the core that owns its key.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `links` | sessions to every core, by the server's map |
+//! | `connection` | one attempt at a time to get them, shared by all who wait |
+//! | `operations` | the operations on one key |
+//! | `multiget` | many keys: a request to each owner |
+//! | [`pipeline`](Pipeline) | operations without futures, for load generators |
+
+mod config;
+mod connection;
+mod error;
+mod links;
+mod multiget;
+mod operations;
+mod pipeline;
+mod value;
+
+use std::rc::Rc;
+
+use dunlin_net::{Addr, Transport};
+use dunlin_rpc::Endpoint;
+
+pub use config::ClientConfig;
+use connection::Connection;
+pub use error::{KvError, Outcome};
+pub use pipeline::{Finished, Pipeline};
+pub use value::Value;
+
+use crate::wire::ServerMap;
+
+/// A client of one server. Clones share its sessions. Operations may be in progress together as ordinary futures are, on the endpoint's own
+/// executor or in [`Endpoint::block_on`]; they take effect in any order, unless one is awaited before the next is begun.
+///
+/// When the server goes away, operations end with an error that says whether they may have been done ([`KvError::outcome`]); reads are tried
+/// once more. The next operation asks for the map anew and opens new sessions, so that it finds the server if it was started again.
+///
+/// ```
+/// # use std::rc::Rc;
+/// # use dunlin_kv::routing::Routing;
+/// # use dunlin_kv::wire::{Limits, ServerMap};
+/// # use dunlin_kv::{KvService, Shard};
+/// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+/// use dunlin_kv::client::{ClientConfig, KvClient};
+/// use dunlin_rpc::{Endpoint, EndpointConfig};
+/// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+/// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+/// # let routing = Routing::new([0; 16], 1).ok_or("no cores")?;
+/// # let map = ServerMap { incarnation: 1, routing, limits: Limits { value_bytes_max: 1 << 20 }, addresses: vec![vec!["node:1".into()]] };
+/// # KvService::new(Rc::new(Shard::new(dunlin_store::Model::new(), routing, 0)), map).register(&server)?;
+/// # let transport = network.endpoint(2)?;
+///
+/// let endpoint = Rc::new(Endpoint::new(transport, EndpointConfig::default())?);
+/// let work = async {
+///     let client = KvClient::connect(&endpoint, &Addr::Node(1), ClientConfig::default()).await?;
+///     client.set(b"bird", b"dunlin").await?;
+///     assert_eq!(client.get(b"bird").await?.as_deref(), Some(&b"dunlin"[..]));
+///     assert_eq!(client.get(b"fish").await?, None);
+/// #   Ok::<(), dunlin_kv::client::KvError>(())
+/// };
+/// # let mut work = Box::pin(work);
+/// # loop {
+/// #     server.run_once();
+/// #     if let Some(done) = endpoint.poll_once(work.as_mut()) {
+/// #         break done?;
+/// #     }
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct KvClient<T: Transport> {
+    connection: Rc<Connection<T>>,
+    config: ClientConfig,
+}
+
+impl<T: Transport> Clone for KvClient<T> {
+    fn clone(&self) -> Self {
+        KvClient { connection: self.connection.clone(), config: self.config }
+    }
+}
+
+impl<T: Transport> KvClient<T> {
+    /// Asks `server`, any core of it, for its map, and opens sessions to all its cores.
+    ///
+    /// # Errors
+    /// [`KvError::Connect`], [`KvError::NoMap`], [`KvError::NoService`], [`KvError::NoAddress`].
+    pub async fn connect(endpoint: &Rc<Endpoint<T>>, server: &Addr, config: ClientConfig) -> Result<KvClient<T>, KvError> {
+        let client = KvClient::new(endpoint, server, config);
+        client.connection.links().await?;
+        Ok(client)
+    }
+
+    /// A client that connects with its first operation.
+    pub fn new(endpoint: &Rc<Endpoint<T>>, server: &Addr, config: ClientConfig) -> KvClient<T> {
+        KvClient { connection: Rc::new(Connection::new(endpoint.clone(), server.clone(), config)), config }
+    }
+
+    /// The same client with another deadline for its operations; `None` for none.
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Option<std::time::Duration>) -> KvClient<T> {
+        KvClient { connection: self.connection.clone(), config: ClientConfig { deadline, ..self.config } }
+    }
+
+    /// The server's map, fetched if there is none.
+    ///
+    /// # Errors
+    /// As [`KvClient::connect`].
+    pub async fn map(&self) -> Result<ServerMap, KvError> {
+        Ok(self.connection.links().await?.map.clone())
+    }
+
+    /// Closes the sessions; a later operation opens them again. Operations in progress fail.
+    pub fn close(&self) {
+        self.connection.forget();
+    }
+}

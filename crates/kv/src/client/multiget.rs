@@ -1,0 +1,136 @@
+//! Many keys: one request to each core that owns some, or as many as the limits ask for, all at once.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use dunlin_net::Transport;
+use dunlin_rpc::{Call, CallFailure, MsgBuf, Reply};
+
+use super::KvClient;
+use super::error::{KvError, is_session_over};
+use super::links::Links;
+use super::operations::check_key;
+use super::value::Value;
+use crate::wire::{Found, MULTI_GET, MULTI_GET_KEYS_MAX, MultiGet, MultiGetAnswer, Status};
+
+/// Rounds in which nothing more is learned before a multi-get gives up.
+const EMPTY_ROUNDS_MAX: u32 = 3;
+
+/// A request for some of the keys, given by their places in the list, and its answer once it is there.
+struct Part {
+    keys: Vec<usize>,
+    call: Pin<Box<Call<MsgBuf>>>,
+    result: Option<Result<Reply, CallFailure<MsgBuf>>>,
+}
+
+impl<T: Transport> KvClient<T> {
+    /// Reads the values of many keys: in the result, `values[i]` is that of `keys[i]`. Keys of one core travel in one request, up to
+    /// [`MULTI_GET_KEYS_MAX`] of them; what does not fit in one response is asked for again.
+    ///
+    /// The keys are not read at one point in time.
+    ///
+    /// # Errors
+    /// As [`KvClient::get`]: all keys or none.
+    pub async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, KvError> {
+        keys.iter().try_for_each(|key| check_key(key.as_ref()))?;
+        let deadline = self.deadline();
+        let mut values: Vec<Option<Value>> = keys.iter().map(|_| None).collect();
+        let mut wanted: Vec<usize> = (0..keys.len()).collect();
+        let mut empty_rounds = 0;
+        while !wanted.is_empty() {
+            let links = self.connection.links().await?;
+            let mut parts = self.send(&links, keys, &wanted, deadline)?;
+            all(&mut parts).await;
+            let before = wanted.len();
+            wanted.clear();
+            for part in parts {
+                // `all` ends when every part has its result.
+                let Some(result) = part.result else { continue };
+                match result {
+                    Ok(reply) => self.take(&links, &part.keys, reply.response, &mut values, &mut wanted)?,
+                    Err(failure) if is_session_over(failure.error) && empty_rounds + 1 < EMPTY_ROUNDS_MAX => {
+                        self.connection.lost(&links);
+                        wanted.extend(part.keys);
+                    }
+                    Err(failure) => return Err(self.failed(&links, failure.error)),
+                }
+            }
+            empty_rounds = if wanted.len() < before { 0 } else { empty_rounds + 1 };
+            if empty_rounds >= EMPTY_ROUNDS_MAX {
+                return Err(KvError::Moved { server: self.connection.server.clone() });
+            }
+        }
+        Ok(values)
+    }
+
+    /// Sends the requests for the keys wanted.
+    fn send<K: AsRef<[u8]>>(
+        &self,
+        links: &Links,
+        keys: &[K],
+        wanted: &[usize],
+        deadline: Option<u64>,
+    ) -> Result<Vec<Part>, KvError> {
+        let options = self.time_left(deadline)?;
+        let mut by_core: Vec<Vec<usize>> = vec![Vec::new(); links.cores.len()];
+        for &place in wanted {
+            by_core[usize::from(links.map.routing.owner(keys[place].as_ref()))].push(place);
+        }
+        let mut parts = Vec::new();
+        for (core, places) in links.cores.iter().zip(&by_core) {
+            for (number, places) in places.chunks(MULTI_GET_KEYS_MAX).enumerate() {
+                let of_places = || places.iter().map(|&place| keys[place].as_ref());
+                let mut request = MsgBuf::with_len(MultiGet::encoded_len(of_places()))?;
+                MultiGet::encode(of_places(), &mut request);
+                let lane = &core.lanes[number % core.lanes.len()];
+                let call = Box::pin(lane.session.call_with(MULTI_GET, request, options));
+                parts.push(Part { keys: places.to_vec(), call, result: None });
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Takes the values out of a response, and notes the keys that are to be asked for again.
+    fn take(
+        &self,
+        links: &Rc<Links>,
+        keys: &[usize],
+        response: MsgBuf,
+        values: &mut [Option<Value>],
+        wanted: &mut Vec<usize>,
+    ) -> Result<(), KvError> {
+        let response = Rc::new(response);
+        let mut answers = MultiGetAnswer::new(&response);
+        for &key in keys {
+            match answers.next().ok_or(KvError::BadAnswer)? {
+                Found::Item { flags, value } => values[key] = Some(Value::new(response.clone(), value, flags)),
+                Found::None(Status::NotFound) => {}
+                Found::None(Status::Later) => wanted.push(key),
+                Found::None(Status::NotOwned) => {
+                    self.connection.lost(links);
+                    wanted.push(key);
+                }
+                Found::None(Status::Failed) => return Err(KvError::ServerFailed),
+                Found::None(_) => return Err(KvError::BadAnswer),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits until every part has its result.
+async fn all(parts: &mut [Part]) {
+    poll_fn(|context| {
+        let mut is_done = true;
+        for part in parts.iter_mut().filter(|part| part.result.is_none()) {
+            match part.call.as_mut().poll(context) {
+                Poll::Ready(result) => part.result = Some(result),
+                Poll::Pending => is_done = false,
+            }
+        }
+        if is_done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}

@@ -1,0 +1,352 @@
+//! Operations on one key.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_net::Transport;
+use dunlin_rpc::{CallError, CallOptions, MsgBuf};
+use dunlin_store::{Condition, Delta, KEY_BYTES_MAX, KeyError, Put, Refused, Side, Stored, UnixSeconds};
+
+use super::KvClient;
+use super::error::{KvError, Outcome, is_session_over, outcome_of};
+use super::links::{CoreLink, Links};
+use super::value::Value;
+use crate::metrics::ServerStats;
+use crate::wire::{Answer, FLUSH, ItemFacts, NumberAnswer, OPERATE, Operation, SNAPSHOT, STATS, Status, ValueAnswer};
+
+/// Times that an operation is tried while it is certain that doing so is safe: it was not done, or is a read.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// How a call ended that is not to be tried again.
+enum Attempt {
+    Done(MsgBuf),
+    /// To be tried again with new sessions; the error is for when that was done too often.
+    Again(KvError),
+}
+
+/// Counts a call while it is in progress.
+struct InFlight<'a>(&'a std::cell::Cell<u32>);
+
+impl<'a> InFlight<'a> {
+    fn new(count: &'a std::cell::Cell<u32>) -> InFlight<'a> {
+        count.set(count.get() + 1);
+        InFlight(count)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Refuses a key that no item can have, before anything is sent.
+pub(super) fn check_key(key: &[u8]) -> Result<(), KeyError> {
+    match key.len() {
+        0 => Err(KeyError::Empty),
+        1..=KEY_BYTES_MAX => Ok(()),
+        len => Err(KeyError::TooLong { len }),
+    }
+}
+
+fn check_value(links: &Links, operation: &Operation<'_>) -> Result<(), KvError> {
+    let (Operation::Put { value: bytes, .. } | Operation::Extend { bytes, .. }) = operation else { return Ok(()) };
+    let max = links.map.limits.value_bytes_max as usize;
+    if bytes.len() > max { Err(KvError::ValueTooLarge { len: bytes.len(), max }) } else { Ok(()) }
+}
+
+impl<T: Transport> KvClient<T> {
+    /// Reads a value and its flags.
+    ///
+    /// # Errors
+    /// Any [`KvError`] but [`KvError::Refused`] and [`KvError::ValueTooLarge`].
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Value>, KvError> {
+        let response = self.operate(&Operation::Get { key }).await?;
+        Ok(match ValueAnswer::parse(&response).ok_or(KvError::BadAnswer)? {
+            ValueAnswer::NotFound => None,
+            ValueAnswer::Found { flags, start } => {
+                let place = start..response.len();
+                Some(Value::new(Rc::new(response), place, flags))
+            }
+        })
+    }
+
+    /// Reads all that is known of an item: its CAS token, for [`Condition::Unchanged`], among it.
+    ///
+    /// # Errors
+    /// As [`KvClient::get`].
+    pub async fn read(&self, key: &[u8]) -> Result<Option<(ItemFacts, Value)>, KvError> {
+        self.read_item(Operation::Read { key, touch: None }).await
+    }
+
+    /// Reads an item and gives it another expiry.
+    ///
+    /// # Errors
+    /// As [`KvClient::get`].
+    pub async fn read_and_touch(
+        &self,
+        key: &[u8],
+        expires: Option<UnixSeconds>,
+    ) -> Result<Option<(ItemFacts, Value)>, KvError> {
+        self.read_item(Operation::Read { key, touch: Some(expires) }).await
+    }
+
+    async fn read_item(&self, operation: Operation<'_>) -> Result<Option<(ItemFacts, Value)>, KvError> {
+        let response = self.operate(&operation).await?;
+        Ok(ItemFacts::parse(&response).ok_or(KvError::BadAnswer)?.map(|(facts, start)| {
+            let place = start..response.len();
+            (facts, Value::new(Rc::new(response), place, facts.flags))
+        }))
+    }
+
+    /// Stores a value, whatever was there; it has no flags and never expires.
+    ///
+    /// # Errors
+    /// Any [`KvError`]; [`KvError::Refused`] if there is no place for it.
+    pub async fn set(&self, key: &[u8], value: &[u8]) -> Result<Stored, KvError> {
+        self.put(key, value, Put::default()).await
+    }
+
+    /// Stores a value if there is no item: memcached's `add`.
+    ///
+    /// # Errors
+    /// As [`KvClient::put`].
+    pub async fn add(&self, key: &[u8], value: &[u8]) -> Result<Stored, KvError> {
+        self.put(key, value, Put { condition: Condition::Absent, ..Put::default() }).await
+    }
+
+    /// Stores a value if there is an item.
+    ///
+    /// # Errors
+    /// As [`KvClient::put`].
+    pub async fn replace(&self, key: &[u8], value: &[u8]) -> Result<Stored, KvError> {
+        self.put(key, value, Put { condition: Condition::Present, ..Put::default() }).await
+    }
+
+    /// Stores a value if the item still has this token: compare and swap.
+    ///
+    /// # Errors
+    /// As [`KvClient::put`].
+    pub async fn cas(&self, key: &[u8], value: &[u8], token: u64) -> Result<Stored, KvError> {
+        self.put(key, value, Put { condition: Condition::Unchanged(token), ..Put::default() }).await
+    }
+
+    /// Stores a value under a condition, with flags and an expiry.
+    ///
+    /// # Errors
+    /// Any [`KvError`]; [`KvError::Refused`] if the condition does not hold or there is no place.
+    pub async fn put(&self, key: &[u8], value: &[u8], put: Put) -> Result<Stored, KvError> {
+        let response = self.operate(&Operation::Put { key, value, put }).await?;
+        Ok(Answer::parse_stored(&response).ok_or(KvError::BadAnswer)??)
+    }
+
+    /// Deletes an item. False if there was none.
+    ///
+    /// # Errors
+    /// As [`KvClient::get`].
+    pub async fn delete(&self, key: &[u8]) -> Result<bool, KvError> {
+        match self.delete_unchanged(key, None).await {
+            Ok(()) => Ok(true),
+            Err(KvError::Refused(Refused::NotFound)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes an item if it still has the token, if one is given.
+    ///
+    /// # Errors
+    /// Any [`KvError`]; [`KvError::Refused`] if there is no item, or it was changed.
+    pub async fn delete_unchanged(&self, key: &[u8], unchanged: Option<u64>) -> Result<(), KvError> {
+        let response = self.operate(&Operation::Delete { key, unchanged }).await?;
+        Ok(Answer::parse_plain(&response).ok_or(KvError::BadAnswer)??)
+    }
+
+    /// Adds bytes behind a value.
+    ///
+    /// # Errors
+    /// Any [`KvError`]; [`KvError::Refused`] if there is no item or no place.
+    pub async fn append(&self, key: &[u8], bytes: &[u8]) -> Result<Stored, KvError> {
+        self.extend(key, bytes, Side::End, None).await
+    }
+
+    /// Adds bytes in front of a value.
+    ///
+    /// # Errors
+    /// As [`KvClient::append`].
+    pub async fn prepend(&self, key: &[u8], bytes: &[u8]) -> Result<Stored, KvError> {
+        self.extend(key, bytes, Side::Start, None).await
+    }
+
+    /// Adds bytes to a value, if it still has the token, if one is given.
+    ///
+    /// # Errors
+    /// As [`KvClient::append`], and if the item was changed.
+    pub async fn extend(&self, key: &[u8], bytes: &[u8], side: Side, unchanged: Option<u64>) -> Result<Stored, KvError> {
+        let response = self.operate(&Operation::Extend { key, bytes, side, unchanged }).await?;
+        Ok(Answer::parse_stored(&response).ok_or(KvError::BadAnswer)??)
+    }
+
+    /// Adds to a number, and wraps at 2^64.
+    ///
+    /// # Errors
+    /// Any [`KvError`]; [`KvError::Refused`] if there is no item, or it is no number.
+    pub async fn incr(&self, key: &[u8], by: u64) -> Result<NumberAnswer, KvError> {
+        self.count(key, Delta::Up(by), None).await
+    }
+
+    /// Subtracts from a number, and stops at 0.
+    ///
+    /// # Errors
+    /// As [`KvClient::incr`].
+    pub async fn decr(&self, key: &[u8], by: u64) -> Result<NumberAnswer, KvError> {
+        self.count(key, Delta::Down(by), None).await
+    }
+
+    /// Adds to a number, if its item still has the token, if one is given.
+    ///
+    /// # Errors
+    /// As [`KvClient::incr`], and if the item was changed.
+    pub async fn count(&self, key: &[u8], delta: Delta, unchanged: Option<u64>) -> Result<NumberAnswer, KvError> {
+        let response = self.operate(&Operation::Count { key, delta, unchanged }).await?;
+        Ok(NumberAnswer::parse(&response).ok_or(KvError::BadAnswer)??)
+    }
+
+    /// Gives an item another expiry, `None` for never. False if there is none.
+    ///
+    /// # Errors
+    /// As [`KvClient::get`].
+    pub async fn touch(&self, key: &[u8], expires: Option<UnixSeconds>) -> Result<bool, KvError> {
+        let response = self.operate(&Operation::Touch { key, expires }).await?;
+        match Answer::parse_plain(&response).ok_or(KvError::BadAnswer)? {
+            Ok(()) => Ok(true),
+            Err(Refused::NotFound) => Ok(false),
+            Err(refused) => Err(refused.into()),
+        }
+    }
+
+    /// Deletes every item, core by core.
+    ///
+    /// # Errors
+    /// Any [`KvError`]; some cores may have done it then.
+    pub async fn flush(&self) -> Result<(), KvError> {
+        let links = self.connection.links().await?;
+        for core in &links.cores {
+            let response = self.ask(&links, core, FLUSH).await?;
+            plain(&response)?;
+        }
+        Ok(())
+    }
+
+    /// What the server counts, core by core; each is asked in turn, so it is not one moment for all.
+    ///
+    /// # Errors
+    /// Any [`KvError`] of a read; [`KvError::BadStats`].
+    pub async fn stats(&self) -> Result<ServerStats, KvError> {
+        let links = self.connection.links().await?;
+        let mut all: Option<ServerStats> = None;
+        for core in &links.cores {
+            let response = self.ask(&links, core, STATS).await?;
+            let mut stats = ServerStats::decode(&response)?;
+            match &mut all {
+                None => all = Some(stats),
+                Some(all) => all.cores.append(&mut stats.cores),
+            }
+        }
+        // A map has at least one core.
+        all.ok_or(KvError::BadAnswer)
+    }
+
+    /// Has the server save its snapshot, and waits until it is saved: as long as the deadline allows.
+    ///
+    /// # Errors
+    /// [`KvError::Unsupported`] if it was started without a snapshot file, [`KvError::ServerFailed`], any other [`KvError`].
+    pub async fn snapshot(&self) -> Result<(), KvError> {
+        let links = self.connection.links().await?;
+        plain(&self.ask(&links, links.core(0), SNAPSHOT).await?)
+    }
+
+    /// One request to one core, not tried again.
+    async fn ask(&self, links: &Rc<Links>, core: &CoreLink, req_type: u8) -> Result<MsgBuf, KvError> {
+        let lane = &core.lanes[core.choose()];
+        let _counted = InFlight::new(&lane.in_flight);
+        let options = self.config.deadline.map(CallOptions::timeout).unwrap_or_default();
+        let reply = lane.session.call_with(req_type, MsgBuf::with_len(0)?, options).await;
+        reply.map(|reply| reply.response).map_err(|failure| self.failed(links, failure.error))
+    }
+
+    /// The error of a failed call; notes it if the sessions are over.
+    pub(super) fn failed(&self, links: &Rc<Links>, error: CallError) -> KvError {
+        if is_session_over(error) {
+            self.connection.lost(links);
+        }
+        KvError::Call { error }
+    }
+
+    /// When an operation that begins now is to be over, on the endpoint's clock.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        let nanos = |deadline: Duration| deadline.as_nanos().try_into().unwrap_or(u64::MAX);
+        self.config.deadline.map(|deadline| self.connection.endpoint.now().saturating_add(nanos(deadline)))
+    }
+
+    /// What is left until `deadline`.
+    pub(super) fn time_left(&self, deadline: Option<u64>) -> Result<CallOptions, KvError> {
+        let Some(deadline) = deadline else { return Ok(CallOptions::default()) };
+        let left = deadline.saturating_sub(self.connection.endpoint.now());
+        if left == 0 { Err(KvError::Late) } else { Ok(CallOptions::timeout(Duration::from_nanos(left))) }
+    }
+
+    /// Does an operation, trying again where that is safe.
+    async fn operate(&self, operation: &Operation<'_>) -> Result<MsgBuf, KvError> {
+        check_key(operation.key())?;
+        let deadline = self.deadline();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.attempt(operation, deadline).await? {
+                Attempt::Done(response) => return Ok(response),
+                Attempt::Again(error) if attempts >= ATTEMPTS_MAX => return Err(error),
+                Attempt::Again(_) => {}
+            }
+        }
+    }
+
+    async fn attempt(&self, operation: &Operation<'_>, deadline: Option<u64>) -> Result<Attempt, KvError> {
+        let links = match self.connection.current() {
+            Some(links) => links,
+            None => self.connection.links().await?,
+        };
+        check_value(&links, operation)?;
+        let core = links.owner(operation.key());
+        let lane = &core.lanes[core.choose()];
+        let mut request = MsgBuf::with_len(operation.encoded_len())?;
+        operation.encode(&mut request);
+        let options = self.time_left(deadline)?;
+        let counted = InFlight::new(&lane.in_flight);
+        let result = lane.session.call_with(OPERATE, request, options).await;
+        drop(counted);
+        match result {
+            Ok(reply) => match Status::of(&reply.response) {
+                Some(Status::NotOwned) => {
+                    self.connection.lost(&links);
+                    Ok(Attempt::Again(KvError::Moved { server: self.connection.server.clone() }))
+                }
+                _ => Ok(Attempt::Done(reply.response)),
+            },
+            Err(failure) => {
+                let error = self.failed(&links, failure.error);
+                let is_safe = operation.is_read() || outcome_of(failure.error) == Outcome::NotExecuted;
+                if is_safe && is_session_over(failure.error) { Ok(Attempt::Again(error)) } else { Err(error) }
+            }
+        }
+    }
+}
+
+/// Checks a response that is a status.
+fn plain(response: &[u8]) -> Result<(), KvError> {
+    match Status::of(response) {
+        Some(Status::Done) => Ok(()),
+        Some(Status::Unsupported) => Err(KvError::Unsupported),
+        Some(Status::Failed) => Err(KvError::ServerFailed),
+        _ => Err(KvError::BadAnswer),
+    }
+}

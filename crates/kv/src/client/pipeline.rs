@@ -1,0 +1,108 @@
+//! Operations without futures: a callback runs when each ends. For load generators and whoever has very many operations at once.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use dunlin_net::Transport;
+use dunlin_rpc::{CallError, CallOptions, ContinuationId, MsgBuf};
+
+use super::KvClient;
+use super::error::{KvError, is_session_over};
+use super::links::Links;
+use super::operations::check_key;
+use crate::wire::{OPERATE, Operation, Status};
+
+/// An operation of a [`Pipeline`] that ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// The tag it was given.
+    pub tag: u64,
+    /// The response, to be parsed as those of the operation, or why there is none.
+    pub result: Result<MsgBuf, CallError>,
+}
+
+impl Finished {
+    /// The status of the response; `None` if there is none or it cannot be understood.
+    #[inline]
+    pub fn status(&self) -> Option<Status> {
+        Status::of(self.result.as_ref().ok()?)
+    }
+}
+
+/// Many operations at once, each to the core that owns its key, with a callback for their ends. An operation costs no allocation, and none is
+/// tried again: when the server goes away or moves its keys, make another pipeline.
+///
+/// The callback runs in the endpoint's event loop and may submit further operations; hold the pipeline weakly in it, or it is never freed. The
+/// endpoint keeps what a pipeline registers for as long as it lives, so make few.
+pub struct Pipeline {
+    links: Rc<Links>,
+    lanes: Vec<Vec<ContinuationId>>,
+    in_flight: Rc<Cell<usize>>,
+    options: CallOptions,
+}
+
+impl Pipeline {
+    /// A pipeline over the sessions of `client`. `on_end` runs for each operation that ends.
+    ///
+    /// # Errors
+    /// As [`KvClient::connect`].
+    pub async fn new<T: Transport + 'static>(
+        client: &KvClient<T>,
+        on_end: impl FnMut(Finished) + 'static,
+    ) -> Result<Pipeline, KvError> {
+        let links = client.connection.links().await?;
+        let connection = Rc::downgrade(&client.connection);
+        let on_end = Rc::new(RefCell::new(on_end));
+        let in_flight = Rc::new(Cell::new(0));
+        let lane = |core: usize, lane: usize| {
+            let (links, connection) = (Rc::downgrade(&links), connection.clone());
+            let (on_end, in_flight) = (on_end.clone(), in_flight.clone());
+            client.connection.endpoint.register_continuation(move |completion| {
+                in_flight.set(in_flight.get() - 1);
+                if let Some(links) = links.upgrade() {
+                    let count = &links.cores[core].lanes[lane].in_flight;
+                    count.set(count.get() - 1);
+                    let is_over = completion.result.as_ref().err().is_some_and(|error| is_session_over(*error));
+                    if is_over && let Some(connection) = connection.upgrade() {
+                        connection.lost(&links);
+                    }
+                }
+                // Its buffer goes back first, for the operation that the callback may submit.
+                drop(completion.request);
+                (on_end.borrow_mut())(Finished { tag: completion.tag, result: completion.result });
+            })
+        };
+        let lanes = links.cores.iter().enumerate();
+        let lanes = lanes.map(|(number, core)| (0..core.lanes.len()).map(|place| lane(number, place)).collect()).collect();
+        let options = client.config.deadline.map(CallOptions::timeout).unwrap_or_default();
+        Ok(Pipeline { links, lanes, in_flight, options })
+    }
+
+    /// Begins an operation. Its request leaves with the next iteration of the event loop.
+    ///
+    /// # Errors
+    /// [`KvError::Key`], [`KvError::NoBuffer`], or [`KvError::Call`], for example [`CallError::QueueFull`]: nothing was sent, and the callback
+    /// does not run.
+    #[inline]
+    pub fn submit(&self, operation: &Operation<'_>, tag: u64) -> Result<(), KvError> {
+        check_key(operation.key())?;
+        let mut request = MsgBuf::with_len(operation.encoded_len())?;
+        operation.encode(&mut request);
+        let number = usize::from(self.links.map.routing.owner(operation.key()));
+        let core = &self.links.cores[number];
+        let place = core.choose();
+        let (lane, continuation) = (&core.lanes[place], self.lanes[number][place]);
+        lane.session
+            .enqueue_request_with(OPERATE, request, continuation, tag, self.options)
+            .map_err(|failure| KvError::Call { error: failure.error })?;
+        lane.in_flight.set(lane.in_flight.get() + 1);
+        self.in_flight.set(self.in_flight.get() + 1);
+        Ok(())
+    }
+
+    /// Operations that have not ended.
+    #[inline]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.get()
+    }
+}

@@ -1,0 +1,125 @@
+//! The service of one core: handlers on an rpc endpoint of any transport, over one shard.
+//!
+//! All operations on one key share a request type, so that a whole receive burst is handed over at once, GETs and PUTs together, and its
+//! cache misses overlap (`single`). A multi-get is a burst by itself (`multiget`).
+
+mod multiget;
+mod single;
+mod timing;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use dunlin_net::Transport;
+use dunlin_rpc::{DeferredRequest, Endpoint, RegisterError};
+use dunlin_store::Store;
+
+use crate::metrics::{CoreStats, Operation, Outcome, ServerStats};
+use crate::shard::Shard;
+use crate::wire::{FLUSH, MAP, MULTI_GET, OPERATE, SNAPSHOT, STATS, ServerMap, Status};
+use timing::Timing;
+
+/// Takes on a request to save a snapshot, to be answered with a status byte.
+type SnapshotTaker = Box<dyn FnMut(DeferredRequest)>;
+
+/// What a server says of itself beside its counts.
+#[derive(Debug, Clone, Default)]
+pub struct Identity {
+    /// What kind of store it has: `cache` or `store`.
+    pub mode: String,
+    /// When it was started, in seconds since 1970.
+    pub started: u64,
+}
+
+/// The service of one core. Needs no thread and no clock: tell its shard the time ([`Shard::set_now`]) and run the endpoint.
+///
+/// ```
+/// use std::rc::Rc;
+///
+/// use dunlin_kv::routing::Routing;
+/// use dunlin_kv::wire::{Limits, ServerMap};
+/// use dunlin_kv::{KvService, Shard};
+/// use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+/// use dunlin_rpc::{Endpoint, EndpointConfig};
+/// use dunlin_store::Model;
+///
+/// let network = LoopbackNetwork::new(LoopbackConfig::default());
+/// let endpoint = Rc::new(Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?);
+/// let routing = Routing::new([0; 16], 1).ok_or("no cores")?;
+/// let map = ServerMap {
+///     incarnation: 1,
+///     routing,
+///     limits: Limits { value_bytes_max: 1 << 20 },
+///     addresses: vec![vec![endpoint.local_addr().to_string()]],
+/// };
+/// let shard = Rc::new(Shard::new(Model::new(), routing, 0));
+/// KvService::new(shard, map).register(&endpoint)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct KvService<S> {
+    shard: Rc<Shard<S>>,
+    map: Rc<[u8]>,
+    identity: Identity,
+    snapshot_taker: Rc<RefCell<Option<SnapshotTaker>>>,
+}
+
+impl<S: Store + 'static> KvService<S> {
+    /// A service of `shard` in the server that `map` describes.
+    pub fn new(shard: Rc<Shard<S>>, map: ServerMap) -> KvService<S> {
+        let mut encoded = vec![0; map.encoded_len()];
+        map.encode(&mut encoded);
+        KvService { shard, map: encoded.into(), identity: Identity::default(), snapshot_taker: Rc::default() }
+    }
+
+    /// Has statistics say this of the server.
+    #[must_use]
+    pub fn with_identity(self, identity: Identity) -> KvService<S> {
+        KvService { identity, ..self }
+    }
+
+    /// Has requests for a snapshot ([`SNAPSHOT`]) given to `taker`, which answers each with a byte, a [`Status`]. Without one they are answered
+    /// with [`Status::Unsupported`].
+    pub fn on_snapshot(&self, taker: impl FnMut(DeferredRequest) + 'static) {
+        *self.snapshot_taker.borrow_mut() = Some(Box::new(taker));
+    }
+
+    /// Registers the handlers.
+    ///
+    /// # Errors
+    /// [`RegisterError`] if one of the request types has a handler already.
+    pub fn register<T: Transport + 'static>(&self, endpoint: &Rc<Endpoint<T>>) -> Result<(), RegisterError> {
+        let shard = self.shard.clone();
+        let mut timing = Timing::new();
+        endpoint.register_burst(OPERATE, move |burst| single::operate(&shard, &mut timing, burst))?;
+        let shard = self.shard.clone();
+        endpoint.register(MULTI_GET, move |request| multiget::multi_get(&shard, request))?;
+        let map = self.map.clone();
+        endpoint.register(MAP, move |request| request.respond(&map))?;
+        self.register_stats(endpoint)?;
+        let shard = self.shard.clone();
+        endpoint.register(FLUSH, move |request| {
+            shard.store.borrow_mut().flush();
+            shard.metrics.borrow_mut().count(Operation::Flush, Outcome::Hit);
+            request.respond(&[Status::Done as u8]);
+        })?;
+        let taker = self.snapshot_taker.clone();
+        endpoint.register(SNAPSHOT, move |request| match &mut *taker.borrow_mut() {
+            // One that is pushed back was answered as busy.
+            Some(take) => drop(request.defer().map(take)),
+            None => request.respond(&[Status::Unsupported as u8]),
+        })
+    }
+
+    fn register_stats<T: Transport + 'static>(&self, endpoint: &Rc<Endpoint<T>>) -> Result<(), RegisterError> {
+        let (shard, identity) = (self.shard.clone(), self.identity.clone());
+        let (weak, begun) = (Rc::downgrade(endpoint), endpoint.now());
+        endpoint.register(STATS, move |request| {
+            // Its own endpoint runs this handler.
+            let Some(endpoint) = weak.upgrade() else { return };
+            let core = CoreStats::take(&shard.metrics.borrow(), shard.store.borrow().stats(), &endpoint.stats());
+            let uptime_micros = endpoint.now().saturating_sub(begun) / 1000;
+            let stats = ServerStats::new(&identity.mode, identity.started, uptime_micros, vec![core]);
+            request.respond(&stats.encode());
+        })
+    }
+}

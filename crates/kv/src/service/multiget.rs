@@ -1,0 +1,127 @@
+//! Many keys in one request: a burst by itself.
+
+use arrayvec::ArrayVec;
+use dunlin_rpc::msgbuf::AllocError;
+use dunlin_rpc::{MsgBuf, Request};
+use dunlin_store::{Key, Store};
+
+use crate::metrics::{CoreMetrics, Operation, Outcome};
+use crate::shard::Shard;
+use crate::wire::{MultiGet, MultiGetAnswerWriter, Status};
+
+/// Keys that are prefetched together: enough to keep every outstanding miss of a core busy, few enough to stay in its first cache.
+const PREFETCH_KEYS: usize = 32;
+/// Bytes of response that are made room for at first, for each key.
+const FIRST_BYTES_PER_KEY: usize = 48;
+
+/// Answers a multi-get.
+pub(super) fn multi_get<S: Store>(shard: &Shard<S>, request: Request<'_>) {
+    let Some(keys) = MultiGet::parse(request.payload()) else {
+        shard.count_stray(false);
+        return request.respond(&[Status::Malformed as u8]);
+    };
+    match collect(shard, &mut shard.metrics.borrow_mut(), keys) {
+        Ok(response) => {
+            // A caller that gave up is not an error of the server's, and one whose response is too long has been told.
+            let _ = request.respond_from(response);
+        }
+        Err(_) => request.respond(&[Status::Failed as u8]),
+    }
+}
+
+fn collect<S: Store>(shard: &Shard<S>, metrics: &mut CoreMetrics, mut keys: MultiGet<'_>) -> Result<MsgBuf, AllocError> {
+    let mut store = shard.store.borrow_mut();
+    let mut response = Response::new(keys.clone().count() * FIRST_BYTES_PER_KEY)?;
+    loop {
+        let mut burst = ArrayVec::<Result<Key<'_>, Status>, PREFETCH_KEYS>::new();
+        for key in keys.by_ref().take(PREFETCH_KEYS) {
+            let key = match store.key(key) {
+                Ok(key) if shard.owns(key.bytes()) => Ok(key),
+                Ok(_) => Err(Status::NotOwned),
+                Err(_) => Err(Status::Malformed),
+            };
+            if let Ok(key) = &key {
+                store.prefetch(key);
+            }
+            burst.push(key);
+        }
+        if burst.is_empty() {
+            return Ok(response.finish());
+        }
+        burst.iter().flatten().for_each(|key| store.prefetch_item(key));
+        for key in &burst {
+            let key = match key {
+                Ok(key) => key,
+                Err(status) => {
+                    shard.count_stray(*status == Status::NotOwned);
+                    response.none(*status)?;
+                    continue;
+                }
+            };
+            if response.is_full {
+                response.none(Status::Later)?;
+                continue;
+            }
+            let found = store.get(key);
+            metrics.count(Operation::Get, Outcome::found(found.is_some()));
+            match found {
+                None => response.none(Status::NotFound)?,
+                Some(item) => response.found(item.flags, item.value)?,
+            }
+        }
+    }
+}
+
+/// A response that grows.
+struct Response {
+    buffer: MsgBuf,
+    used: usize,
+    writer: MultiGetAnswerWriter,
+    /// No more values fit.
+    is_full: bool,
+}
+
+impl Response {
+    fn new(bytes: usize) -> Result<Response, AllocError> {
+        Ok(Response { buffer: whole(bytes)?, used: 0, writer: MultiGetAnswerWriter::default(), is_full: false })
+    }
+
+    fn reserve(&mut self, bytes: usize) -> Result<(), AllocError> {
+        if self.buffer.len() - self.used < bytes {
+            let mut longer = whole((self.used + bytes).max(2 * self.buffer.len()))?;
+            longer[..self.used].copy_from_slice(&self.buffer[..self.used]);
+            self.buffer = longer;
+        }
+        Ok(())
+    }
+
+    fn none(&mut self, status: Status) -> Result<(), AllocError> {
+        self.reserve(1)?;
+        self.buffer[self.used] = status as u8;
+        self.used += 1;
+        Ok(())
+    }
+
+    fn found(&mut self, flags: u32, value: &[u8]) -> Result<(), AllocError> {
+        if !self.writer.has_room(value.len()) {
+            self.is_full = true;
+            return self.none(Status::Later);
+        }
+        self.reserve(MultiGetAnswerWriter::bytes_max(value.len()))?;
+        self.used += self.writer.found(flags, value, &mut self.buffer[self.used..]);
+        Ok(())
+    }
+
+    fn finish(mut self) -> MsgBuf {
+        self.buffer.set_len(self.used);
+        self.buffer
+    }
+}
+
+/// A buffer of at least `bytes`, as long as its memory is.
+fn whole(bytes: usize) -> Result<MsgBuf, AllocError> {
+    let mut buffer = MsgBuf::with_len(bytes)?;
+    let capacity = buffer.capacity();
+    buffer.set_len(capacity);
+    Ok(buffer)
+}

@@ -1,0 +1,137 @@
+//! Many keys in one request.
+
+use super::bytes::{Reader, Writer};
+use super::{MULTI_GET_KEYS_MAX, MULTI_GET_VALUE_BYTES_MAX, Status};
+
+/// Bytes of one answered key besides its value: status, flags, length.
+const ANSWER_BYTES_MAX: usize = 9;
+
+/// A request for the values of up to [`MULTI_GET_KEYS_MAX`] keys: an iterator over them. A key that is cut off ends it with an error.
+#[derive(Debug, Clone)]
+pub struct MultiGet<'a>(Reader<'a>);
+
+impl<'a> MultiGet<'a> {
+    /// Parses a request; `None` if it is malformed or names no key or too many.
+    pub fn parse(request: &'a [u8]) -> Option<MultiGet<'a>> {
+        let keys = MultiGet(Reader(request));
+        let mut rest = keys.0;
+        let mut count = 0;
+        while !rest.0.is_empty() {
+            let len = rest.u8()?;
+            rest.bytes(usize::from(len))?;
+            count += 1;
+        }
+        (1..=MULTI_GET_KEYS_MAX).contains(&count).then_some(keys)
+    }
+
+    /// Bytes of a request for `keys`.
+    pub fn encoded_len<'k>(keys: impl Iterator<Item = &'k [u8]>) -> usize {
+        keys.map(|key| 1 + key.len()).sum()
+    }
+
+    /// Writes a request for `keys`, each of at most 250 bytes.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`MultiGet::encoded_len`].
+    pub fn encode<'k>(keys: impl Iterator<Item = &'k [u8]>, out: &mut [u8]) {
+        let mut out = Writer(out);
+        keys.for_each(|key| {
+            out.u8(key.len() as u8).bytes(key);
+        });
+    }
+}
+
+impl<'a> Iterator for MultiGet<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let len = self.0.u8()?;
+        self.0.bytes(usize::from(len))
+    }
+}
+
+/// Writes the response to a [`MultiGet`], key by key, into a buffer that it makes longer as needed.
+#[derive(Debug, Default)]
+pub struct MultiGetAnswerWriter {
+    values: usize,
+}
+
+impl MultiGetAnswerWriter {
+    /// Whether another value of `len` bytes may be written; the first may in any case.
+    #[inline]
+    pub fn has_room(&self, len: usize) -> bool {
+        self.values == 0 || self.values + len <= MULTI_GET_VALUE_BYTES_MAX
+    }
+
+    /// Bytes that [`MultiGetAnswerWriter::found`] writes at most for a value of `len` bytes.
+    #[inline]
+    pub fn bytes_max(len: usize) -> usize {
+        ANSWER_BYTES_MAX + len
+    }
+
+    /// Writes a key's flags and value to the front of `out`, and gives the number of bytes written.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`MultiGetAnswerWriter::bytes_max`].
+    #[inline]
+    pub fn found(&mut self, flags: u32, value: &[u8], out: &mut [u8]) -> usize {
+        self.values += value.len();
+        let before = out.len();
+        let mut out = Writer(out);
+        // No value is longer than a message.
+        let len = value.len() as u32;
+        match flags {
+            0 => out.u8(Status::Done as u8),
+            flags => out.u8(Status::Flagged as u8).u32(flags),
+        };
+        out.u32(len).bytes(value);
+        before - out.0.len()
+    }
+}
+
+/// One key's part of the response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// Its item.
+    Item {
+        /// The item's flags.
+        flags: u32,
+        /// Where in the response its value stands.
+        value: std::ops::Range<usize>,
+    },
+    /// There is no item, or the key was of another core or malformed, or it is to be asked for again.
+    None(Status),
+}
+
+/// The parsed response to a [`MultiGet`]: an iterator over its keys' parts, in order. Ends early if the response is malformed.
+#[derive(Debug, Clone)]
+pub struct MultiGetAnswer<'a> {
+    response: &'a [u8],
+    rest: Reader<'a>,
+}
+
+impl<'a> MultiGetAnswer<'a> {
+    /// Begins to parse.
+    pub fn new(response: &'a [u8]) -> MultiGetAnswer<'a> {
+        MultiGetAnswer { response, rest: Reader(response) }
+    }
+}
+
+impl Iterator for MultiGetAnswer<'_> {
+    type Item = Found;
+
+    #[inline]
+    fn next(&mut self) -> Option<Found> {
+        let status = Status::of(self.rest.bytes(1)?)?;
+        let flags = match status {
+            Status::Done => 0,
+            Status::Flagged => self.rest.u32()?,
+            _ => return Some(Found::None(status)),
+        };
+        let len = self.rest.u32()? as usize;
+        let start = self.response.len() - self.rest.0.len();
+        self.rest.bytes(len)?;
+        Some(Found::Item { flags, value: start..start + len })
+    }
+}

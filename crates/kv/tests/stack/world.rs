@@ -1,0 +1,98 @@
+//! Servers and clients in one thread, on one loopback network whose time the test moves.
+
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_kv::client::ClientConfig;
+use dunlin_kv::routing::Routing;
+use dunlin_kv::wire::{Limits, ServerMap};
+use dunlin_kv::{KvClient, KvService, Shard};
+use dunlin_net::Addr;
+use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_store::Model;
+
+/// The node of core 0; core i is that many further.
+pub const SERVER: u32 = 1;
+/// The node of the first client.
+const CLIENT: u32 = 100;
+/// How far time moves between turns.
+const TURN: Duration = Duration::from_micros(10);
+/// Turns after which a test is stuck.
+const TURNS_MAX: u32 = 2_000_000;
+
+pub type Client = KvClient<LoopbackTransport>;
+
+pub struct Core {
+    pub endpoint: Rc<Endpoint<LoopbackTransport>>,
+    pub shard: Rc<Shard<Model>>,
+}
+
+pub struct World {
+    pub network: LoopbackNetwork,
+    pub cores: Vec<Core>,
+    pub client: Rc<Endpoint<LoopbackTransport>>,
+}
+
+fn config(seed: u64) -> EndpointConfig {
+    EndpointConfig { seed: Some(seed), peer_timeout: Duration::from_millis(50), ..EndpointConfig::default() }
+}
+
+impl World {
+    /// A server of so many cores, and an endpoint for clients.
+    pub fn new(cores: u16) -> World {
+        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        let client = Rc::new(Endpoint::new(network.endpoint(CLIENT).unwrap(), config(9)).unwrap());
+        let mut world = World { network, cores: Vec::new(), client };
+        world.start(cores, 1);
+        world
+    }
+
+    /// Starts a server; what it divides keys by depends on `incarnation`.
+    pub fn start(&mut self, cores: u16, incarnation: u64) {
+        self.cores.clear();
+        let routing = Routing::new([incarnation as u8; 16], cores).unwrap();
+        let nodes = SERVER..SERVER + u32::from(cores);
+        let addresses =
+            nodes.clone().map(|node| vec![format!("udp://127.0.0.1:{node}"), Addr::Node(node).to_string()]).collect();
+        let map = ServerMap { incarnation, routing, limits: Limits { value_bytes_max: 1 << 20 }, addresses };
+        self.cores = nodes
+            .zip(0..)
+            .map(|(node, core)| {
+                let endpoint =
+                    Endpoint::new(self.network.endpoint(node).unwrap(), config(incarnation * 1000 + u64::from(node)));
+                let endpoint = Rc::new(endpoint.unwrap());
+                let shard = Rc::new(Shard::new(Model::new(), routing, core));
+                KvService::new(shard.clone(), map.clone()).register(&endpoint).unwrap();
+                Core { endpoint, shard }
+            })
+            .collect();
+    }
+
+    /// Drives everything until `work` is done.
+    pub fn run<F: Future>(&self, work: F) -> F::Output {
+        let mut work = pin!(work);
+        for _ in 0..TURNS_MAX {
+            self.network.advance(TURN);
+            for core in &self.cores {
+                core.endpoint.run_once();
+            }
+            if let Some(output) = self.client.poll_once(work.as_mut()) {
+                return output;
+            }
+        }
+        panic!("stuck after {TURNS_MAX} turns");
+    }
+
+    /// A client that is connected.
+    pub fn connect(&self, config: ClientConfig) -> Client {
+        self.run(KvClient::connect(&self.client, &Addr::Node(SERVER), config)).unwrap()
+    }
+
+    /// Tells every core the time.
+    pub fn set_now(&self, now: u32) {
+        self.cores.iter().for_each(|core| core.shard.set_now(now));
+    }
+}

@@ -1,0 +1,103 @@
+//! A file that replaces another only when it is complete.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::error::SaveError;
+
+/// Attempts to lock the unfinished file while others finish theirs under its name.
+const LOCK_TRIES: usize = 10;
+
+/// A file under a name of its own, `.tmp` behind, until [`Replacement::commit`]. Removed if it is dropped before; a process that is killed
+/// leaves it behind, and the next one takes it over.
+#[derive(Debug)]
+pub struct Replacement {
+    file: File,
+    path: PathBuf,
+    unfinished: PathBuf,
+    is_complete: bool,
+}
+
+impl Replacement {
+    /// Begins one, for a file that need not exist.
+    ///
+    /// # Errors
+    /// [`SaveError::Busy`] if another process or thread writes it, [`SaveError::Io`].
+    pub fn create(path: &Path) -> Result<Replacement, SaveError> {
+        let mut name: OsString = path.file_name().unwrap_or_default().to_owned();
+        name.push(".tmp");
+        let unfinished = path.with_file_name(name);
+        let io = |what, source| SaveError::Io { what, path: unfinished.clone(), source };
+        let file = open_locked(&unfinished)?;
+        file.set_len(0).map_err(|source| io("truncate", source))?;
+        Ok(Replacement { file, path: path.to_owned(), unfinished, is_complete: false })
+    }
+
+    /// The name it has now.
+    pub fn unfinished(&self) -> &Path {
+        &self.unfinished
+    }
+
+    /// Brings it to the disk, and gives it its name.
+    ///
+    /// # Errors
+    /// [`SaveError::Io`]. If only the directory could not be brought to the disk the new file has its name already.
+    pub fn commit(mut self) -> Result<(), SaveError> {
+        let io = |what, path: &Path, source| SaveError::Io { what, path: path.to_owned(), source };
+        self.file.sync_all().map_err(|source| io("sync", &self.unfinished, source))?;
+        fs::rename(&self.unfinished, &self.path).map_err(|source| io("rename", &self.unfinished, source))?;
+        self.is_complete = true;
+        let directory = match self.path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        File::open(directory).and_then(|directory| directory.sync_all()).map_err(|source| io("sync", directory, source))
+    }
+}
+
+impl Write for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            // Nothing depends on it: the next one takes it over.
+            let _ = fs::remove_file(&self.unfinished);
+        }
+    }
+}
+
+/// Opens the file of that name, or makes one, and locks it, without truncating it: it may be somebody's.
+fn open_locked(path: &Path) -> Result<File, SaveError> {
+    let io = |what, source| SaveError::Io { what, path: path.to_owned(), source };
+    for _ in 0..LOCK_TRIES {
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(|source| io("create", source))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(SaveError::Busy { path: path.to_owned() }),
+            Err(error) => return Err(io("lock", error.into())),
+        }
+        // Whoever had the lock before may have finished, so that the name stands for another file now, and ours has another name.
+        let ours = file.metadata().map_err(|source| io("look at", source))?;
+        match fs::metadata(path) {
+            Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => return Ok(file),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io("look at", error)),
+        }
+    }
+    Err(SaveError::Busy { path: path.to_owned() })
+}

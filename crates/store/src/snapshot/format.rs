@@ -1,0 +1,184 @@
+//! What stands where in a file: header, block headers, trailer. All numbers are little-endian. See `docs/snapshot-format.md`.
+
+use super::error::SnapshotError;
+use crate::item::UnixSeconds;
+use crate::key::KEY_BYTES_MAX;
+use crate::store::VALUE_BYTES_MAX;
+
+/// The version of the format that is written and read.
+pub const VERSION: u32 = 1;
+/// A block is closed when it has so many bytes of records.
+pub const BLOCK_BYTES: usize = 256 << 10;
+/// No block has more bytes of records: a longer one is refused before it is read.
+pub const BLOCK_BYTES_MAX: usize = 2 << 20;
+const _: () = assert!(BLOCK_BYTES + RECORD_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX <= BLOCK_BYTES_MAX);
+
+pub const MAGIC: [u8; 8] = *b"\x89DNLSNP\n";
+pub const HEADER_BYTES: usize = 32;
+pub const BLOCK_HEADER_BYTES: usize = 32;
+pub const TRAILER_BYTES: usize = 40;
+pub const RECORD_HEADER_BYTES: usize = 14;
+pub const BLOCK_TAG: u32 = u32::from_le_bytes(*b"BLOK");
+pub const TRAILER_TAG: u32 = u32::from_le_bytes(*b"ENDS");
+
+/// Where the version stands.
+pub const VERSION_AT: u64 = 8;
+
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut number = [0; 4];
+    number.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(number)
+}
+
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(number)
+}
+
+/// Puts the checksum of all bytes but the last four there.
+fn seal<const N: usize>(mut bytes: [u8; N]) -> [u8; N] {
+    let (body, checksum) = bytes.split_at_mut(N - 4);
+    checksum.copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    bytes
+}
+
+/// Checks what [`seal`] put there.
+fn check_seal(bytes: &[u8], offset: u64, part: &'static str) -> Result<(), SnapshotError> {
+    let (body, _) = bytes.split_at(bytes.len() - 4);
+    check_sum(body, u32_at(bytes, bytes.len() - 4), offset, part)
+}
+
+/// Checks bytes that stand at an offset against their checksum.
+pub fn check_sum(bytes: &[u8], stored: u32, offset: u64, part: &'static str) -> Result<(), SnapshotError> {
+    let computed = crc32c::crc32c(bytes);
+    if computed == stored { Ok(()) } else { Err(SnapshotError::Checksum { offset, part, stored, computed }) }
+}
+
+fn check_reserved(is_zero: bool, offset: u64) -> Result<(), SnapshotError> {
+    if is_zero { Ok(()) } else { Err(SnapshotError::Malformed { offset, what: "reserved bytes are not zero" }) }
+}
+
+/// The first bytes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    pub taken_at: UnixSeconds,
+}
+
+impl Header {
+    pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&u64::from(self.taken_at).to_le_bytes());
+        seal(bytes)
+    }
+
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, SnapshotError> {
+        if let Some(offset) = (0..MAGIC.len()).find(|at| bytes[*at] != MAGIC[*at]) {
+            return Err(SnapshotError::NotASnapshot { offset: offset as u64 });
+        }
+        let version = u32_at(bytes, VERSION_AT as usize);
+        if version != VERSION {
+            return Err(SnapshotError::Version { offset: VERSION_AT, found: version });
+        }
+        check_seal(bytes, 0, "the header")?;
+        check_reserved(u32_at(bytes, 12) == 0, 12)?;
+        check_reserved(u32_at(bytes, 24) == 0, 24)?;
+        let taken_at = u64_at(bytes, 16).try_into();
+        Ok(Header {
+            taken_at: taken_at
+                .map_err(|_| SnapshotError::Malformed { offset: 16, what: "the time of the snapshot is past 2106" })?,
+        })
+    }
+}
+
+/// What stands in front of the records of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockHeader {
+    pub payload_bytes: u32,
+    pub records: u32,
+    pub payload_checksum: u32,
+    /// Counted from zero.
+    pub number: u64,
+}
+
+impl BlockHeader {
+    pub fn to_bytes(self) -> [u8; BLOCK_HEADER_BYTES] {
+        let mut bytes = [0; BLOCK_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&BLOCK_TAG.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.records.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.payload_checksum.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
+        seal(bytes)
+    }
+
+    /// Of bytes that begin with [`BLOCK_TAG`] and stand at `offset`, where block `number` is expected.
+    pub fn parse(bytes: &[u8; BLOCK_HEADER_BYTES], offset: u64, number: u64) -> Result<BlockHeader, SnapshotError> {
+        check_seal(bytes, offset, "the header of a block")?;
+        let header = BlockHeader {
+            payload_bytes: u32_at(bytes, 4),
+            records: u32_at(bytes, 8),
+            payload_checksum: u32_at(bytes, 12),
+            number: u64_at(bytes, 16),
+        };
+        let malformed = |at, what| Err(SnapshotError::Malformed { offset: offset + at, what });
+        if header.payload_bytes as usize > BLOCK_BYTES_MAX {
+            return malformed(4, "a block is longer than blocks may be");
+        }
+        // One byte of a key is the least that follows a record's header.
+        if header.records == 0
+            || u64::from(header.records) * (RECORD_HEADER_BYTES as u64 + 1) > u64::from(header.payload_bytes)
+        {
+            return malformed(8, "a block cannot have that many records");
+        }
+        if header.number != number {
+            return malformed(16, "a block is missing, or stands twice, or in the wrong place");
+        }
+        check_reserved(u32_at(bytes, 24) == 0, offset + 24)?;
+        Ok(header)
+    }
+}
+
+/// The last bytes of a file: without them it is not complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trailer {
+    pub blocks: u64,
+    pub records: u64,
+    pub payload_bytes: u64,
+    /// Of the header and all block headers, one after the other.
+    pub headers_checksum: u32,
+}
+
+impl Trailer {
+    pub fn to_bytes(self) -> [u8; TRAILER_BYTES] {
+        let mut bytes = [0; TRAILER_BYTES];
+        bytes[..4].copy_from_slice(&TRAILER_TAG.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.blocks.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.records.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.headers_checksum.to_le_bytes());
+        seal(bytes)
+    }
+
+    /// Checks bytes that begin with [`TRAILER_TAG`] and stand at `offset`, where this trailer is expected.
+    pub fn check(self, bytes: &[u8; TRAILER_BYTES], offset: u64) -> Result<(), SnapshotError> {
+        check_seal(bytes, offset, "the trailer")?;
+        check_reserved(u32_at(bytes, 4) == 0, offset + 4)?;
+        let malformed = |at, what| Err(SnapshotError::Malformed { offset: offset + at, what });
+        if u64_at(bytes, 8) != self.blocks {
+            return malformed(8, "the trailer counts other blocks than there are");
+        }
+        if u64_at(bytes, 16) != self.records {
+            return malformed(16, "the trailer counts other records than there are");
+        }
+        if u64_at(bytes, 24) != self.payload_bytes {
+            return malformed(24, "the trailer counts other bytes than there are");
+        }
+        if u32_at(bytes, 32) != self.headers_checksum {
+            return malformed(32, "blocks of another snapshot are among the blocks");
+        }
+        Ok(())
+    }
+}

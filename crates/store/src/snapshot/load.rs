@@ -1,0 +1,156 @@
+//! From a snapshot into partitions.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use super::error::SnapshotError;
+use super::reader::Reader;
+use super::record::Record;
+use crate::error::Refused;
+use crate::item::{Put, UnixSeconds};
+use crate::store::Store;
+
+/// Bytes that are read from a file at once.
+const READ_BYTES: usize = 256 << 10;
+/// Records that are stored as one burst.
+const BURST: usize = 16;
+
+/// What is to be done with an item that has no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Misfit {
+    /// It is counted and left out: for a cache, which may lose items.
+    Count,
+    /// Loading ends with an error.
+    Refuse,
+}
+
+/// How far loading is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Records seen.
+    pub records: u64,
+    /// Bytes of the file that were read.
+    pub bytes: u64,
+    /// Length of the file; zero if it is not known.
+    pub file_bytes: u64,
+}
+
+/// What became of the records of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Loaded {
+    /// When it was taken.
+    pub taken_at: UnixSeconds,
+    /// Records stored. Later ones may have evicted some.
+    pub stored: u64,
+    /// Records that expired since the snapshot was taken.
+    pub expired: u64,
+    /// Records that were refused, by a cache too small for them.
+    pub misfits: u64,
+    /// Items that a cache lost to make place for others.
+    pub evicted: u64,
+    /// Records that belong to none of the partitions.
+    pub elsewhere: u64,
+}
+
+/// Loads a snapshot from a file: see [`load`].
+///
+/// # Errors
+/// [`SnapshotError`].
+pub fn load_file<S: Store>(
+    path: &Path,
+    now: UnixSeconds,
+    partitions: &mut [S],
+    route: impl FnMut(&[u8]) -> Option<usize>,
+    misfit: Misfit,
+    mut progress: impl FnMut(Progress),
+) -> Result<Loaded, SnapshotError> {
+    let open = |source| SnapshotError::Open { path: path.to_owned(), source };
+    let file = File::open(path).map_err(open)?;
+    let file_bytes = file.metadata().map_err(open)?.len();
+    let input = BufReader::with_capacity(READ_BYTES, file);
+    load(input, now, partitions, route, misfit, |at| progress(Progress { file_bytes, ..at }))
+}
+
+/// Loads a snapshot, at the time `now`, into the partitions that `route` names for each key by their index; `None` for a partition that is not
+/// among them. So either one thread loads all, or each loads its own from the same file.
+///
+/// Tells of its progress after each block. After an error the partitions hold a part of the snapshot: throw them away.
+///
+/// # Errors
+/// [`SnapshotError`]; [`SnapshotError::Misfit`] only with [`Misfit::Refuse`].
+///
+/// # Panics
+/// If `route` names a partition that there is not.
+pub fn load<S: Store>(
+    input: impl Read,
+    now: UnixSeconds,
+    partitions: &mut [S],
+    mut route: impl FnMut(&[u8]) -> Option<usize>,
+    misfit: Misfit,
+    mut progress: impl FnMut(Progress),
+) -> Result<Loaded, SnapshotError> {
+    let mut reader = Reader::new(input)?;
+    let mut loaded = Loaded { taken_at: reader.taken_at(), ..Loaded::default() };
+    partitions.iter_mut().for_each(|partition| partition.set_now(now));
+    let evicted = |partitions: &[S]| -> u64 {
+        let stats = partitions.iter().map(|partition| partition.stats());
+        stats.map(|stats| stats.evicted_log + stats.evicted_index).sum()
+    };
+    let evicted_before = evicted(partitions);
+    let mut at = Progress::default();
+    while let Some(mut records) = reader.next_block()? {
+        let mut burst = Vec::with_capacity(BURST);
+        loop {
+            burst.clear();
+            while burst.len() < BURST {
+                let offset = records.offset();
+                let Some(record) = records.next().transpose()? else { break };
+                at.records += 1;
+                match route(record.key) {
+                    None => loaded.elsewhere += 1,
+                    Some(_) if record.expires.is_some_and(|at| at <= now) => loaded.expired += 1,
+                    Some(to) => burst.push((to, record, offset)),
+                }
+            }
+            if burst.is_empty() {
+                break;
+            }
+            store(partitions, &burst, misfit, &mut loaded)?;
+        }
+        at.bytes = reader.offset();
+        progress(at);
+    }
+    loaded.evicted = evicted(partitions) - evicted_before;
+    Ok(loaded)
+}
+
+fn store<S: Store>(
+    partitions: &mut [S],
+    burst: &[(usize, Record<'_>, u64)],
+    misfit: Misfit,
+    loaded: &mut Loaded,
+) -> Result<(), SnapshotError> {
+    for (to, record, _) in burst {
+        // Records of a snapshot have keys that every store takes.
+        if let Ok(key) = partitions[*to].key(record.key) {
+            partitions[*to].prefetch(&key);
+        }
+    }
+    for (to, record, offset) in burst {
+        let put = Put { flags: record.flags, expires: record.expires, is_stale: record.is_stale, ..Put::default() };
+        let partition = &mut partitions[*to];
+        let Ok(key) = partition.key(record.key) else {
+            return Err(SnapshotError::Malformed { offset: *offset, what: "no store takes a key of that length" });
+        };
+        match partition.put(&key, record.value, put) {
+            Ok(_) => loaded.stored += 1,
+            Err(Refused::TooLarge { .. } | Refused::Full) if misfit == Misfit::Count => loaded.misfits += 1,
+            Err(source) => {
+                let key = String::from_utf8_lossy(record.key).into_owned();
+                return Err(SnapshotError::Misfit { offset: *offset, key, source });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! Snapshots: all items of some partitions at one instant, in a file, written while the partitions go on serving; and back.
+//!
+//! The file is described in `docs/snapshot-format.md`. Whatever is wrong with one is found before the items of the damaged block are given
+//! out, and named with its place in the file.
+//!
+//! **One instant.** [`save`] makes a [`Part`] for each core and a [`Collector`]. All cores meet between two bursts ([`Part::turn`]), so that at
+//! one moment none of them executes anything: what was done before is in the snapshot, what is done later is not. Nobody waits there longer
+//! than [`PAUSE_MAX`]; if a core is late, all go on serving and meet again.
+//!
+//! **While serving.** Each core then visits its partition ([`crate::Visit`]) in ranges of hashes that hold about a bucket each, at most
+//! [`STEP_RANGES`] ranges or about [`STEP_BYTES`] bytes between two bursts. A range that is about to change before the sweep has come to it is
+//! copied first ([`crate::Watch`]), so the file has what was there when all met. What a change costs meanwhile: a look at a bit if its range
+//! was visited, or else the copy of that range's items.
+//!
+//! **Memory is bounded.** Items go as blocks of about [`BLOCK_BYTES`] through a queue of [`BLOCKS_QUEUED_MAX`] to the collector's thread, which
+//! adds checksums and writes. When the disk is slow the sweep waits ([`Turn::Wait`]); copies that cannot wait are kept, up to
+//! [`BLOCKS_KEPT_MAX`] blocks for each core; beyond them the operation that needs the copy waits for the disk, and after [`STALL_MAX`] the snapshot
+//! is given up instead.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `format` | what stands where in a file |
+//! | `record` | items as bytes, and blocks of them |
+//! | `writer`, `reader` | a file as a stream |
+//! | `file` | a file that replaces another only when it is complete |
+//! | `sweep` | copying a partition while it changes |
+//! | `meeting` | the instant at which no core executes anything |
+//! | `save` | a snapshot of several cores |
+//! | `load` | from a file into partitions |
+
+mod error;
+mod file;
+mod format;
+mod load;
+mod meeting;
+mod reader;
+mod record;
+mod save;
+mod sweep;
+mod writer;
+
+pub use error::{SaveError, SnapshotError};
+pub use format::{BLOCK_BYTES, BLOCK_BYTES_MAX, VERSION};
+pub use load::{Loaded, Misfit, Progress, load, load_file};
+pub use meeting::{MEETINGS_MAX, PAUSE_MAX};
+pub use reader::{Reader, Records};
+pub use record::{Block, Record};
+pub use save::{BLOCKS_QUEUED_MAX, Collector, Part, Report, Turn, save};
+pub use sweep::{BLOCKS_KEPT_MAX, STALL_MAX, STEP_BYTES, STEP_RANGES};
+pub use writer::{Totals, Writer};

@@ -1,0 +1,235 @@
+//! A snapshot of several cores, from the moment that they meet to a complete file.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::error::SaveError;
+use super::file::Replacement;
+use super::meeting::{Meeting, Outcome};
+use super::sweep::{Copier, Effort, Piece, Step};
+use super::writer::{Totals, Writer};
+use crate::item::UnixSeconds;
+use crate::sweep::Sweep;
+
+/// Most blocks between the cores and the thread that writes.
+pub const BLOCKS_QUEUED_MAX: usize = 8;
+/// How often the collector asks whether a core has given up, while nothing comes.
+const FAILURE_LOOK: Duration = Duration::from_millis(50);
+
+/// A snapshot of `cores` partitions that is to be taken now, at `taken_at`: a part for each core, in any order, and what collects them in a
+/// file. Items that expired by `taken_at` are left out.
+///
+/// # Panics
+/// If there are no cores.
+pub fn save(cores: usize, taken_at: UnixSeconds) -> (Vec<Part>, Collector) {
+    assert!(cores > 0, "a snapshot of something");
+    let shared = Arc::new(Shared { meeting: Meeting::new(cores), failure: Mutex::new(None) });
+    let (output, pieces) = sync_channel(BLOCKS_QUEUED_MAX);
+    let part = |_| Part {
+        shared: shared.clone(),
+        output: output.clone(),
+        taken_at,
+        pause: Duration::ZERO,
+        attempts: 0,
+        stage: Stage::New,
+    };
+    ((0..cores).map(part).collect(), Collector { shared: shared.clone(), pieces, taken_at, cores })
+}
+
+/// What the cores and the collector share.
+#[derive(Debug)]
+struct Shared {
+    meeting: Meeting,
+    /// Why a core gave up.
+    failure: Mutex<Option<SaveError>>,
+}
+
+impl Shared {
+    /// The first failure is the cause of the others.
+    fn fail(&self, why: SaveError) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        self.meeting.cancel();
+    }
+
+    fn check(&self) -> Result<(), SaveError> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
+    }
+}
+
+/// What a core does next for a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It calls [`Part::turn`] again after its next burst, and does not sleep until then.
+    Again,
+    /// The disk is behind: it calls again in about a millisecond, and serves meanwhile.
+    Wait,
+    /// Nothing: its part is over.
+    Over,
+}
+
+/// The part that one core has in a snapshot. It calls [`Part::turn`] between bursts. A part that is dropped before it is over ends the
+/// snapshot for all.
+#[derive(Debug)]
+pub struct Part {
+    shared: Arc<Shared>,
+    output: SyncSender<Piece>,
+    taken_at: UnixSeconds,
+    pause: Duration,
+    attempts: u32,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    New,
+    Meeting,
+    Sweeping,
+    Ending(Effort),
+    Over,
+}
+
+impl Part {
+    /// Does a little of it: meets the others, or visits some items of the partition. Always the same partition.
+    pub fn turn(&mut self, partition: &mut impl Sweep) -> Turn {
+        match self.stage {
+            Stage::New => {
+                self.shared.meeting.know();
+                self.stage = Stage::Meeting;
+                self.meet(partition)
+            }
+            Stage::Meeting => self.meet(partition),
+            Stage::Sweeping => self.sweep(partition),
+            Stage::Ending(effort) => self.end(effort),
+            Stage::Over => Turn::Over,
+        }
+    }
+
+    fn meet(&mut self, partition: &mut impl Sweep) -> Turn {
+        if self.shared.meeting.is_cancelled() {
+            return self.fail(self.shared.meeting.why_cancelled(self.attempts));
+        }
+        if !self.shared.meeting.is_known() {
+            return Turn::Again;
+        }
+        let (outcome, pause) = self.shared.meeting.attend();
+        self.pause = self.pause.max(pause);
+        self.attempts += 1;
+        match outcome {
+            Outcome::Held => {
+                let copier = Copier::new(partition, self.snapshot(), self.taken_at, self.output.clone(), self.pause);
+                // A copier of an earlier snapshot is there if its core gave it up. It ends with its watch.
+                partition.watch(Box::new(copier));
+                self.stage = Stage::Sweeping;
+                Turn::Again
+            }
+            Outcome::Late => Turn::Again,
+            Outcome::Cancelled => self.fail(self.shared.meeting.why_cancelled(self.attempts)),
+        }
+    }
+
+    fn sweep(&mut self, partition: &mut impl Sweep) -> Turn {
+        let Some(mut copier) = Copier::take(partition, self.snapshot()) else { return self.fail(SaveError::Abandoned) };
+        let turn = match copier.step(partition) {
+            Step::More => Turn::Again,
+            Step::Full => Turn::Wait,
+            Step::Complete => return self.end(copier.effort()),
+            Step::Failed => return self.fail(copier.failure().unwrap_or(SaveError::Abandoned)),
+        };
+        partition.watch(copier);
+        turn
+    }
+
+    /// Says that there is no more, as soon as the queue has place.
+    fn end(&mut self, effort: Effort) -> Turn {
+        if let Err(TrySendError::Full(_)) = self.output.try_send(Piece::End(effort)) {
+            self.stage = Stage::Ending(effort);
+            return Turn::Wait;
+        }
+        self.stage = Stage::Over;
+        Turn::Over
+    }
+
+    /// Names the snapshot among those of this process that are not over.
+    fn snapshot(&self) -> usize {
+        Arc::as_ptr(&self.shared).addr()
+    }
+
+    fn fail(&mut self, why: SaveError) -> Turn {
+        self.shared.fail(why);
+        self.stage = Stage::Over;
+        Turn::Over
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if self.stage != Stage::Over {
+            self.shared.fail(SaveError::Abandoned);
+        }
+    }
+}
+
+/// What became of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Report {
+    /// What is in the file.
+    pub totals: Totals,
+    /// From the first piece to the complete file.
+    pub elapsed: Duration,
+    /// Longest time that a core stood still so that all began at one instant.
+    pub pause: Duration,
+    /// Ranges of hashes that were copied because they were about to change.
+    pub copies: u64,
+    /// Longest time that one operation waited for the disk.
+    pub stall: Duration,
+}
+
+/// Collects the parts of all cores in a file.
+#[derive(Debug)]
+pub struct Collector {
+    shared: Arc<Shared>,
+    pieces: Receiver<Piece>,
+    taken_at: UnixSeconds,
+    cores: usize,
+}
+
+impl Collector {
+    /// Writes the file, which takes its name when it is complete and on the disk: `path` with `.tmp` behind until then. Waits for the
+    /// cores and the disk: give it a thread of its own.
+    ///
+    /// # Errors
+    /// [`SaveError`]; the file that had the name before is there still.
+    pub fn write_to(self, path: &Path) -> Result<Report, SaveError> {
+        let begun = Instant::now();
+        let mut file = Replacement::create(path)?;
+        let mut report = Report::default();
+        let totals = self.write(&mut file, &mut report)?;
+        file.commit()?;
+        Ok(Report { totals, elapsed: begun.elapsed(), ..report })
+    }
+
+    fn write(self, file: &mut Replacement, report: &mut Report) -> Result<Totals, SaveError> {
+        let path = file.unfinished().to_owned();
+        let io = |source| SaveError::Io { what: "write", path: path.clone(), source };
+        let mut writer = Writer::new(file, self.taken_at).map_err(io)?;
+        let mut ended = 0;
+        while ended < self.cores {
+            let piece = self.pieces.recv_timeout(FAILURE_LOOK);
+            self.shared.check()?;
+            match piece {
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(SaveError::Abandoned),
+                Ok(Piece::Block(block)) => writer.write(&block).map_err(io)?,
+                Ok(Piece::End(effort)) => {
+                    ended += 1;
+                    report.pause = report.pause.max(effort.pause);
+                    report.stall = report.stall.max(effort.stall);
+                    report.copies += effort.copies;
+                }
+            }
+        }
+        writer.finish().map(|(_, totals)| totals).map_err(io)
+    }
+}

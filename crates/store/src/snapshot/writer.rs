@@ -1,0 +1,85 @@
+//! A snapshot as a stream that is written.
+
+use std::io::{self, Write};
+
+use super::format::{BlockHeader, HEADER_BYTES, Header, TRAILER_BYTES, Trailer};
+use super::record::Block;
+use crate::item::UnixSeconds;
+
+/// How much a snapshot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Items.
+    pub records: u64,
+    /// Blocks of them.
+    pub blocks: u64,
+    /// Length of the file, in bytes.
+    pub file_bytes: u64,
+}
+
+/// Writes a snapshot, block by block.
+///
+/// Without [`Writer::finish`] what was written is refused by readers as truncated.
+#[derive(Debug)]
+pub struct Writer<W> {
+    output: W,
+    totals: Totals,
+    payload_bytes: u64,
+    headers_checksum: u32,
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes the header. `taken_at` is the time of the snapshot.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn new(mut output: W, taken_at: UnixSeconds) -> io::Result<Writer<W>> {
+        let header = Header { taken_at }.to_bytes();
+        output.write_all(&header)?;
+        let totals = Totals { file_bytes: HEADER_BYTES as u64, ..Totals::default() };
+        Ok(Writer { output, totals, payload_bytes: 0, headers_checksum: crc32c::crc32c(&header) })
+    }
+
+    /// Writes a block, unless it is empty.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn write(&mut self, block: &Block) -> io::Result<()> {
+        if block.is_empty() {
+            return Ok(());
+        }
+        let payload = block.payload();
+        let header = BlockHeader {
+            payload_bytes: payload.len() as u32,
+            records: block.records(),
+            payload_checksum: crc32c::crc32c(payload),
+            number: self.totals.blocks,
+        };
+        let header = header.to_bytes();
+        self.output.write_all(&header)?;
+        self.output.write_all(payload)?;
+        self.headers_checksum = crc32c::crc32c_append(self.headers_checksum, &header);
+        self.payload_bytes += payload.len() as u64;
+        self.totals.blocks += 1;
+        self.totals.records += u64::from(block.records());
+        self.totals.file_bytes += (header.len() + payload.len()) as u64;
+        Ok(())
+    }
+
+    /// Writes the trailer; gives back the output, and what was written to it.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn finish(mut self) -> io::Result<(W, Totals)> {
+        let trailer = Trailer {
+            blocks: self.totals.blocks,
+            records: self.totals.records,
+            payload_bytes: self.payload_bytes,
+            headers_checksum: self.headers_checksum,
+        };
+        self.output.write_all(&trailer.to_bytes())?;
+        self.totals.file_bytes += TRAILER_BYTES as u64;
+        self.output.flush()?;
+        Ok((self.output, self.totals))
+    }
+}
