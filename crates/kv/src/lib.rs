@@ -7,6 +7,7 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`client`] | operations over one endpoint, each to the core that owns its key |
+//! | [`memcached`] | memcached's protocol over TCP and Unix sockets |
 //! | [`metrics`] | what a core counts, and how it is told |
 //! | [`routing`] | which core owns a key |
 //! | [`wire`] | requests and responses, specified in `docs/kv-protocol.md` |
@@ -15,6 +16,7 @@
 #![deny(unsafe_code)]
 
 pub mod client;
+pub mod memcached;
 pub mod metrics;
 pub mod routing;
 pub mod service;

@@ -3,18 +3,30 @@
 //! Everything a service needs of either is the trait [`Store`]; [`Model`] is the smallest thing that keeps its promises, for tests.
 #![deny(unsafe_code)]
 
+mod config;
+mod entry;
 mod error;
+mod geometry;
+mod hasher;
 mod item;
 mod key;
+mod line;
+mod log;
+mod memory;
 mod model;
 mod number;
+mod partition;
+mod record;
 pub mod snapshot;
 mod store;
 mod sweep;
+mod table;
 
+pub use config::{Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Mode, PartitionConfig, PartitionError, Prefault};
 pub use error::{KeyError, Refused};
 pub use item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 pub use key::{KEY_BYTES_MAX, Key, KeyHash};
 pub use model::Model;
+pub use partition::Partition;
 pub use store::{Store, StoreStats, VALUE_BYTES_MAX};
 pub use sweep::{Sweep, Visit, Watch};

@@ -165,6 +165,9 @@ impl Store for Model {
 
     fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> bool {
         self.changing(key);
+        if self.live(key).is_none() {
+            return false;
+        }
         let next = if token == Token::Next { self.next_cas() } else { 0 };
         let Some(entry) = self.live(key) else { return false };
         entry.marks = marks;

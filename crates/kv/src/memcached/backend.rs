@@ -1,0 +1,91 @@
+//! What the protocol asks of the thread it runs on.
+
+use std::future::Future;
+
+use dunlin_store::{Store, StoreStats, UnixSeconds};
+
+use super::batch::Batch;
+use super::connections::{ConnectionReport, Connections};
+use super::counters::{Counters, Counts};
+use crate::routing::Core;
+
+/// What the memcached side of one core keeps beside its connections' own state. Made once per core.
+#[derive(Debug, Default)]
+pub struct CoreState {
+    /// What it counts.
+    pub counters: Counters,
+    /// The connections it serves.
+    pub connections: Connections,
+}
+
+/// What every core is to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inquiry {
+    /// Its counts.
+    Totals,
+    /// Its counts and its connections.
+    Connections,
+    /// Its counts, which then begin anew.
+    Reset,
+}
+
+/// What one core tells.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// What it counted.
+    pub counts: Counts,
+    /// Its partition.
+    pub store: StoreStats,
+    /// Connections it serves.
+    pub connections: u64,
+    /// Each of them, if asked.
+    pub each: Vec<ConnectionReport>,
+}
+
+impl CoreState {
+    /// What this core tells.
+    pub fn report(&self, inquiry: Inquiry, store: StoreStats, now: UnixSeconds) -> Report {
+        let each = if inquiry == Inquiry::Connections { self.connections.report(now) } else { Vec::new() };
+        let report = Report { counts: self.counters.snapshot(), store, connections: self.connections.len() as u64, each };
+        if inquiry == Inquiry::Reset {
+            self.counters.reset();
+        }
+        report
+    }
+}
+
+/// The core that a batch was for does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the core that owns these keys is stopping")]
+pub struct Unavailable;
+
+/// One core of a server, as the memcached connections on it see it. Calls and futures stay on its thread.
+pub trait Backend: 'static {
+    /// Its partition.
+    type Store: Store;
+
+    /// The core that owns a key, if it is another one.
+    fn elsewhere(&self, key: &[u8]) -> Option<Core>;
+
+    /// Whether every key is owned here, so that nobody needs to be asked.
+    fn owns_all(&self) -> bool;
+
+    /// Lends the partition. Never called within itself.
+    fn with_store<R>(&self, run: impl FnOnce(&mut Self::Store) -> R) -> R;
+
+    /// The time, from a clock that costs nothing to read and is at most a second late.
+    fn now(&self) -> UnixSeconds;
+
+    /// The counters and connections of this core.
+    fn state(&self) -> &CoreState;
+
+    /// Lets another core [`Batch::run`] a batch, and gives it back: `Err` if it will not come back.
+    fn forward(&self, core: Core, batch: Box<Batch>) -> impl Future<Output = Result<Box<Batch>, Unavailable>>;
+
+    /// Deletes everything on all cores: at once if `at` has come, else when it comes, instead of what was planned before. Returns when every
+    /// core knows.
+    fn flush(&self, at: UnixSeconds) -> impl Future<Output = ()>;
+
+    /// Asks all cores, this one too.
+    fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>>;
+}

@@ -1,0 +1,122 @@
+//! Single-key commands on their way to the core that owns their keys, and the answers on their way back.
+//!
+//! A batch is the text of its commands: it costs one copy, borrows nothing and is parsed again where it runs.
+
+use dunlin_store::{Store, UnixSeconds};
+
+use super::counters::Counters;
+use super::execute::{self, Pause};
+use super::limits::{BURST_UNITS_MAX, FORWARD_BYTES_MAX};
+use super::number;
+use super::parse::{Get, Mode, Step, Unit, step};
+use arrayvec::ArrayVec;
+
+/// Commands with one key each, all of one core's keys, and what it answered so far. The core that runs it may stop before the end, when the
+/// answers are many; then it is sent again for the rest.
+#[derive(Debug, Default)]
+pub struct Batch {
+    text: Vec<u8>,
+    /// Where each unit's text ends.
+    ends: Vec<usize>,
+    /// Units run.
+    done: usize,
+    answers: Vec<u8>,
+    /// Where the answer of each unit that ran in the last run ends.
+    answer_ends: Vec<usize>,
+    /// Units whose answers were taken before the last run.
+    taken: usize,
+    value_bytes_max: usize,
+}
+
+impl Batch {
+    /// Makes it empty, with the longest value that a command may have.
+    pub(super) fn reset(&mut self, value_bytes_max: usize) {
+        self.text.clear();
+        self.ends.clear();
+        self.answers.clear();
+        self.answer_ends.clear();
+        (self.done, self.taken) = (0, 0);
+        self.value_bytes_max = value_bytes_max;
+    }
+
+    /// How many units it has.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Whether it has as much text as may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.text.len() > FORWARD_BYTES_MAX
+    }
+
+    /// Adds one key of a retrieval.
+    pub(super) fn push_get(&mut self, key: &[u8], get: Get) {
+        let verb: &[u8] = match (get.with_cas, get.touch.is_some()) {
+            (false, false) => b"get ",
+            (true, false) => b"gets ",
+            (false, true) => b"gat ",
+            (true, true) => b"gats ",
+        };
+        self.text.extend_from_slice(verb);
+        if let Some(exptime) = get.touch {
+            if exptime < 0 {
+                self.text.push(b'-');
+            }
+            number::write(&mut self.text, u64::from(exptime.unsigned_abs()));
+            self.text.push(b' ');
+        }
+        self.text.extend_from_slice(key);
+        self.text.extend_from_slice(b"\r\n");
+        self.ends.push(self.text.len());
+    }
+
+    /// Adds a command with its data block.
+    pub(super) fn push_command(&mut self, text: &[u8]) {
+        self.text.extend_from_slice(text);
+        self.ends.push(self.text.len());
+    }
+
+    /// Runs units on the partition that owns their keys, until all are done or the answers are more than a named limit. Called by the core
+    /// that owns them.
+    pub fn run<S: Store>(&mut self, store: &mut S, now: UnixSeconds, counters: &Counters) {
+        self.answers.clear();
+        self.answer_ends.clear();
+        self.taken = self.done;
+        while self.done < self.ends.len() && self.answers.len() <= FORWARD_BYTES_MAX {
+            let mut units = ArrayVec::<Unit<'_>, BURST_UNITS_MAX>::new();
+            for at in self.done..self.ends.len().min(self.done + BURST_UNITS_MAX) {
+                let start = if at == 0 { 0 } else { self.ends[at - 1] };
+                units.push(match step(Mode::Line, &self.text[start..self.ends[at]], 0, self.value_bytes_max) {
+                    Step::Unit(Unit::Get { key, get, .. }, _, _) => Unit::Get { key, get, is_last: false },
+                    Step::Unit(unit, _, _) => unit,
+                    // It was a unit where it was parsed first, by the same parser.
+                    Step::Skip(..) | Step::NeedLine | Step::Need(_) | Step::Close => Unit::Say(UNAVAILABLE),
+                });
+            }
+            let ends = &mut self.answer_ends;
+            let note = |out: &Vec<u8>| ends.push(out.len());
+            self.done +=
+                execute::burst(units.iter(), store, now, counters, &mut self.answers, Pause(FORWARD_BYTES_MAX), note);
+        }
+    }
+
+    /// The answer of a unit; `None` if the batch must be sent again to get it.
+    pub(super) fn answer(&self, unit: usize) -> Option<&[u8]> {
+        let at = unit.checked_sub(self.taken)?;
+        let end = *self.answer_ends.get(at)?;
+        let start = if at == 0 { 0 } else { self.answer_ends[at - 1] };
+        Some(&self.answers[start..end])
+    }
+
+    /// Whether every unit was run.
+    pub fn is_done(&self) -> bool {
+        self.done == self.ends.len()
+    }
+}
+
+pub(super) const UNAVAILABLE: &[u8] = b"SERVER_ERROR the core that owns this key is stopping\r\n";

@@ -1,0 +1,161 @@
+//! The connections of one core: who they are, and how to reach their tasks.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::Waker;
+
+use dunlin_store::UnixSeconds;
+
+/// What a connection is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// It waits for a command.
+    Waiting,
+    /// It works.
+    Working,
+    /// It waits until its answers can be written.
+    Writing,
+}
+
+impl Activity {
+    /// memcached's name of it, of those that fit best.
+    pub fn name(self) -> &'static str {
+        match self {
+            Activity::Waiting => "conn_read",
+            Activity::Working => "conn_parse_cmd",
+            Activity::Writing => "conn_mwrite",
+        }
+    }
+}
+
+/// Why a connection is asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The server stops: answer what came, then close.
+    Stop,
+    /// It was idle for too long, or has no more time to end in order.
+    Now,
+}
+
+/// What a connection shares with its core.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub number: u64,
+    pub peer: String,
+    pub activity: Cell<Activity>,
+    /// When its last command came.
+    pub last_command: Cell<UnixSeconds>,
+    pub ending: Cell<Option<Ending>>,
+    /// Whoever waits for input or for room to write.
+    pub waker: RefCell<Option<Waker>>,
+}
+
+impl Shared {
+    pub fn new(number: u64, peer: String, now: UnixSeconds) -> Shared {
+        Shared {
+            number,
+            peer,
+            activity: Cell::new(Activity::Waiting),
+            last_command: Cell::new(now),
+            ending: Cell::new(None),
+            waker: RefCell::new(None),
+        }
+    }
+
+    /// Asks it to end. A connection that was asked to end at once stays so.
+    pub fn end(&self, ending: Ending) {
+        if self.ending.get() != Some(Ending::Now) {
+            self.ending.set(Some(ending));
+        }
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Remembers whom to wake.
+    pub fn note_waker(&self, waker: &Waker) {
+        let mut noted = self.waker.borrow_mut();
+        if !noted.as_ref().is_some_and(|noted| noted.will_wake(waker)) {
+            *noted = Some(waker.clone());
+        }
+    }
+}
+
+/// One connection, as `stats conns` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionReport {
+    /// Its number on its core.
+    pub number: u64,
+    /// Where it comes from.
+    pub peer: String,
+    /// What it is at.
+    pub activity: Activity,
+    /// Seconds since its last command.
+    pub idle_seconds: UnixSeconds,
+}
+
+/// The connections of one core.
+#[derive(Debug, Default)]
+pub struct Connections {
+    list: RefCell<Vec<Option<Rc<Shared>>>>,
+    free: RefCell<Vec<usize>>,
+    next_number: Cell<u64>,
+}
+
+impl Connections {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.borrow().len() - self.free.borrow().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds one; the place is for [`Connections::remove`].
+    pub(super) fn add(&self, peer: String, now: UnixSeconds) -> (usize, Rc<Shared>) {
+        let number = self.next_number.replace(self.next_number.get() + 1);
+        let shared = Rc::new(Shared::new(number, peer, now));
+        let mut list = self.list.borrow_mut();
+        let place = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            list.push(None);
+            list.len() - 1
+        });
+        list[place] = Some(shared.clone());
+        (place, shared)
+    }
+
+    pub(super) fn remove(&self, place: usize) {
+        self.list.borrow_mut()[place] = None;
+        self.free.borrow_mut().push(place);
+    }
+
+    /// Asks every connection to end.
+    pub(super) fn end_all(&self, ending: Ending) {
+        self.list.borrow().iter().flatten().for_each(|shared| shared.end(ending));
+    }
+
+    /// Asks those to end at once that wait for a command longer than this. Returns how many.
+    pub(super) fn end_idle(&self, now: UnixSeconds, idle_seconds_max: UnixSeconds) -> u64 {
+        let mut count = 0;
+        for shared in self.list.borrow().iter().flatten() {
+            if now.saturating_sub(shared.last_command.get()) >= idle_seconds_max && shared.ending.get().is_none() {
+                shared.end(Ending::Now);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Each of them.
+    pub(super) fn report(&self, now: UnixSeconds) -> Vec<ConnectionReport> {
+        let report = |shared: &Rc<Shared>| ConnectionReport {
+            number: shared.number,
+            peer: shared.peer.clone(),
+            activity: shared.activity.get(),
+            idle_seconds: now.saturating_sub(shared.last_command.get()),
+        };
+        self.list.borrow().iter().flatten().map(report).collect()
+    }
+}

@@ -1,0 +1,149 @@
+//! The commands that memcached always had.
+
+use dunlin_store::{Condition, Delta, Key, Put, Refused, Side, Store, Stored};
+
+use super::{Context, expiry};
+use crate::memcached::counters::Count;
+use crate::memcached::number;
+use crate::memcached::parse::{Get, StoreUnit, Verb};
+
+pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
+pub(super) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+pub(super) const NOT_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+
+#[inline]
+pub(super) fn get<S: Store>(key: &Key<'_>, get: Get, store: &mut S, context: &mut Context<'_>) {
+    let item = store.get(key);
+    context.counters.add(if get.touch.is_some() { Count::CmdTouch } else { Count::CmdGet });
+    context.counters.add(match (get.touch.is_some(), item.is_some()) {
+        (false, true) => Count::GetHits,
+        (false, false) => Count::GetMisses,
+        (true, true) => Count::TouchHits,
+        (true, false) => Count::TouchMisses,
+    });
+    let Some(item) = item else { return };
+    let out = &mut *context.out;
+    out.reserve(item.value.len() + key.bytes().len() + 64);
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key.bytes());
+    out.push(b' ');
+    number::write(out, u64::from(item.flags));
+    out.push(b' ');
+    number::write(out, item.value.len() as u64);
+    if get.with_cas {
+        out.push(b' ');
+        number::write(out, item.cas);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(item.value);
+    out.extend_from_slice(b"\r\n");
+    if let Some(exptime) = get.touch {
+        store.touch(key, expiry(exptime, context.now));
+    }
+}
+
+/// Whether a `cas` that ended so is a hit, a change by another, or a miss.
+fn count_cas(result: Result<Stored, Refused>, context: &Context<'_>) {
+    match result {
+        Ok(_) => context.counters.add(Count::CasHits),
+        Err(Refused::Changed) => context.counters.add(Count::CasBadval),
+        Err(Refused::NotFound) => context.counters.add(Count::CasMisses),
+        Err(_) => {}
+    }
+}
+
+pub(super) fn store<S: Store>(key: &Key<'_>, unit: &StoreUnit<'_>, store: &mut S, context: &mut Context<'_>) {
+    let Some(value) = unit.value else {
+        // As memcached: a client that cannot store the new value shall not read the old one.
+        if unit.verb == Verb::Set {
+            forget(key, store);
+        }
+        context.counters.add(Count::StoreTooLarge);
+        context.say_unless(unit.is_quiet, TOO_LARGE);
+        return;
+    };
+    context.counters.add(Count::CmdSet);
+    let put = |condition| Put { flags: unit.flags, expires: expiry(unit.exptime, context.now), condition, ..Put::default() };
+    let result = match unit.verb {
+        Verb::Set => store.put(key, value, put(Condition::Always)),
+        Verb::Add => store.put(key, value, put(Condition::Absent)),
+        Verb::Replace => store.put(key, value, put(Condition::Present)),
+        Verb::Append => store.extend(key, value, Side::End, None),
+        Verb::Prepend => store.extend(key, value, Side::Start, None),
+        Verb::Cas(token) => store.put(key, value, put(Condition::Unchanged(token))),
+    };
+    if matches!(unit.verb, Verb::Cas(_)) {
+        count_cas(result, context);
+    }
+    match result {
+        Ok(_) => context.say_unless(unit.is_quiet, b"STORED\r\n"),
+        // With the old value it would be too long: memcached says no more than this.
+        Err(Refused::TooLarge { .. }) if matches!(unit.verb, Verb::Append | Verb::Prepend) => {
+            context.say_unless(unit.is_quiet, b"NOT_STORED\r\n");
+        }
+        Err(Refused::TooLarge { .. }) => {
+            if unit.verb == Verb::Set {
+                forget(key, store);
+            }
+            context.counters.add(Count::StoreTooLarge);
+            context.say_unless(unit.is_quiet, TOO_LARGE);
+        }
+        Err(Refused::Full) => {
+            if unit.verb == Verb::Set {
+                forget(key, store);
+            }
+            context.counters.add(Count::StoreNoMemory);
+            // Told even if no answer is wanted, as memcached does.
+            context.say(NO_MEMORY);
+        }
+        Err(Refused::Changed) => context.say_unless(unit.is_quiet, b"EXISTS\r\n"),
+        Err(Refused::NotFound) if matches!(unit.verb, Verb::Cas(_)) => context.say_unless(unit.is_quiet, b"NOT_FOUND\r\n"),
+        Err(_) => context.say_unless(unit.is_quiet, b"NOT_STORED\r\n"),
+    }
+}
+
+/// Deletes what there is, or nothing.
+pub(super) fn forget<S: Store>(key: &Key<'_>, store: &mut S) {
+    // That there is nothing to delete is as good.
+    let _ = store.delete(key, None);
+}
+
+pub(super) fn delete<S: Store>(key: &Key<'_>, is_quiet: bool, store: &mut S, context: &mut Context<'_>) {
+    let is_deleted = store.delete(key, None).is_ok();
+    context.counters.add(if is_deleted { Count::DeleteHits } else { Count::DeleteMisses });
+    context.say_unless(is_quiet, if is_deleted { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
+}
+
+pub(super) fn touch<S: Store>(key: &Key<'_>, exptime: i32, is_quiet: bool, store: &mut S, context: &mut Context<'_>) {
+    let is_touched = store.touch(key, expiry(exptime, context.now));
+    context.counters.add(Count::CmdTouch);
+    context.counters.add(if is_touched { Count::TouchHits } else { Count::TouchMisses });
+    context.say_unless(is_quiet, if is_touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
+}
+
+pub(super) fn count_of(delta: Delta, is_hit: bool) -> Count {
+    match (delta, is_hit) {
+        (Delta::Up(_), true) => Count::IncrHits,
+        (Delta::Up(_), false) => Count::IncrMisses,
+        (Delta::Down(_), true) => Count::DecrHits,
+        (Delta::Down(_), false) => Count::DecrMisses,
+    }
+}
+
+pub(super) fn count<S: Store>(key: &Key<'_>, delta: Delta, is_quiet: bool, store: &mut S, context: &mut Context<'_>) {
+    match store.count(key, delta, None) {
+        Ok((value, _)) => {
+            context.counters.add(count_of(delta, true));
+            if !is_quiet {
+                number::write(context.out, value);
+                context.say(b"\r\n");
+            }
+        }
+        Err(Refused::NotFound) => {
+            context.counters.add(count_of(delta, false));
+            context.say_unless(is_quiet, b"NOT_FOUND\r\n");
+        }
+        Err(Refused::NotANumber) => context.say_unless(is_quiet, NOT_NUMERIC),
+        Err(_) => context.say(b"SERVER_ERROR out of memory\r\n"),
+    }
+}

@@ -1,0 +1,355 @@
+//! The meta commands.
+
+use dunlin_store::{Condition, Delta, Item, Key, Marks, Put, Refused, Side, Store, Stored, Token, UnixSeconds};
+
+use super::classic::{NO_MEMORY, NOT_NUMERIC, TOO_LARGE, count_of, forget};
+use super::{Context, expiry};
+use crate::memcached::counters::Count;
+use crate::memcached::number;
+use crate::memcached::parse::Meta;
+
+fn flag(out: &mut Vec<u8>, letter: u8, value: u64) {
+    out.extend_from_slice(&[b' ', letter]);
+    number::write(out, value);
+}
+
+/// The time left, or -1 for an item that stays.
+fn time_left(out: &mut Vec<u8>, expires: Option<UnixSeconds>, now: UnixSeconds) {
+    match expires {
+        None => out.extend_from_slice(b" t-1"),
+        Some(at) => flag(out, b't', u64::from(at.saturating_sub(now))),
+    }
+}
+
+/// What is given back as it came: the opaque flag, and the key.
+fn echo(out: &mut Vec<u8>, meta: &Meta<'_>, word: &[u8]) {
+    match word[0] {
+        b'O' => {
+            out.push(b' ');
+            out.extend_from_slice(word);
+        }
+        b'k' => {
+            out.extend_from_slice(b" k");
+            out.extend_from_slice(meta.key);
+            if meta.options.is_base64 {
+                out.extend_from_slice(b" b");
+            }
+        }
+        _ => {}
+    }
+}
+
+/// An answer without a value.
+fn answer(meta: &Meta<'_>, code: &[u8], context: &mut Context<'_>) {
+    context.say(code);
+    meta.flags().for_each(|word| echo(context.out, meta, word));
+    context.say(b"\r\n");
+}
+
+/// What an `mg` found or made, as its answer shows it.
+struct Found<'a> {
+    item: Item<'a>,
+    is_made: bool,
+}
+
+/// Writes the answer of a hit. Returns the expiry the item is to have and whether this client won the recache.
+fn write_found(found: &Found<'_>, meta: &Meta<'_>, context: &mut Context<'_>) -> (Option<UnixSeconds>, bool) {
+    let Found { item, is_made } = found;
+    let (now, options) = (context.now, &meta.options);
+    let out = &mut *context.out;
+    if options.wants_value {
+        out.reserve(item.value.len() + 64);
+        out.extend_from_slice(b"VA ");
+        number::write(out, item.value.len() as u64);
+    } else {
+        out.extend_from_slice(b"HD");
+    }
+    // The flags take effect in the order of the line: `t` before `T` tells the old time, and behind it the new one.
+    let mut expires = if *is_made { None } else { item.expires };
+    let mut has_won = false;
+    for word in meta.flags() {
+        match word[0] {
+            b'T' => expires = expiry(options.ttl.unwrap_or(0), now),
+            b'N' if *is_made => {
+                expires = expiry(options.vivify.unwrap_or(0), now);
+                has_won = true;
+            }
+            b'R' if !is_made && !item.marks.is_won => {
+                let before = expiry(options.recache.unwrap_or(0), now).unwrap_or(0);
+                has_won |= expires.is_some_and(|at| at < before);
+            }
+            b's' => flag(out, b's', item.value.len() as u64),
+            b't' => time_left(out, expires, now),
+            b'c' => flag(out, b'c', item.cas),
+            b'f' => flag(out, b'f', u64::from(item.flags)),
+            b'l' => flag(out, b'l', u64::from(now.saturating_sub(item.last_access))),
+            b'h' => flag(out, b'h', u64::from(item.marks.is_fetched)),
+            _ => echo(out, meta, word),
+        }
+    }
+    if item.marks.is_won {
+        out.extend_from_slice(b" Z");
+    }
+    if item.marks.is_stale {
+        out.extend_from_slice(b" X");
+        has_won |= !item.marks.is_won;
+    }
+    if has_won {
+        out.extend_from_slice(b" W");
+    }
+    out.extend_from_slice(b"\r\n");
+    if options.wants_value {
+        out.extend_from_slice(item.value);
+        out.extend_from_slice(b"\r\n");
+    }
+    (expires, has_won)
+}
+
+pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+    let options = &meta.options;
+    context.counters.add(if options.ttl.is_some() { Count::CmdTouch } else { Count::CmdGet });
+    let item = if options.is_traceless { store.peek(key) } else { store.get(key) };
+    let (marks, had, (expires, has_won)) = match item {
+        Some(item) => {
+            context.counters.add(if options.ttl.is_some() { Count::TouchHits } else { Count::GetHits });
+            (item.marks, item.expires, write_found(&Found { item, is_made: false }, meta, context))
+        }
+        None => {
+            context.counters.add(if options.ttl.is_some() { Count::TouchMisses } else { Count::GetMisses });
+            let put = options.vivify.map(|exptime| Put {
+                expires: expiry(exptime, context.now),
+                condition: Condition::Absent,
+                cas: options.new_cas,
+                ..Put::default()
+            });
+            let Some((put, Ok(Stored { cas }))) = put.map(|put| (put, store.put(key, b"", put))) else {
+                if !options.is_quiet {
+                    answer(meta, b"EN", context);
+                }
+                return;
+            };
+            let (last_access, marks) = (context.now, Marks::default());
+            let item = Item { value: b"", flags: 0, cas, expires: put.expires, last_access, marks };
+            (marks, put.expires, write_found(&Found { item, is_made: true }, meta, context))
+        }
+    };
+    if has_won {
+        let marks = Marks { is_won: true, is_fetched: marks.is_fetched || !options.is_traceless, ..marks };
+        store.mark(key, marks, Token::Keep);
+    }
+    if expires != had {
+        store.touch(key, expires);
+    }
+}
+
+/// The condition of an `ms`, and what else its CAS token means.
+enum Plan {
+    Put(Put),
+    Extend(Side),
+}
+
+fn plan<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &S, now: UnixSeconds) -> (Plan, Marks) {
+    let options = &meta.options;
+    let put = Put {
+        flags: options.client_flags,
+        expires: expiry(options.ttl.unwrap_or(0), now),
+        cas: options.new_cas,
+        ..Put::default()
+    };
+    let condition = match (options.mode, options.cas) {
+        (b'A', _) => return (Plan::Extend(Side::End), Marks::default()),
+        (b'P', _) => return (Plan::Extend(Side::Start), Marks::default()),
+        (b'E', _) => Condition::Absent,
+        (_, Some(token)) => {
+            // With `I` a token older than the item's stores nevertheless, as a stale item that keeps its time and its winner. Zero is none.
+            let item = store.peek(key).filter(|item| options.invalidates && token != 0 && token < item.cas);
+            if let Some(Item { expires, marks, .. }) = item {
+                let put = Put { expires, is_stale: true, ..put };
+                return (Plan::Put(put), Marks { is_stale: true, is_fetched: false, is_won: marks.is_won });
+            }
+            Condition::Unchanged(token)
+        }
+        (b'R', None) => Condition::Present,
+        _ => Condition::Always,
+    };
+    (Plan::Put(Put { condition, ..put }), Marks::default())
+}
+
+pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+    let options = &meta.options;
+    let Some(value) = meta.value else {
+        forget(key, store);
+        context.counters.add(Count::StoreTooLarge);
+        return context.say(TOO_LARGE);
+    };
+    context.counters.add(Count::CmdSet);
+    let result = match plan(key, meta, store, context.now) {
+        (Plan::Put(put), marks) => {
+            let result = store.put(key, value, put);
+            if result.is_ok() && marks.is_won {
+                store.mark(key, marks, Token::Keep);
+            }
+            result
+        }
+        (Plan::Extend(side), _) => match (store.extend(key, value, side, options.cas), options.vivify) {
+            (Err(Refused::NotFound), Some(exptime)) => {
+                let expires = expiry(exptime, context.now);
+                store.put(key, value, Put { flags: options.client_flags, expires, cas: options.new_cas, ..Put::default() })
+            }
+            (Ok(stored), _) => Ok(renamed(key, stored, options.new_cas, store)),
+            (refused, _) => refused,
+        },
+    };
+    let code = match result {
+        Ok(_) if options.is_quiet => return,
+        Ok(_) => b"HD",
+        Err(Refused::Changed) => b"EX",
+        Err(Refused::NotFound) if options.cas.is_some() && !matches!(options.mode, b'A' | b'P') => b"NF",
+        Err(Refused::TooLarge { .. }) if !matches!(options.mode, b'A' | b'P') => {
+            context.counters.add(Count::StoreTooLarge);
+            forget(key, store);
+            return context.say(TOO_LARGE);
+        }
+        Err(Refused::Full) => {
+            context.counters.add(Count::StoreNoMemory);
+            forget(key, store);
+            return context.say(NO_MEMORY);
+        }
+        Err(_) => b"NS",
+    };
+    context.say(code);
+    for word in meta.flags() {
+        match word[0] {
+            b'c' => flag(context.out, b'c', result.map_or(0, |stored| stored.cas)),
+            b's' => flag(context.out, b's', store.peek(key).map_or(0, |item| item.value.len() as u64)),
+            _ => echo(context.out, meta, word),
+        }
+    }
+    context.say(b"\r\n");
+}
+
+/// Gives an item just changed the token that `E` names, if any.
+fn renamed<S: Store>(key: &Key<'_>, stored: Stored, new_cas: Option<u64>, store: &mut S) -> Stored {
+    let Some(cas) = new_cas else { return stored };
+    let marks = store.peek(key).map_or(Marks::default(), |item| item.marks);
+    store.mark(key, marks, Token::Exactly(cas));
+    Stored { cas }
+}
+
+pub(super) fn delete<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+    let options = &meta.options;
+    let result = if options.invalidates || options.drops_value {
+        invalidate(key, meta, store, context.now)
+    } else {
+        store.delete(key, options.cas)
+    };
+    context.counters.add(if result.is_ok() { Count::DeleteHits } else { Count::DeleteMisses });
+    match result {
+        Ok(()) if options.is_quiet => {}
+        Ok(()) => answer(meta, b"HD", context),
+        Err(Refused::Changed) => answer(meta, b"EX", context),
+        Err(_) => answer(meta, b"NF", context),
+    }
+}
+
+/// `md` with `I` or `x`: the item stays, without its value or as stale, and with another CAS token.
+fn invalidate<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, now: UnixSeconds) -> Result<(), Refused> {
+    let options = &meta.options;
+    let Item { cas, expires, marks, .. } = store.peek(key).ok_or(Refused::NotFound)?;
+    if options.cas.is_some_and(|token| token != cas) {
+        return Err(Refused::Changed);
+    }
+    if options.drops_value {
+        store.put(key, b"", Put { expires, ..Put::default() })?;
+    }
+    // The next client may win again.
+    let marks = if options.invalidates { Marks { is_stale: true, is_won: false, ..marks } } else { marks };
+    store.mark(key, marks, options.new_cas.map_or(Token::Next, Token::Exactly));
+    if let (true, Some(ttl)) = (options.invalidates, options.ttl) {
+        store.touch(key, expiry(ttl, now));
+    }
+    Ok(())
+}
+
+pub(super) fn arithmetic<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+    let options = &meta.options;
+    let by = options.delta.unwrap_or(1);
+    let delta = if matches!(options.mode, b'D' | b'-') { Delta::Down(by) } else { Delta::Up(by) };
+    // Zero is no token here: memcached takes it for none.
+    let (value, stored, is_made) = match (store.count(key, delta, options.cas.filter(|&token| token != 0)), options.vivify) {
+        (Ok((value, stored)), _) => (value, renamed(key, stored, options.new_cas, store), false),
+        (Err(Refused::NotFound), Some(exptime)) => {
+            let put = Put { expires: expiry(exptime, context.now), cas: options.new_cas, ..Put::default() };
+            let mut text = itoa::Buffer::new();
+            match store.put(key, text.format(options.initial).as_bytes(), put) {
+                Ok(stored) => (options.initial, stored, true),
+                Err(_) => return context.say(b"SERVER_ERROR Out of memory allocating new item\r\n"),
+            }
+        }
+        (Err(Refused::NotFound), None) => {
+            context.counters.add(count_of(delta, false));
+            return answer(meta, b"NF", context);
+        }
+        (Err(Refused::Changed), _) => return answer(meta, b"EX", context),
+        (Err(Refused::NotANumber), _) => return context.say(NOT_NUMERIC),
+        (Err(_), _) => return context.say(b"SERVER_ERROR out of memory\r\n"),
+    };
+    context.counters.add(count_of(delta, !is_made));
+    let had = store.peek(key).and_then(|item| item.expires);
+    let mut expires = if is_made { None } else { had };
+    let start = context.out.len();
+    let mut text = itoa::Buffer::new();
+    let text = text.format(value).as_bytes();
+    if options.wants_value {
+        context.say(b"VA ");
+        number::write(context.out, text.len() as u64);
+    } else {
+        context.say(b"HD");
+    }
+    for word in meta.flags() {
+        match word[0] {
+            b'c' => flag(context.out, b'c', stored.cas),
+            b't' => time_left(context.out, expires, context.now),
+            b'T' => expires = expiry(options.ttl.unwrap_or(0), context.now),
+            b'N' if is_made => expires = expiry(options.vivify.unwrap_or(0), context.now),
+            _ => echo(context.out, meta, word),
+        }
+    }
+    context.say(b"\r\n");
+    if options.wants_value {
+        context.say(text);
+        context.say(b"\r\n");
+    }
+    if expires != had {
+        store.touch(key, expires);
+    }
+    if options.is_quiet && !is_made {
+        context.out.truncate(start);
+    }
+}
+
+pub(super) fn debug<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+    context.counters.add(Count::CmdMeta);
+    let Some(item) = store.peek(key) else { return context.say(b"EN\r\n") };
+    let out = &mut *context.out;
+    out.extend_from_slice(b"ME ");
+    out.extend_from_slice(meta.key);
+    out.extend_from_slice(b" exp=");
+    match item.expires {
+        None => out.extend_from_slice(b"-1"),
+        // The time left, with a minus: memcached subtracts the wrong way round, and tools are used to it.
+        Some(at) => {
+            out.push(b'-');
+            number::write(out, u64::from(at.saturating_sub(context.now)));
+        }
+    }
+    out.extend_from_slice(b" la=");
+    number::write(out, u64::from(context.now.saturating_sub(item.last_access)));
+    out.extend_from_slice(b" cas=");
+    number::write(out, item.cas);
+    out.extend_from_slice(if item.marks.is_fetched { b" fetch=yes" } else { b" fetch=no" });
+    // There are no slab classes; the size is that of key and value.
+    out.extend_from_slice(b" cls=1 size=");
+    number::write(out, (key.bytes().len() + item.value.len()) as u64);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,124 @@
+//! Doing what units ask, on the partition that owns their keys, and writing the answers as memcached would.
+//!
+//! Where this differs from memcached 1.6.18 it is said at the command. In general: a value may have its full 1 MiB (memcached counts its own
+//! header), an item does not remember that its key came in base64 (the answer's `b` follows the request), and `E`, `x` and `ms` with `N` and
+//! `s`, of later versions, are understood.
+
+mod classic;
+mod expiry;
+mod meta;
+
+use arrayvec::ArrayVec;
+use dunlin_store::{Key, Store, UnixSeconds};
+
+use super::counters::Counters;
+use super::limits::{BURST_UNITS_MAX, OUTPUT_BYTES_MAX};
+use super::parse::{MetaVerb, Unit};
+use crate::memcached::parse::{DecodedKey, KeyText, decode_key};
+pub use expiry::expiry;
+
+/// What an operation needs beside the store.
+struct Context<'a> {
+    now: UnixSeconds,
+    counters: &'a Counters,
+    out: &'a mut Vec<u8>,
+}
+
+impl Context<'_> {
+    fn say(&mut self, said: &[u8]) {
+        self.out.extend_from_slice(said);
+    }
+
+    fn say_unless(&mut self, is_quiet: bool, said: &[u8]) {
+        if !is_quiet {
+            self.say(said);
+        }
+    }
+}
+
+/// When a burst pauses: the answers in `out` are more than this many bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pause(pub usize);
+
+impl Default for Pause {
+    fn default() -> Pause {
+        Pause(OUTPUT_BYTES_MAX)
+    }
+}
+
+/// Runs a burst of at most [`BURST_UNITS_MAX`] units in order and adds their answers to `out`; `done` is told after each. Stops early when
+/// `pause` says so, after at least one. Returns how many were run.
+///
+/// HERD's two-stage pipeline (thesis section 4.4.1): every key's index line is asked for, then every item's, then the operations run.
+pub(super) fn burst<'u, 'i: 'u, S: Store>(
+    units: impl Iterator<Item = &'u Unit<'i>> + Clone,
+    store: &mut S,
+    now: UnixSeconds,
+    counters: &Counters,
+    out: &mut Vec<u8>,
+    pause: Pause,
+    mut done: impl FnMut(&Vec<u8>),
+) -> usize {
+    store.set_now(now);
+    let mut decoded = ArrayVec::<DecodedKey, BURST_UNITS_MAX>::new();
+    for unit in units.clone() {
+        if let Some(KeyText::Base64(text)) = unit.key() {
+            // The parser refuses what cannot be decoded.
+            decoded.push(decode_key(text).unwrap_or_default());
+        }
+    }
+    let mut decoded = decoded.iter();
+    let mut keys = ArrayVec::<Option<Key<'_>>, BURST_UNITS_MAX>::new();
+    for unit in units.clone() {
+        let bytes = match unit.key() {
+            Some(KeyText::Plain(bytes)) => Some(bytes),
+            Some(KeyText::Base64(_)) => decoded.next().map(|key| &key[..]),
+            None => None,
+        };
+        keys.push(bytes.and_then(|bytes| store.key(bytes).ok()));
+    }
+    if keys.len() > 1 {
+        keys.iter().flatten().for_each(|key| store.prefetch(key));
+        keys.iter().flatten().for_each(|key| store.prefetch_item(key));
+    }
+    let mut context = Context { now, counters, out };
+    let mut count = 0;
+    for (unit, key) in units.zip(&keys) {
+        match (unit, key) {
+            (Unit::Say(said), _) => context.say(said),
+            (unit, Some(key)) => operate(unit, key, store, &mut context),
+            // No key that a store takes; the parser lets none pass.
+            (_, None) => context.say(b"CLIENT_ERROR bad command line format\r\n"),
+        }
+        count += 1;
+        done(context.out);
+        if context.out.len() > pause.0 {
+            break;
+        }
+    }
+    count
+}
+
+#[inline]
+fn operate<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &mut S, context: &mut Context<'_>) {
+    match unit {
+        Unit::Get { get, is_last, .. } => {
+            classic::get(key, *get, store, context);
+            if *is_last {
+                context.say(b"END\r\n");
+            }
+        }
+        Unit::Store(unit) => classic::store(key, unit, store, context),
+        Unit::Delete { is_quiet, .. } => classic::delete(key, *is_quiet, store, context),
+        Unit::Touch { exptime, is_quiet, .. } => classic::touch(key, *exptime, *is_quiet, store, context),
+        Unit::Count { delta, is_quiet, .. } => classic::count(key, *delta, *is_quiet, store, context),
+        Unit::Meta(meta) => match meta.verb {
+            MetaVerb::Get => meta::get(key, meta, store, context),
+            MetaVerb::Set => meta::set(key, meta, store, context),
+            MetaVerb::Delete => meta::delete(key, meta, store, context),
+            MetaVerb::Arithmetic => meta::arithmetic(key, meta, store, context),
+            MetaVerb::Debug => meta::debug(key, meta, store, context),
+        },
+        Unit::Say(_) | Unit::Ask(_) | Unit::Quit => {}
+    }
+}

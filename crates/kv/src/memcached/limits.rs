@@ -1,0 +1,43 @@
+//! The limits of the protocol and of a connection. What memcached has, it has with the same number unless the text says otherwise.
+
+/// Longest command line that is not a retrieval of several keys, with its end, in bytes. memcached closes a connection that sends more
+/// than this without a line end; here a longer line closes it even if it came in one piece, so that the answer does not depend on how
+/// the bytes were cut.
+pub const LINE_BYTES_MAX: usize = 2048;
+
+/// Longest line of `get`, `gets`, `gat` or `gats`, in bytes: about 4,000 of the longest keys. memcached has no limit; here a longer line
+/// closes the connection.
+pub const RETRIEVAL_LINE_BYTES_MAX: usize = 1 << 20;
+
+/// Spaces that may stand before a retrieval longer than [`LINE_BYTES_MAX`].
+pub const LEADING_SPACES_MAX: usize = 100;
+
+/// Words of a line that are looked at.
+pub const TOKENS_MAX: usize = 23;
+
+/// Words of a meta command, its name, key and flags: memcached counts one more for the end of the line.
+pub const META_TOKENS_MAX: usize = 19;
+
+/// Longest opaque flag of a meta command, its letter counted, in bytes.
+pub const OPAQUE_BYTES_MAX: usize = 32;
+
+/// Single-key operations that run together on a partition, so that each waits for memory while the others do.
+pub const BURST_UNITS_MAX: usize = 32;
+
+/// Single-key operations that one turn of a connection may forward to other cores before their answers are waited for.
+pub const TURN_UNITS_MAX: usize = 256;
+
+/// Bytes of commands that one turn may forward to one core, plus one command.
+pub const FORWARD_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of answers that wait to be written before a connection does no more, plus one answer.
+pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
+
+/// Operations of one connection before the other tasks of its core get their turn.
+pub const FAIR_UNITS_MAX: usize = 512;
+
+/// What a connection reads at once, in bytes: it borrows this much memory while it has work, and none while it is idle.
+pub const READ_BYTES: usize = 64 << 10;
+
+/// Read buffers that a core keeps for later.
+pub const SPARE_BUFFERS_MAX: usize = 64;

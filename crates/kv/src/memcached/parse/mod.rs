@@ -1,0 +1,194 @@
+//! The text protocol's commands, taken one at a time from bytes as they come: nothing is copied, nothing allocated, and any bytes have a
+//! meaning (often "close the connection").
+//!
+//! [`step`] looks at the front of the input in a [`Mode`] and gives a [`Unit`] of work, or says how many bytes it needs. A retrieval of
+//! several keys comes as one unit per key, since its keys may belong to different cores.
+
+mod classic;
+mod meta;
+mod unit;
+
+use arrayvec::ArrayVec;
+use memchr::memchr;
+
+use super::limits::{LEADING_SPACES_MAX, LINE_BYTES_MAX, RETRIEVAL_LINE_BYTES_MAX, TOKENS_MAX};
+pub use unit::{Ask, Get, Meta, MetaOptions, MetaVerb, StatsKind, StoreUnit, Unit, Verb};
+pub(crate) use unit::{DecodedKey, KeyText, decode_key};
+
+/// The words of a line, the command's name first.
+type Tokens<'a> = ArrayVec<&'a [u8], TOKENS_MAX>;
+
+/// What the next bytes of the input are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// A command line.
+    #[default]
+    Line,
+    /// More keys of a retrieval, whose line is in the input whole.
+    Keys {
+        /// Bytes up to the end of the last key or the spaces behind it.
+        text: usize,
+        /// Bytes behind them that end the line.
+        tail: usize,
+        /// What is asked of each key.
+        get: Get,
+    },
+    /// A data block that nobody wants, of this many bytes.
+    Swallow(usize),
+}
+
+/// What stands at the front of the input.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// Work, the bytes it took, and how to go on behind them.
+    Unit(Unit<'a>, usize, Mode),
+    /// Nothing to do: these bytes are over with.
+    Skip(usize, Mode),
+    /// There is no line end in the input yet.
+    NeedLine,
+    /// The input must hold this many bytes before another look is of use.
+    Need(usize),
+    /// Nothing that a client may send: the connection is to be closed.
+    Close,
+}
+
+fn is_retrieval(line: &[u8]) -> bool {
+    let spaces = line.iter().take(LEADING_SPACES_MAX + 1).take_while(|&&byte| byte == b' ').count();
+    let name = &line[spaces..];
+    spaces <= LEADING_SPACES_MAX && [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|verb| name.starts_with(verb))
+}
+
+/// The longest this line may be, its end counted.
+fn line_bytes_max(line: &[u8]) -> usize {
+    if is_retrieval(line) { RETRIEVAL_LINE_BYTES_MAX } else { LINE_BYTES_MAX }
+}
+
+/// The next word and the rest, or `None` if only spaces are left.
+#[inline]
+fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let start = text.iter().position(|&byte| byte != b' ')?;
+    let text = &text[start..];
+    let len = text.iter().position(|&byte| byte == b' ').unwrap_or(text.len());
+    Some(text.split_at(len))
+}
+
+/// Takes one step in the input, of which the first `scanned` bytes are known to hold no line end. Values of more than `value_bytes_max`
+/// bytes are refused.
+#[inline]
+pub fn step(mode: Mode, input: &[u8], scanned: usize, value_bytes_max: usize) -> Step<'_> {
+    match mode {
+        Mode::Line => line(input, scanned, value_bytes_max),
+        Mode::Keys { text, tail, get } => keys(input, text, tail, get),
+        Mode::Swallow(_) if input.is_empty() => Step::NeedLine,
+        Mode::Swallow(len) if len <= input.len() => Step::Skip(len, Mode::Line),
+        Mode::Swallow(len) => Step::Skip(input.len(), Mode::Swallow(len - input.len())),
+    }
+}
+
+/// One key of a retrieval.
+#[inline]
+fn keys(input: &[u8], text: usize, tail: usize, get: Get) -> Step<'_> {
+    let line = &input[..text];
+    let Some((key, rest)) = split_word(line) else { return Step::Skip(text + tail, Mode::Line) };
+    if rest.iter().all(|&byte| byte == b' ') {
+        return Step::Unit(Unit::Get { key, get, is_last: true }, text + tail, Mode::Line);
+    }
+    let used = text - rest.len();
+    Step::Unit(Unit::Get { key, get, is_last: false }, used, Mode::Keys { text: rest.len(), tail, get })
+}
+
+#[inline]
+fn line(input: &[u8], scanned: usize, value_bytes_max: usize) -> Step<'_> {
+    let scanned = scanned.min(input.len());
+    let Some(end) = memchr(b'\n', &input[scanned..]).map(|at| scanned + at) else {
+        return match input.len() {
+            0..LINE_BYTES_MAX => Step::NeedLine,
+            len if len < line_bytes_max(input) => Step::NeedLine,
+            _ => Step::Close,
+        };
+    };
+    let used = end + 1;
+    if used > LINE_BYTES_MAX && used > line_bytes_max(&input[..end]) {
+        return Step::Close;
+    }
+    // As memcached: a line feed alone ends a line too, and a zero byte hides what stands behind it.
+    let end = if end > 1 && input[end - 1] == b'\r' { end - 1 } else { end };
+    let end = memchr(0, &input[..end]).unwrap_or(end);
+    let text = &input[..end];
+    match split_word(text) {
+        Some((verb @ (b"get" | b"gets" | b"gat" | b"gats" | b"bget"), rest)) => {
+            let tail = used - end;
+            classic::retrieval(verb, rest).map_or_else(
+                |said| Step::Unit(Unit::Say(said), used, Mode::Line),
+                |(rest, get)| match keys(&input[end - rest.len()..used], rest.len(), tail, get) {
+                    Step::Unit(unit, taken, mode) => Step::Unit(unit, end - rest.len() + taken, mode),
+                    _ => Step::Unit(Unit::Say(b"END\r\n"), used, Mode::Line),
+                },
+            )
+        }
+        Some((verb, _)) if verb.len() >= 2 => command(verb, text, used, input, value_bytes_max),
+        _ => Step::Unit(Unit::Say(ERROR), used, Mode::Line),
+    }
+}
+
+const ERROR: &[u8] = b"ERROR\r\n";
+
+/// What is left of the input behind a line, and where to go on.
+struct Behind<'a> {
+    /// Bytes of the line with its end.
+    used: usize,
+    /// What follows.
+    input: &'a [u8],
+    /// Longest value that is taken.
+    value_bytes_max: usize,
+}
+
+impl<'a> Behind<'a> {
+    /// A unit that is the line alone.
+    fn unit(&self, unit: Unit<'a>) -> Step<'a> {
+        Step::Unit(unit, self.used, Mode::Line)
+    }
+
+    fn say(&self, said: &'static [u8]) -> Step<'a> {
+        self.unit(Unit::Say(said))
+    }
+
+    /// A unit that is the line, whose data block of `len` bytes is refused.
+    fn swallow(&self, unit: Unit<'a>, len: usize) -> Step<'a> {
+        Step::Unit(unit, self.used, Mode::Swallow(len + 2))
+    }
+
+    /// The data block of `len` bytes: `Ok(None)` if what ends it is wrong.
+    fn data(&self, len: usize) -> Result<Option<&'a [u8]>, Step<'a>> {
+        match self.input.get(..len + 2) {
+            None => Err(Step::Need(self.used + len + 2)),
+            Some(block) => Ok(block.strip_suffix(b"\r\n")),
+        }
+    }
+
+    /// A unit that is the line and its data block of `len` bytes.
+    fn with_data(&self, unit: Unit<'a>, len: usize) -> Step<'a> {
+        Step::Unit(unit, self.used + len + 2, Mode::Line)
+    }
+}
+
+fn command<'a>(verb: &[u8], text: &'a [u8], used: usize, input: &'a [u8], value_bytes_max: usize) -> Step<'a> {
+    let mut tokens = Tokens::new();
+    let mut rest = text;
+    while let Some((word, behind)) = split_word(rest) {
+        if tokens.try_push(word).is_err() {
+            break;
+        }
+        rest = behind;
+    }
+    let behind = Behind { used, input: &input[used..], value_bytes_max };
+    match verb {
+        b"mg" => meta::get(&tokens, text, &behind),
+        b"ms" => meta::set(&tokens, text, &behind),
+        b"md" => meta::delete(&tokens, text, &behind),
+        b"ma" => meta::arithmetic(&tokens, text, &behind),
+        b"me" => meta::debug(&tokens, &behind),
+        b"mn" => behind.say(b"MN\r\n"),
+        _ => classic::command(verb, &tokens, &behind),
+    }
+}

@@ -1,0 +1,147 @@
+//! The memcached side of one core: adopts connections and serves them until it is told to stop.
+
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_store::{Store as _, UnixSeconds, VALUE_BYTES_MAX};
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+
+use super::backend::Backend;
+use super::buffers::Buffers;
+use super::connection::Connection;
+use super::connections::Ending;
+use super::counters::Count;
+use super::socket::{ConnectionLimit, Listen, Socket, Stream};
+
+/// How often idle connections are looked for.
+const IDLE_SWEEP: Duration = Duration::from_secs(1);
+
+/// What is the same for all cores of a server.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Connections that the server may have.
+    pub connections_max: usize,
+    /// Seconds without a command after which a connection is closed; `None` for never.
+    pub idle_seconds_max: Option<UnixSeconds>,
+    /// When the server started.
+    pub started: UnixSeconds,
+    /// Where it listens.
+    pub listens: Vec<Listen>,
+    limit: ConnectionLimit,
+}
+
+impl Settings {
+    /// The settings of a server that starts at `started` and accepts at `listens`, with the limit that its acceptors have.
+    pub fn new(
+        limit: ConnectionLimit,
+        idle_seconds_max: Option<UnixSeconds>,
+        started: UnixSeconds,
+        listens: Vec<Listen>,
+    ) -> Settings {
+        Settings { connections_max: limit.max(), idle_seconds_max, started, listens, limit }
+    }
+
+    pub(super) fn rejected(&self) -> u64 {
+        self.limit.rejected()
+    }
+}
+
+/// The memcached side of one core. Lives on its thread, in a tokio `LocalSet`.
+#[derive(Debug)]
+pub struct Service<B> {
+    backend: Rc<B>,
+    settings: Settings,
+    value_bytes_max: usize,
+    buffers: RefCell<Buffers>,
+    /// Told when a connection ended.
+    ended: Notify,
+}
+
+impl<B: Backend> Service<B> {
+    /// A core that has no connections yet. With a limit of idleness it looks for idle connections once a second.
+    ///
+    /// # Panics
+    /// Outside a `LocalSet`.
+    pub fn start(backend: Rc<B>, settings: Settings) -> Rc<Service<B>> {
+        let of_store = backend.with_store(|store| store.stats().value_bytes_max);
+        let value_bytes_max = usize::try_from(of_store).unwrap_or(VALUE_BYTES_MAX).min(VALUE_BYTES_MAX);
+        let idle_seconds_max = settings.idle_seconds_max;
+        let service =
+            Rc::new(Service { backend, settings, value_bytes_max, buffers: RefCell::default(), ended: Notify::new() });
+        if let Some(max) = idle_seconds_max {
+            let service = Rc::downgrade(&service);
+            spawn_local(async move {
+                loop {
+                    tokio::time::sleep(IDLE_SWEEP).await;
+                    let Some(service) = service.upgrade() else { return };
+                    let state = service.backend.state();
+                    let count = state.connections.end_idle(service.backend.now(), max);
+                    state.counters.add_many(Count::IdleKicks, count);
+                }
+            });
+        }
+        service
+    }
+
+    /// Serves a connection, in a task of its own.
+    ///
+    /// # Panics
+    /// Outside a `LocalSet`.
+    pub fn adopt(self: &Rc<Self>, socket: Socket) {
+        let Socket { stream, is_unix, peer, permit } = socket;
+        let stream = match Stream::new(stream, is_unix) {
+            Ok(stream) => stream,
+            Err(error) => return tracing::warn!(%peer, %error, "cannot serve a memcached connection"),
+        };
+        let state = self.backend.state();
+        state.counters.add(Count::TotalConnections);
+        let (place, shared) = state.connections.add(peer, self.backend.now());
+        let connection = Connection::new(self.clone(), shared, stream);
+        let service = self.clone();
+        spawn_local(async move {
+            connection.run().await;
+            service.backend.state().connections.remove(place);
+            drop(permit);
+            service.ended.notify_waiters();
+        });
+    }
+
+    /// Ends all connections in order: what they sent is answered, then they are closed. Those that take longer than `grace` are closed at
+    /// once. Returns when none is left. No socket may be adopted after this was called.
+    pub async fn stop(&self, grace: Duration) {
+        let connections = &self.backend.state().connections;
+        connections.end_all(Ending::Stop);
+        if tokio::time::timeout(grace, self.none_left()).await.is_err() {
+            connections.end_all(Ending::Now);
+            self.none_left().await;
+        }
+    }
+
+    async fn none_left(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.backend.state().connections.is_empty() {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    pub(super) fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn value_bytes_max(&self) -> usize {
+        self.value_bytes_max
+    }
+
+    pub(super) fn buffers(&self) -> RefMut<'_, Buffers> {
+        self.buffers.borrow_mut()
+    }
+}

@@ -1,0 +1,230 @@
+//! One connection's protocol as a state machine without I/O: bytes go in, answers come out, and [`Progress`] says what it waits for.
+
+use arrayvec::ArrayVec;
+
+use super::backend::Backend;
+use super::batch::Batch;
+use super::counters::Count;
+use super::execute::{self, Pause};
+use super::limits::{BURST_UNITS_MAX, FAIR_UNITS_MAX, OUTPUT_BYTES_MAX};
+use super::parse::{Ask, KeyText, Mode, Step, Unit, decode_key, step};
+use super::turn::{Merged, Turn};
+use crate::routing::Core;
+
+/// The first byte of a client that speaks the binary protocol.
+const BINARY_MAGIC: u8 = 0x80;
+
+/// What a session waits for. In each case the answers so far may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// More input.
+    More,
+    /// That its answers are written and others had their turn. There may be more in the input.
+    Full,
+    /// That its batches are sent to other cores and come back: see [`Session::take_batches`], then [`Session::merge`].
+    Forward,
+    /// An answer that concerns all cores, to be added to the output.
+    Ask(Ask),
+    /// That its answers are written and the connection is closed.
+    Close,
+}
+
+/// A unit of the burst, where it stands in the input and what comes behind it.
+struct Parsed<'a> {
+    unit: Unit<'a>,
+    start: usize,
+    end: usize,
+    after: Mode,
+}
+
+/// Why a burst has no more units.
+enum Stop {
+    /// It is as long as it may be.
+    Long,
+    /// The input is over.
+    Input,
+    /// A unit that is no operation comes next.
+    Ask(Ask, usize),
+    Close,
+}
+
+/// The protocol of one connection.
+#[derive(Debug)]
+pub struct Session {
+    mode: Mode,
+    /// Bytes the input must have before it is looked at.
+    wanted: usize,
+    /// Bytes of the input that are known to hold no line end.
+    scanned: usize,
+    is_fresh: bool,
+    value_bytes_max: usize,
+    turn: Turn,
+}
+
+impl Session {
+    /// A new connection, where values of at most `value_bytes_max` bytes are taken.
+    pub fn new(value_bytes_max: usize) -> Session {
+        Session { mode: Mode::Line, wanted: 1, scanned: 0, is_fresh: true, value_bytes_max, turn: Turn::default() }
+    }
+
+    /// Bytes the input must have before a look at it is of use: the rest of a data block, for example.
+    pub fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// Does what the input asks and adds the answers to `out`. Returns how many bytes of the input are over with, and what it waits for.
+    ///
+    /// The bytes that are not over with must stand at the front of the next input.
+    pub fn consume<B: Backend>(&mut self, input: &[u8], backend: &B, out: &mut Vec<u8>) -> (usize, Progress) {
+        if input.len() < self.wanted {
+            return (0, Progress::More);
+        }
+        if std::mem::take(&mut self.is_fresh) && input.first() == Some(&BINARY_MAGIC) {
+            out.extend_from_slice(b"CLIENT_ERROR the binary protocol is not spoken here\r\n");
+            return (input.len(), Progress::Close);
+        }
+        let mut at = 0;
+        let mut budget = FAIR_UNITS_MAX;
+        loop {
+            let (used, count, stop) = self.run_burst(&input[at..], backend, out);
+            at += used;
+            budget = budget.saturating_sub(count);
+            let progress = match stop {
+                _ if !self.turn.is_empty() && (self.turn.is_full() || !matches!(stop, Stop::Long)) => Progress::Forward,
+                Stop::Input => Progress::More,
+                Stop::Ask(ask, used) => {
+                    at += used;
+                    self.mode = Mode::Line;
+                    self.wanted = 1;
+                    Progress::Ask(ask)
+                }
+                Stop::Close => Progress::Close,
+                Stop::Long if self.turn.is_empty() && (budget == 0 || out.len() > OUTPUT_BYTES_MAX) => Progress::Full,
+                Stop::Long => continue,
+            };
+            return (at, progress);
+        }
+    }
+
+    /// Parses and runs up to [`BURST_UNITS_MAX`] units. Returns the bytes over with, the units run, and why it ended.
+    fn run_burst<B: Backend>(&mut self, input: &[u8], backend: &B, out: &mut Vec<u8>) -> (usize, usize, Stop) {
+        let mut units = ArrayVec::<Parsed<'_>, BURST_UNITS_MAX>::new();
+        let (mut at, mut mode, mut scanned, mut wanted) = (0, self.mode, self.scanned, 1);
+        let stop = loop {
+            if units.is_full() {
+                break Stop::Long;
+            }
+            match step(mode, &input[at..], scanned, self.value_bytes_max) {
+                Step::Unit(Unit::Ask(ask), used, _) => break Stop::Ask(ask, used),
+                Step::Unit(Unit::Quit, ..) | Step::Close => break Stop::Close,
+                Step::Unit(unit, used, after) => {
+                    units.push(Parsed { unit, start: at, end: at + used, after });
+                    at += used;
+                    mode = after;
+                    scanned = 0;
+                }
+                Step::Skip(used, after) => {
+                    at += used;
+                    mode = after;
+                    scanned = 0;
+                }
+                Step::NeedLine => {
+                    scanned = input.len() - at;
+                    wanted = scanned + 1;
+                    break Stop::Input;
+                }
+                Step::Need(bytes) => {
+                    wanted = bytes;
+                    break Stop::Input;
+                }
+            }
+        };
+        let count = self.run_units(&units, input, backend, out);
+        if count < units.len() {
+            // The answers became many: the other units are parsed again when these are written.
+            let last = &units[count - 1];
+            (self.mode, self.wanted, self.scanned) = (last.after, 1, 0);
+            return (last.end, count, Stop::Long);
+        }
+        (self.mode, self.wanted, self.scanned) = (mode, wanted, scanned);
+        (at, count, stop)
+    }
+
+    /// Runs units here, or puts them into the turn. Returns how many: at least one, if there are any.
+    fn run_units<B: Backend>(&mut self, units: &[Parsed<'_>], input: &[u8], backend: &B, out: &mut Vec<u8>) -> usize {
+        if units.is_empty() {
+            return 0;
+        }
+        let (now, counters) = (backend.now(), &backend.state().counters);
+        if backend.owns_all() {
+            let units = units.iter().map(|parsed| &parsed.unit);
+            return backend.with_store(|store| execute::burst(units, store, now, counters, out, Pause::default(), |_| {}));
+        }
+        let owners: ArrayVec<Option<Core>, BURST_UNITS_MAX> =
+            units.iter().map(|parsed| owner(&parsed.unit, backend)).collect();
+        if self.turn.is_empty() && owners.iter().all(Option::is_none) {
+            let units = units.iter().map(|parsed| &parsed.unit);
+            return backend.with_store(|store| execute::burst(units, store, now, counters, out, Pause::default(), |_| {}));
+        }
+        let mut done = 0;
+        while done < units.len() && (done == 0 || !self.turn.is_full()) {
+            match owners[done] {
+                Some(core) => {
+                    self.push(core, &units[done], input);
+                    counters.add(Count::Forwarded);
+                    done += 1;
+                }
+                None => {
+                    let len = owners[done..].iter().take_while(|owner| owner.is_none()).count();
+                    let units = units[done..done + len].iter().map(|parsed| &parsed.unit);
+                    let (here, note) = self.turn.here();
+                    done += backend
+                        .with_store(|store| execute::burst(units, store, now, counters, here, Pause::default(), note));
+                }
+            }
+        }
+        done
+    }
+
+    fn push(&mut self, core: Core, parsed: &Parsed<'_>, input: &[u8]) {
+        match parsed.unit {
+            Unit::Get { key, get, is_last } => self.turn.push_get(core, key, get, is_last, self.value_bytes_max),
+            _ => self.turn.push_command(core, &input[parsed.start..parsed.end], self.value_bytes_max),
+        }
+    }
+
+    /// Takes out the batches that are to go to other cores, each with its lane.
+    pub(super) fn take_batches(&mut self) -> Vec<(usize, Core, Box<Batch>)> {
+        let lanes = self.turn.lanes();
+        let take = |lane| self.turn.take(lane).map(|(core, batch)| (lane, core, batch));
+        (0..lanes).filter_map(take).collect()
+    }
+
+    /// Takes out the batch of one lane.
+    pub(super) fn take_batch(&mut self, lane: usize) -> Option<(Core, Box<Batch>)> {
+        self.turn.take(lane)
+    }
+
+    /// Puts a batch back that came back.
+    pub(super) fn put_batch(&mut self, lane: usize, batch: Box<Batch>) {
+        self.turn.put(lane, batch);
+    }
+
+    /// Moves answers of a turn to the output, in order.
+    pub(super) fn merge(&mut self, out: &mut Vec<u8>) -> Merged {
+        self.turn.merge(out)
+    }
+
+    /// Gives the memory of its turns back: for a connection that becomes idle.
+    pub(super) fn release(&mut self) {
+        self.turn.release();
+    }
+}
+
+fn owner<B: Backend>(unit: &Unit<'_>, backend: &B) -> Option<Core> {
+    match unit.key()? {
+        KeyText::Plain(key) => backend.elsewhere(key),
+        // The parser refuses what cannot be decoded.
+        KeyText::Base64(text) => backend.elsewhere(&decode_key(text)?),
+    }
+}

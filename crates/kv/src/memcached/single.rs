@@ -1,0 +1,143 @@
+//! A [`Backend`] of one core with one partition, and a connection without a socket: for tests, examples and fuzzing.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, ready};
+
+use dunlin_store::{Store, UnixSeconds, VALUE_BYTES_MAX};
+use futures::FutureExt as _;
+
+use super::backend::{Backend, CoreState, Inquiry, Report, Unavailable};
+use super::batch::Batch;
+use super::connection::merge;
+use super::service::Settings;
+use super::session::{Progress, Session};
+use super::stats;
+use crate::routing::Core;
+
+/// One core that owns every key, with a clock that is told the time.
+#[derive(Debug, Default)]
+pub struct Single<S> {
+    store: RefCell<S>,
+    state: CoreState,
+    now: Cell<UnixSeconds>,
+    flush_at: Cell<Option<UnixSeconds>>,
+}
+
+impl<S: Store> Single<S> {
+    /// A core with this partition, at this time.
+    pub fn new(store: S, now: UnixSeconds) -> Single<S> {
+        Single { store: RefCell::new(store), state: CoreState::default(), now: Cell::new(now), flush_at: Cell::new(None) }
+    }
+
+    /// Tells the time.
+    pub fn set_now(&self, now: UnixSeconds) {
+        self.now.set(now);
+        if self.flush_at.get().is_some_and(|at| at <= now) {
+            self.flush_at.set(None);
+            self.store.borrow_mut().flush();
+        }
+    }
+}
+
+impl<S: Store + 'static> Backend for Single<S> {
+    type Store = S;
+
+    fn elsewhere(&self, _key: &[u8]) -> Option<Core> {
+        None
+    }
+
+    fn owns_all(&self) -> bool {
+        true
+    }
+
+    fn with_store<R>(&self, run: impl FnOnce(&mut S) -> R) -> R {
+        run(&mut self.store.borrow_mut())
+    }
+
+    fn now(&self) -> UnixSeconds {
+        self.now.get()
+    }
+
+    fn state(&self) -> &CoreState {
+        &self.state
+    }
+
+    fn forward(&self, _core: Core, _batch: Box<Batch>) -> impl Future<Output = Result<Box<Batch>, Unavailable>> {
+        ready(Err(Unavailable))
+    }
+
+    fn flush(&self, at: UnixSeconds) -> impl Future<Output = ()> {
+        self.flush_at.set(Some(at));
+        self.set_now(self.now.get());
+        ready(())
+    }
+
+    fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {
+        let store = self.store.borrow().stats();
+        ready(vec![self.state.report(inquiry, store, self.now.get())])
+    }
+}
+
+/// A connection without a socket: bytes go in, and what a client would get comes out.
+#[derive(Debug)]
+pub struct Conversation<'a, B> {
+    backend: &'a B,
+    settings: &'a Settings,
+    session: Session,
+    input: Vec<u8>,
+    is_closed: bool,
+}
+
+impl<'a, B: Backend> Conversation<'a, B> {
+    /// A new connection to a core whose futures are ready at once.
+    pub fn new(backend: &'a B, settings: &'a Settings) -> Conversation<'a, B> {
+        Conversation { backend, settings, session: Session::new(VALUE_BYTES_MAX), input: Vec::new(), is_closed: false }
+    }
+
+    /// Whether the server closed it.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Bytes that came and are not over with.
+    pub fn pending(&self) -> usize {
+        self.input.len()
+    }
+
+    /// Says bytes and adds what is answered to `out`. Returns the most bytes of answers that waited to be written at once.
+    ///
+    /// # Panics
+    /// If the backend is one that must be waited for.
+    pub fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> usize {
+        if self.is_closed {
+            return 0;
+        }
+        self.input.extend_from_slice(bytes);
+        let (mut at, mut answers, mut most) = (0, Vec::new(), 0);
+        loop {
+            let (used, progress) = self.session.consume(&self.input[at..], self.backend, &mut answers);
+            at += used;
+            most = most.max(answers.len());
+            match progress {
+                Progress::More | Progress::Full | Progress::Close => out.append(&mut answers),
+                Progress::Ask(ask) => {
+                    let answered = stats::answer(ask, self.backend, self.settings, &mut answers).now_or_never();
+                    assert!(answered.is_some(), "this backend is not ready at once");
+                }
+                Progress::Forward => {
+                    let write = async |answers: &mut Vec<u8>| {
+                        out.append(answers);
+                        Ok::<(), std::convert::Infallible>(())
+                    };
+                    let merged = merge(&mut self.session, self.backend, &mut answers, write).now_or_never();
+                    assert!(merged.is_some(), "this backend is not ready at once");
+                }
+            }
+            if matches!(progress, Progress::More | Progress::Close) {
+                self.is_closed = progress == Progress::Close;
+                self.input.drain(..at);
+                return most;
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Sockets: where connections come from, and the connections themselves before a core adopts them.
+
+use std::fmt;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Connections that wait to be accepted, at most: memcached's default.
+const BACKLOG: i32 = 1024;
+/// How long nothing is accepted after the system refused to give a connection (for want of file descriptors, say).
+const PAUSE: Duration = Duration::from_millis(10);
+/// Whom a Unix socket serves: its owner.
+const UNIX_MODE: u32 = 0o700;
+
+/// Where to listen: `tcp://127.0.0.1:11211` or `unix:/run/user/1000/kv.sock`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// The path of a Unix socket.
+    Unix(PathBuf),
+}
+
+/// A text that names no place to listen.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address for memcached clients: give tcp://127.0.0.1:11211 or unix:/path/of/socket")]
+pub struct ListenError(String);
+
+impl FromStr for Listen {
+    type Err = ListenError;
+
+    fn from_str(text: &str) -> Result<Listen, ListenError> {
+        let error = || ListenError(text.to_owned());
+        if let Some(addr) = text.strip_prefix("tcp://") {
+            addr.parse().map(Listen::Tcp).map_err(|_| error())
+        } else if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            // unix:///path is a path too.
+            Ok(Listen::Unix(PathBuf::from(path.strip_prefix("//").unwrap_or(path))))
+        } else {
+            Err(error())
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Tcp(addr) => write!(f, "tcp://{addr}"),
+            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// How many connections a server has, of those it may have. Shared by its acceptors.
+#[derive(Debug, Clone)]
+pub struct ConnectionLimit {
+    places: Arc<Semaphore>,
+    rejected: Arc<AtomicU64>,
+    max: usize,
+}
+
+impl ConnectionLimit {
+    /// A server that may have `max` connections.
+    pub fn new(max: usize) -> ConnectionLimit {
+        let max = max.min(Semaphore::MAX_PERMITS);
+        ConnectionLimit { places: Arc::new(Semaphore::new(max)), rejected: Arc::new(AtomicU64::new(0)), max }
+    }
+
+    /// How many it may have.
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Connections that were refused since the start.
+    pub fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection that no core has adopted yet. It counts against the limit until it is dropped.
+#[derive(Debug)]
+pub struct Socket {
+    pub(super) stream: RawSocket,
+    pub(super) is_unix: bool,
+    pub(super) peer: String,
+    pub(super) permit: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+enum Listener {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+impl Listener {
+    /// The next connection, not bound to any runtime.
+    async fn accept(&self) -> io::Result<(RawSocket, Option<SocketAddr>)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((stream.into_std()?.into(), Some(peer)))
+            }
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((stream.into_std()?.into(), None))
+            }
+        }
+    }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Acceptor {
+    listener: Listener,
+    listen: Listen,
+    limit: ConnectionLimit,
+}
+
+impl Acceptor {
+    /// Listens. Needs a tokio runtime, whose thread accepts.
+    ///
+    /// A path where a socket is left over from a server that is gone is used again. Only the owner may use a Unix socket.
+    ///
+    /// # Errors
+    /// What the system says, for example that the address is in use.
+    pub fn bind(listen: &Listen, limit: ConnectionLimit) -> io::Result<Acceptor> {
+        let (socket, listen) = match listen {
+            Listen::Tcp(addr) => {
+                let socket = RawSocket::new(Domain::for_address(*addr), Type::STREAM, Some(Protocol::TCP))?;
+                socket.set_reuse_address(true)?;
+                socket.bind(&SockAddr::from(*addr))?;
+                let bound = socket.local_addr()?.as_socket().unwrap_or(*addr);
+                (socket, Listen::Tcp(bound))
+            }
+            Listen::Unix(path) => {
+                let addr = SockAddr::unix(path)?;
+                let is_left_over = RawSocket::new(Domain::UNIX, Type::STREAM, None)?
+                    .connect(&addr)
+                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+                if is_left_over {
+                    std::fs::remove_file(path)?;
+                }
+                let socket = RawSocket::new(Domain::UNIX, Type::STREAM, None)?;
+                socket.bind(&addr)?;
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(UNIX_MODE))?;
+                (socket, Listen::Unix(path.clone()))
+            }
+        };
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        let listener = match &listen {
+            Listen::Tcp(_) => Listener::Tcp(tokio::net::TcpListener::from_std(socket.into())?),
+            Listen::Unix(_) => Listener::Unix(tokio::net::UnixListener::from_std(socket.into())?),
+        };
+        Ok(Acceptor { listener, listen, limit })
+    }
+
+    /// Where it listens, with the port that the system chose.
+    pub fn listen(&self) -> &Listen {
+        &self.listen
+    }
+
+    /// The next connection. Those above the limit are told so and closed, as memcached does; where the system has no more file descriptors
+    /// it waits a little.
+    pub async fn accept(&self) -> Socket {
+        loop {
+            match self.listener.accept().await.and_then(|(stream, peer)| self.admit(stream, peer)) {
+                Ok(Some(socket)) => return socket,
+                Ok(None) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
+                Err(error) => {
+                    tracing::warn!(listen = %self.listen, %error, "cannot accept a memcached connection; trying again");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn admit(&self, stream: RawSocket, peer: Option<SocketAddr>) -> io::Result<Option<Socket>> {
+        let Ok(permit) = self.limit.places.clone().try_acquire_owned() else {
+            self.limit.rejected.fetch_add(1, Ordering::Relaxed);
+            // One who does not take these few bytes at once will see that the connection is closed.
+            let _ = (&stream).write(b"ERROR Too many open connections\r\n");
+            return Ok(None);
+        };
+        let (is_unix, peer) = match (&self.listen, peer) {
+            (_, Some(peer)) => (false, format!("tcp:{peer}")),
+            (listen, None) => (true, listen.to_string()),
+        };
+        if !is_unix {
+            stream.set_tcp_nodelay(true)?;
+        }
+        Ok(Some(Socket { stream, is_unix, peer, permit }))
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        if let Listen::Unix(path) = &self.listen {
+            // Somebody may have removed it already.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A connection's stream on the runtime of its core.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(tokio::net::TcpStream),
+    Unix(tokio::net::UnixStream),
+}
+
+impl Stream {
+    pub fn new(stream: RawSocket, is_unix: bool) -> io::Result<Stream> {
+        Ok(if is_unix {
+            Stream::Unix(tokio::net::UnixStream::from_std(stream.into())?)
+        } else {
+            Stream::Tcp(tokio::net::TcpStream::from_std(stream.into())?)
+        })
+    }
+
+    pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Tcp(stream) => stream.poll_read_ready(context),
+            Stream::Unix(stream) => stream.poll_read_ready(context),
+        }
+    }
+
+    /// Reads. A short read tells the runtime that nothing is left, which saves the call that would say so.
+    pub fn poll_read(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut room = ReadBuf::new(room);
+        let polled = match self {
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(context, &mut room),
+            Stream::Unix(stream) => Pin::new(stream).poll_read(context, &mut room),
+        };
+        polled.map_ok(|()| room.filled().len())
+    }
+
+    pub fn try_read(&self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.try_read(room),
+            Stream::Unix(stream) => stream.try_read(room),
+        }
+    }
+
+    pub fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Tcp(stream) => stream.poll_write_ready(context),
+            Stream::Unix(stream) => stream.poll_write_ready(context),
+        }
+    }
+
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.try_write(bytes),
+            Stream::Unix(stream) => stream.try_write(bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_to_listen_are_read_and_written() {
+        for text in ["tcp://127.0.0.1:11211", "tcp://[::1]:0", "unix:/run/kv.sock"] {
+            assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
+        }
+        assert_eq!("unix:///run/kv.sock".parse(), Ok(Listen::Unix("/run/kv.sock".into())));
+        for text in ["", "tcp://", "127.0.0.1:11211", "tcp://localhost", "unix:", "udp://127.0.0.1:1"] {
+            assert!(text.parse::<Listen>().is_err(), "{text:?}");
+        }
+    }
+}

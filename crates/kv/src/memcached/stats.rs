@@ -1,0 +1,199 @@
+//! `flush_all` and `stats`: what concerns all cores.
+
+use std::fmt::Display;
+use std::io::Write as _;
+
+use dunlin_store::StoreStats;
+
+use super::backend::{Backend, Inquiry, Report};
+use super::counters::{Count, Counts};
+use super::execute::expiry;
+use super::parse::{Ask, StatsKind};
+use super::service::Settings;
+
+/// Lines of `STAT`.
+struct Lines<'a>(&'a mut Vec<u8>);
+
+impl Lines<'_> {
+    fn line(&mut self, name: impl Display, value: impl Display) {
+        // A Vec takes everything.
+        let _ = write!(self.0, "STAT {name} {value}\r\n");
+    }
+
+    fn end(self) {
+        self.0.extend_from_slice(b"END\r\n");
+    }
+}
+
+/// The sums over all cores.
+struct Totals {
+    counts: Counts,
+    store: StoreStats,
+    connections: u64,
+    cores: usize,
+}
+
+fn totals(reports: &[Report]) -> Totals {
+    let mut totals =
+        Totals { counts: Counts::default(), store: StoreStats::default(), connections: 0, cores: reports.len() };
+    for report in reports {
+        totals.counts += &report.counts;
+        totals.connections += report.connections;
+        let (sum, store) = (&mut totals.store, &report.store);
+        sum.items += store.items;
+        sum.item_bytes += store.item_bytes;
+        sum.memory_bytes += store.memory_bytes;
+        sum.memory_bytes_max = sum.memory_bytes_max.saturating_add(store.memory_bytes_max);
+        sum.value_bytes_max = sum.value_bytes_max.max(store.value_bytes_max);
+        sum.stored += store.stored;
+        sum.evicted_log += store.evicted_log;
+        sum.evicted_index += store.evicted_index;
+        sum.expired += store.expired;
+    }
+    totals
+}
+
+/// Answers what concerns all cores.
+pub(super) async fn answer<B: Backend>(ask: Ask, backend: &B, settings: &Settings, out: &mut Vec<u8>) {
+    let kind = match ask {
+        Ask::Flush { exptime, is_quiet } => {
+            backend.state().counters.add(Count::CmdFlush);
+            let now = backend.now();
+            let at = if exptime <= 0 { now } else { expiry(exptime, now).unwrap_or(now) };
+            backend.flush(at).await;
+            if !is_quiet {
+                out.extend_from_slice(b"OK\r\n");
+            }
+            return;
+        }
+        Ask::Stats(kind) => kind,
+    };
+    match kind {
+        StatsKind::Reset => {
+            backend.ask(Inquiry::Reset).await;
+            out.extend_from_slice(b"RESET\r\n");
+        }
+        StatsKind::Settings => settings_lines(settings, backend, out),
+        StatsKind::Sizes => {
+            let mut lines = Lines(out);
+            lines.line("sizes_status", "disabled");
+            lines.end();
+        }
+        StatsKind::General => general(&totals(&backend.ask(Inquiry::Totals).await), backend.now(), settings, out),
+        StatsKind::Items => items(&totals(&backend.ask(Inquiry::Totals).await), out),
+        StatsKind::Slabs => slabs(&totals(&backend.ask(Inquiry::Totals).await), out),
+        StatsKind::Connections => connections(&backend.ask(Inquiry::Connections).await, settings, out),
+    }
+}
+
+/// Seconds of processor time, in user mode and in the kernel; zero where /proc does not tell.
+fn processor_seconds() -> (f64, f64) {
+    /// What the kernel counts in for user programs, on every architecture of Linux.
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program, in brackets, may have spaces.
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let ticks = |at: usize| fields.split_whitespace().nth(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(11) / TICKS_PER_SECOND, ticks(12) / TICKS_PER_SECOND)
+}
+
+fn general(totals: &Totals, now: u32, settings: &Settings, out: &mut Vec<u8>) {
+    let Totals { counts, store, connections, cores } = totals;
+    let (user, system) = processor_seconds();
+    let mut lines = Lines(out);
+    lines.line("pid", std::process::id());
+    lines.line("uptime", now.saturating_sub(settings.started));
+    lines.line("time", now);
+    lines.line("version", super::VERSION);
+    lines.line("pointer_size", usize::BITS);
+    lines.line("rusage_user", format_args!("{user:.6}"));
+    lines.line("rusage_system", format_args!("{system:.6}"));
+    lines.line("max_connections", settings.connections_max);
+    lines.line("curr_connections", connections);
+    for count in Count::ALL {
+        // Refusals are counted where connections are accepted, which is no core's.
+        let value = if count == Count::RejectedConnections { settings.rejected() } else { counts.get(count) };
+        lines.line(count.name(), value);
+    }
+    lines.line("limit_maxbytes", store.memory_bytes_max);
+    lines.line("accepting_conns", u8::from(*connections < settings.connections_max as u64));
+    lines.line("listen_disabled_num", 0);
+    lines.line("threads", cores);
+    lines.line("bytes", store.item_bytes);
+    lines.line("curr_items", store.items);
+    lines.line("total_items", store.stored);
+    lines.line("memory_bytes", store.memory_bytes);
+    lines.line("evictions", store.evicted_log + store.evicted_index);
+    lines.line("evicted_log", store.evicted_log);
+    lines.line("evicted_index", store.evicted_index);
+    lines.line("reclaimed", store.expired);
+    lines.end();
+}
+
+fn settings_lines<B: Backend>(settings: &Settings, backend: &B, out: &mut Vec<u8>) {
+    let value_bytes_max = backend.with_store(|store| dunlin_store::Store::stats(store).value_bytes_max);
+    let mut lines = Lines(out);
+    lines.line("maxconns", settings.connections_max);
+    for (at, listen) in settings.listens.iter().enumerate() {
+        lines.line(format_args!("listen:{at}"), listen);
+    }
+    lines.line("udpport", 0);
+    lines.line("cas_enabled", "yes");
+    lines.line("binding_protocol", "ascii");
+    lines.line("auth_enabled_sasl", "no");
+    lines.line("auth_enabled_ascii", "no");
+    lines.line("item_size_max", value_bytes_max);
+    lines.line("maxconns_fast", "yes");
+    lines.line("slab_reassign", "no");
+    lines.line("lru_crawler", "no");
+    lines.line("flush_enabled", "yes");
+    lines.line("dump_enabled", "no");
+    lines.line("shutdown_command", "no");
+    lines.line("detail_enabled", "no");
+    lines.line("track_sizes", "no");
+    lines.line("idle_timeout", settings.idle_seconds_max.unwrap_or(0));
+    lines.end();
+}
+
+/// All items are of one class: there are no slabs.
+fn items(totals: &Totals, out: &mut Vec<u8>) {
+    let store = &totals.store;
+    let mut lines = Lines(out);
+    if store.items > 0 {
+        lines.line("items:1:number", store.items);
+        lines.line("items:1:mem_requested", store.item_bytes);
+        lines.line("items:1:evicted", store.evicted_log + store.evicted_index);
+        lines.line("items:1:outofmemory", totals.counts.get(Count::StoreNoMemory));
+        lines.line("items:1:reclaimed", store.expired);
+    }
+    lines.end();
+}
+
+fn slabs(totals: &Totals, out: &mut Vec<u8>) {
+    let mut lines = Lines(out);
+    lines.line("1:used_chunks", totals.store.items);
+    lines.line("1:mem_requested", totals.store.item_bytes);
+    lines.line("1:get_hits", totals.counts.get(Count::GetHits));
+    lines.line("1:cmd_set", totals.counts.get(Count::CmdSet));
+    lines.line("active_slabs", 1);
+    lines.line("total_malloced", totals.store.memory_bytes);
+    lines.end();
+}
+
+/// memcached names connections by file descriptor, this by core and number.
+fn connections(reports: &[Report], settings: &Settings, out: &mut Vec<u8>) {
+    let mut lines = Lines(out);
+    for (at, listen) in settings.listens.iter().enumerate() {
+        lines.line(format_args!("listen.{at}:addr"), listen);
+        lines.line(format_args!("listen.{at}:state"), "conn_listening");
+    }
+    for (core, report) in reports.iter().enumerate() {
+        for one in &report.each {
+            let number = one.number;
+            lines.line(format_args!("{core}.{number}:addr"), &one.peer);
+            lines.line(format_args!("{core}.{number}:state"), one.activity.name());
+            lines.line(format_args!("{core}.{number}:secs_since_last_cmd"), one.idle_seconds);
+        }
+    }
+    lines.end();
+}

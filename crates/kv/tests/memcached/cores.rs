@@ -1,0 +1,146 @@
+//! A server of several cores answers as one of one core does, whatever core a connection is on.
+
+use std::cell::RefCell;
+use std::future::{Future, ready};
+
+use dunlin_kv::memcached::{Backend, Batch, Conversation, CoreState, Inquiry, Report, Unavailable};
+use dunlin_kv::routing::{Core, Routing};
+use dunlin_store::{Model, Store};
+
+use super::script::{START, said, settings};
+
+/// Several cores on one thread, seen from the first.
+struct Cores {
+    routing: Routing,
+    stores: Vec<RefCell<Model>>,
+    states: Vec<CoreState>,
+    /// A core that does not answer.
+    dead: Option<Core>,
+}
+
+impl Cores {
+    fn new(cores: u16) -> Cores {
+        Cores {
+            routing: Routing::new([3; 16], cores).expect("a number of cores"),
+            stores: (0..cores).map(|_| RefCell::new(Model::new())).collect(),
+            states: (0..cores).map(|_| CoreState::default()).collect(),
+            dead: None,
+        }
+    }
+}
+
+impl Backend for Cores {
+    type Store = Model;
+
+    fn elsewhere(&self, key: &[u8]) -> Option<Core> {
+        Some(self.routing.owner(key)).filter(|&core| core != 0)
+    }
+
+    fn owns_all(&self) -> bool {
+        self.stores.len() == 1
+    }
+
+    fn with_store<R>(&self, run: impl FnOnce(&mut Model) -> R) -> R {
+        run(&mut self.stores[0].borrow_mut())
+    }
+
+    fn now(&self) -> u32 {
+        START
+    }
+
+    fn state(&self) -> &CoreState {
+        &self.states[0]
+    }
+
+    fn forward(&self, core: Core, mut batch: Box<Batch>) -> impl Future<Output = Result<Box<Batch>, Unavailable>> {
+        if self.dead == Some(core) {
+            return ready(Err(Unavailable));
+        }
+        let at = usize::from(core);
+        batch.run(&mut *self.stores[at].borrow_mut(), START, &self.states[at].counters);
+        ready(Ok(batch))
+    }
+
+    fn flush(&self, _at: u32) -> impl Future<Output = ()> {
+        self.stores.iter().for_each(|store| store.borrow_mut().flush());
+        ready(())
+    }
+
+    fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {
+        let report = |(state, store): (&CoreState, &RefCell<Model>)| state.report(inquiry, store.borrow().stats(), START);
+        ready(self.states.iter().zip(&self.stores).map(report).collect())
+    }
+}
+
+fn said_by(cores: &Cores, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
+    let settings = settings();
+    let mut client = Conversation::new(cores, &settings);
+    let mut answer = Vec::new();
+    let most = pieces.iter().map(|piece| client.say(piece, &mut answer)).max();
+    (answer, most.unwrap_or(0))
+}
+
+/// Many commands over many keys, but none that shows a CAS token: those are each core's own.
+fn long_request() -> Vec<u8> {
+    let mut request = Vec::new();
+    for i in 0..300 {
+        request.extend(format!("set key{i} {i} 0 6\r\nval{:03}\r\n", i % 100).bytes());
+        match i % 10 {
+            0 => request.extend(b"get key0 nothing key1 key2 key3 key4 key5 key6 key7 key8\r\n"),
+            1 => request.extend(format!("append key{} 0 0 1 noreply\r\n!\r\n", i / 2).bytes()),
+            2 => request.extend(format!("mg key{} v k f Oo{i}\r\n", i / 3).bytes()),
+            3 => request.extend(format!("delete key{}\r\n", i / 2).bytes()),
+            4 => request.extend(format!("gat 100 key{} key{} key{}\r\n", i, i / 2, i / 3).bytes()),
+            5 => request.extend(b"nonsense\r\nmn\r\n"),
+            6 => request.extend(format!("ma n{} N0 J{i} v\r\n", i % 3).bytes()),
+            7 => request.extend(b"get \r\nget k k k\r\nms Zm9v 2 b\r\nhi\r\nmg Zm9v b v k\r\n"),
+            8 if i == 158 => request.extend(b"flush_all\r\n"),
+            _ => request.extend(format!("gat x key{i}\r\nset key{i} 0 0 2\r\nabc\r\n").bytes()),
+        }
+    }
+    request
+}
+
+#[test]
+fn several_cores_answer_as_one() {
+    let request = long_request();
+    let expected = said(&[&request]);
+    for cores in [1, 2, 3, 8] {
+        for cut in [usize::MAX, 1000, 77, 1] {
+            let pieces: Vec<&[u8]> = request.chunks(cut).collect();
+            let (answer, _) = said_by(&Cores::new(cores), &pieces);
+            assert_eq!(
+                String::from_utf8_lossy(&answer),
+                String::from_utf8_lossy(&expected),
+                "{cores} cores, {cut} bytes at a time"
+            );
+        }
+    }
+}
+
+#[test]
+fn many_long_answers_of_other_cores_come_in_parts() {
+    let value = vec![b'v'; 1 << 20];
+    let mut request = Vec::new();
+    for i in 0..8 {
+        request.extend(format!("set {i} 0 0 {}\r\n", value.len()).bytes());
+        request.extend(&value);
+        request.extend(b"\r\n");
+    }
+    request.extend([&b"get"[..], &b" 0 1 2 3 4 5 6 7".repeat(4), b"\r\n"].concat());
+    let (answer, most) = said_by(&Cores::new(4), &[&request]);
+    assert!(answer == said(&[&request]));
+    assert!(most < 2 * value.len(), "{most} bytes waited to be written at once");
+}
+
+#[test]
+fn keys_of_a_core_that_is_gone_get_an_error_each() {
+    let mut cores = Cores::new(2);
+    cores.dead = Some(1);
+    let (here, there): (Vec<String>, Vec<String>) =
+        (0..20).map(|i| format!("key{i}")).partition(|key| cores.elsewhere(key.as_bytes()).is_none());
+    let request = format!("set {0} 0 0 1\r\nx\r\nget {1} {0}\r\nmn\r\n", here[0], there[0]);
+    let error = "SERVER_ERROR the core that owns this key is stopping\r\n";
+    let expected = format!("STORED\r\n{error}VALUE {} 0 1\r\nx\r\nEND\r\nMN\r\n", here[0]);
+    assert_eq!(String::from_utf8_lossy(&said_by(&cores, &[request.as_bytes()]).0), expected);
+}

@@ -1,0 +1,8 @@
+//! The memcached protocol: byte by byte against the answers of memcached 1.6.18, cut everywhere, over several cores, and over sockets.
+
+mod bytes;
+mod commands;
+mod cores;
+mod hostile;
+mod script;
+mod sockets;

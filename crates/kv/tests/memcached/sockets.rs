@@ -1,0 +1,318 @@
+//! Real sockets: limits of connections, clients that are slow, die or are idle, and a server that stops.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dunlin_kv::memcached::{Acceptor, Backend, ConnectionLimit, Count, Inquiry, Listen, Report, Service, Settings, Single};
+use dunlin_store::Model;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{LocalSet, spawn_local};
+
+use super::script::START;
+
+/// Long enough for a machine that does much else; what takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+enum Order {
+    SetNow(u32),
+    Report(oneshot::Sender<Report>),
+    Stop,
+}
+
+/// A server on a thread of its own.
+struct Server {
+    listens: Vec<Listen>,
+    orders: mpsc::UnboundedSender<Order>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(connections_max: usize, idle_seconds_max: Option<u32>, listens: Vec<Listen>) -> Server {
+        let (orders, mut received) = mpsc::unbounded_channel();
+        let (tell, told) = std::sync::mpsc::channel();
+        let serve = async move {
+            let limit = ConnectionLimit::new(connections_max);
+            let acceptors: Vec<Acceptor> =
+                listens.iter().map(|listen| Acceptor::bind(listen, limit.clone()).unwrap()).collect();
+            let listens: Vec<Listen> = acceptors.iter().map(|acceptor| acceptor.listen().clone()).collect();
+            let core = Rc::new(Single::new(Model::new(), START));
+            let service = Service::start(core.clone(), Settings::new(limit, idle_seconds_max, START, listens.clone()));
+            let accepting = acceptors.into_iter().map(|acceptor| {
+                let service = service.clone();
+                spawn_local(async move {
+                    loop {
+                        service.adopt(acceptor.accept().await);
+                    }
+                })
+            });
+            let accepting: Vec<_> = accepting.collect();
+            tell.send(listens).unwrap();
+            while let Some(order) = received.recv().await {
+                match order {
+                    Order::SetNow(now) => core.set_now(now),
+                    // The one who asked may be gone.
+                    Order::Report(to) => drop(to.send(core.ask(Inquiry::Connections).await.remove(0))),
+                    Order::Stop => break,
+                }
+            }
+            accepting.iter().for_each(|task| task.abort());
+            service.stop(Duration::from_secs(5)).await;
+        };
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            LocalSet::new().block_on(&runtime, serve);
+        });
+        Server { listens: told.recv().unwrap(), orders, thread: Some(thread) }
+    }
+
+    fn tcp(connections_max: usize) -> Server {
+        Server::start(connections_max, None, vec!["tcp://127.0.0.1:0".parse().unwrap()])
+    }
+
+    fn addr(&self) -> SocketAddr {
+        match self.listens[0] {
+            Listen::Tcp(addr) => addr,
+            Listen::Unix(_) => panic!("no TCP"),
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.addr()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    fn report(&self) -> Report {
+        let (to, told) = oneshot::channel();
+        assert!(self.orders.send(Order::Report(to)).is_ok());
+        told.blocking_recv().unwrap()
+    }
+
+    /// Waits until the server's report is as wanted. Each look goes through the server's own queue, so this does not spin for nothing.
+    fn wait_until(&self, is_so: impl Fn(&Report) -> bool) {
+        let start = std::time::Instant::now();
+        while !is_so(&self.report()) {
+            assert!(start.elapsed() < PATIENCE, "it does not come to be: {:?}", self.report());
+            std::thread::yield_now();
+        }
+    }
+
+    fn stop(&mut self) {
+        // It may have stopped already.
+        let _ = self.orders.send(Order::Stop);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn ask(stream: &mut (impl Read + Write), request: &[u8], answer: &[u8]) {
+    stream.write_all(request).unwrap();
+    expect(stream, answer);
+}
+
+fn expect(stream: &mut impl Read, answer: &[u8]) {
+    let mut got = vec![0; answer.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(answer));
+}
+
+fn expect_end(stream: &mut impl Read) {
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Ok(_) => assert_eq!(rest, b""),
+        // It was closed with something unread in it.
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+    }
+}
+
+#[test]
+fn tcp_and_unix_sockets_serve_the_same_items() {
+    let path = std::env::temp_dir().join(format!("dunlin-mc-{}.sock", std::process::id()));
+    let listens = vec!["tcp://127.0.0.1:0".parse().unwrap(), Listen::Unix(path.clone())];
+    let mut server = Server::start(10, None, listens);
+    ask(&mut server.connect(), b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
+    let mut unix = UnixStream::connect(&path).unwrap();
+    ask(&mut unix, b"get a\r\nquit\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
+    expect_end(&mut unix);
+    server.stop();
+    assert!(!path.exists(), "the socket of a server that stopped is gone");
+}
+
+#[test]
+fn a_socket_left_over_is_used_again_and_one_in_use_is_not() {
+    let path = std::env::temp_dir().join(format!("dunlin-mc-left-{}.sock", std::process::id()));
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let listen = Listen::Unix(path.clone());
+    let server = Server::start(10, None, vec![listen.clone()]);
+    ask(&mut UnixStream::connect(&path).unwrap(), b"mn\r\n", b"MN\r\n");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let error = runtime.block_on(async { Acceptor::bind(&listen, ConnectionLimit::new(1)).map(drop) }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    drop(server);
+}
+
+#[test]
+fn connections_above_the_limit_are_told_so() {
+    let server = Server::tcp(2);
+    let (mut one, mut two) = (server.connect(), server.connect());
+    ask(&mut one, b"mn\r\n", b"MN\r\n");
+    ask(&mut two, b"mn\r\n", b"MN\r\n");
+    let mut three = server.connect();
+    expect(&mut three, b"ERROR Too many open connections\r\n");
+    expect_end(&mut three);
+    drop(one);
+    server.wait_until(|report| report.connections == 1);
+    ask(&mut server.connect(), b"mn\r\n", b"MN\r\n");
+    let mut stats = Vec::new();
+    two.write_all(b"stats\r\nquit\r\n").unwrap();
+    two.read_to_end(&mut stats).unwrap();
+    let stats = String::from_utf8(stats).unwrap();
+    assert!(stats.contains("STAT rejected_connections 1\r\n") && stats.contains("STAT max_connections 2\r\n"), "{stats}");
+}
+
+#[test]
+fn clients_that_die_in_the_middle_of_a_request_leave_nothing() {
+    let server = Server::tcp(100);
+    for request in [&b"set a 0 0 1000000\r\nxyz"[..], b"get a b", b"s", b"set a 0 0 2000000\r\nxyz", b"mg a v\r\nms"] {
+        let mut client = server.connect();
+        client.write_all(request).unwrap();
+        drop(client);
+    }
+    server.wait_until(|report| report.connections == 0 && report.counts.get(Count::TotalConnections) == 5);
+    assert_eq!(server.report().store.items, 0);
+}
+
+#[test]
+fn a_slow_reader_is_not_read_from_and_others_are_served() {
+    let server = Server::tcp(10);
+    let value = vec![b'v'; 1 << 20];
+    let mut slow = server.connect();
+    slow.write_all(b"set big 0 0 1048576\r\n").unwrap();
+    slow.write_all(&value).unwrap();
+    ask(&mut slow, b"\r\n", b"STORED\r\n");
+    // More than all buffers between the two can hold.
+    let gets = 64;
+    slow.write_all(&b"get big\r\n".repeat(gets)).unwrap();
+    server.wait_until(|report| report.counts.get(Count::Backpressure) > 0);
+    let done = server.report().counts.get(Count::CmdGet);
+    assert!(done < gets as u64, "all {done} were done, though nobody reads");
+    ask(&mut server.connect(), b"mg big s\r\n", b"HD s1048576\r\n");
+    let answer = [&b"VALUE big 0 1048576\r\n"[..], &value, b"\r\nEND\r\n"].concat();
+    let mut got = vec![0; answer.len()];
+    for _ in 0..gets {
+        slow.read_exact(&mut got).unwrap();
+        assert!(got == answer);
+    }
+}
+
+#[test]
+fn an_endless_pipeline_does_not_starve_others() {
+    let server = Server::tcp(10);
+    let mut greedy = server.connect();
+    let mut sender = greedy.try_clone().unwrap();
+    // Both end when the socket is closed.
+    let sending = std::thread::spawn(move || while sender.write_all(&b"mg nothing\r\n".repeat(10_000)).is_ok() {});
+    let closer = greedy.try_clone().unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 16];
+        while greedy.read(&mut buffer).is_ok_and(|len| len > 0) {}
+    });
+    server.wait_until(|report| report.counts.get(Count::ConnYields) > 10);
+    let mut patient = server.connect();
+    for _ in 0..100 {
+        ask(&mut patient, b"mn\r\n", b"MN\r\n");
+    }
+    closer.shutdown(std::net::Shutdown::Both).unwrap();
+    sending.join().unwrap();
+    reading.join().unwrap();
+}
+
+#[test]
+fn a_server_that_stops_answers_what_it_received() {
+    let mut server = Server::tcp(10);
+    let mut idle = server.connect();
+    ask(&mut idle, b"mn\r\n", b"MN\r\n");
+    let mut half = server.connect();
+    ask(&mut half, b"mn\r\nset a 0 0 5\r\nab", b"MN\r\n");
+    let mut busy = server.connect();
+    busy.write_all(&b"mg a\r\n".repeat(1000)).unwrap();
+    // Not sooner than the server knows of all three.
+    server.wait_until(|report| report.connections == 3);
+    server.stop();
+    expect(&mut busy, &b"EN\r\n".repeat(1000));
+    expect_end(&mut busy);
+    expect_end(&mut half);
+    expect_end(&mut idle);
+}
+
+#[test]
+fn idle_connections_are_closed_after_their_time() {
+    let server = Server::start(10, Some(60), vec!["tcp://127.0.0.1:0".parse().unwrap()]);
+    let mut idle = server.connect();
+    ask(&mut idle, b"mn\r\n", b"MN\r\n");
+    assert!(server.orders.send(Order::SetNow(START + 59)).is_ok());
+    let mut busy = server.connect();
+    ask(&mut busy, b"mn\r\n", b"MN\r\n");
+    assert!(server.orders.send(Order::SetNow(START + 60)).is_ok());
+    expect_end(&mut idle);
+    ask(&mut busy, b"mn\r\n", b"MN\r\n");
+    assert_eq!(server.report().counts.get(Count::IdleKicks), 1);
+}
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn ten_thousand_idle_connections() {
+    const CONNECTIONS: usize = 10_000;
+    /// Both ends are in this process, and the tests beside this one have some too.
+    const FILES: u64 = 2 * CONNECTIONS as u64 + 1000;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < FILES) {
+        println!("skipped: this user may have {:?} open files, and {FILES} are needed", limit.maximum);
+        return;
+    }
+    if limit.current.is_some_and(|current| current < FILES) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(FILES), maximum: limit.maximum }).unwrap();
+    }
+    let server = Server::tcp(CONNECTIONS);
+    let before = resident_bytes();
+    let mut clients = Vec::with_capacity(CONNECTIONS);
+    for _ in 0..CONNECTIONS {
+        let mut client = server.connect();
+        client.write_all(b"mn\r\n").unwrap();
+        clients.push(client);
+        // Not more at once than may wait to be accepted.
+        if clients.len() % 500 == 0 {
+            let last = clients.len() - 1;
+            expect(&mut clients[last], b"MN\r\n");
+        }
+    }
+    server.wait_until(|report| report.connections == CONNECTIONS as u64);
+    let each = resident_bytes().saturating_sub(before) / CONNECTIONS;
+    println!("{each} bytes of this process's memory for each idle connection");
+    assert!(each < 8192, "{each} bytes for each idle connection");
+    for client in clients.iter_mut().step_by(997) {
+        client.write_all(b"set a 0 0 1\r\nx\r\n").unwrap();
+    }
+    for (at, client) in clients.iter_mut().enumerate().step_by(997) {
+        let is_last_of_500 = (at + 1) % 500 == 0;
+        expect(client, if is_last_of_500 { b"STORED\r\n" } else { b"MN\r\nSTORED\r\n" });
+    }
+}

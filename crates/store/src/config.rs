@@ -1,0 +1,94 @@
+//! What a partition is made of, and why one could not be made.
+
+use thiserror::Error;
+
+/// Least memory of a partition: sixteen of the smallest segments.
+pub const MEMORY_BYTES_MIN: usize = 1 << 20;
+/// Most memory of a partition. What an index entry can point to is far more; this keeps sums of sizes from wrapping.
+pub const MEMORY_BYTES_MAX: usize = 1 << 44;
+
+/// What happens when there is more to keep than memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Older items make place for newer ones (MICA's cache).
+    #[default]
+    Cache,
+    /// Nothing is lost; more is refused with [`crate::Refused::Full`] (MICA's store).
+    Store,
+}
+
+/// Where items stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Layout {
+    /// An item that fits into a cache line with what is known of it stands in the line of the index that its hash names; others stand in
+    /// the log. One dependent miss for small items, two for others.
+    #[default]
+    Inline,
+    /// Every item stands in the log, as in MICA: two dependent misses. To compare with.
+    Log,
+}
+
+/// When the pages of a partition's memory are taken from the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Prefault {
+    /// As they are needed. A page costs about 2 us then, a huge page 0.4 to 2.7 ms.
+    #[default]
+    AsNeeded,
+    /// All at the start, so that nothing waits for one later.
+    AtStart,
+}
+
+/// How to make a [`crate::Partition`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartitionConfig {
+    /// What happens when memory runs out.
+    pub mode: Mode,
+    /// Bytes of memory for index and items together, [`MEMORY_BYTES_MIN`] to [`MEMORY_BYTES_MAX`]. Reserved at the start, never exceeded;
+    /// rounded down to whole segments, which are a sixteenth of it (64 KiB to 8 MiB).
+    pub memory: usize,
+    /// Where items stand.
+    pub layout: Layout,
+    /// When pages are taken from the system.
+    pub prefault: Prefault,
+}
+
+impl PartitionConfig {
+    /// A partition of this mode and memory; all else as by default.
+    pub fn new(mode: Mode, memory: usize) -> PartitionConfig {
+        PartitionConfig { mode, memory, layout: Layout::default(), prefault: Prefault::default() }
+    }
+}
+
+/// Why there is no partition.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PartitionError {
+    /// Less than [`MEMORY_BYTES_MIN`].
+    #[error("a partition of {bytes} bytes is too small: give it {MEMORY_BYTES_MIN} or more")]
+    TooSmall {
+        /// The bytes asked for.
+        bytes: usize,
+    },
+    /// More than [`MEMORY_BYTES_MAX`].
+    #[error("a partition of {bytes} bytes is too large: give it {MEMORY_BYTES_MAX} or less")]
+    TooLarge {
+        /// The bytes asked for.
+        bytes: usize,
+    },
+    /// The system has no such memory.
+    #[error(
+        "the system gives no {bytes} bytes of memory for a partition ({cause}): give it less, or raise the limit of the process or container"
+    )]
+    NoMemory {
+        /// The bytes asked for.
+        bytes: usize,
+        /// What the system says.
+        cause: std::io::Error,
+    },
+    /// The system has no random numbers for the secret of the hash.
+    #[error("the system gives no random numbers for the secret of the hash: {cause}")]
+    NoSecret {
+        /// What the system says.
+        cause: getrandom::Error,
+    },
+}

@@ -1,0 +1,184 @@
+//! The log: segments of the memory that fill from start to end, and their books. The items themselves are in the memory.
+
+/// Segments that the log keeps when the index grows: one that fills, one to clean, one to clean into.
+pub(crate) const SEGMENTS_MIN: usize = 3;
+/// Smallest segment.
+pub(crate) const SEGMENT_BYTES_MIN: usize = 64 << 10;
+/// Largest segment: cleaning a whole one, the longest pause there is, takes 2 to 5 ms.
+pub(crate) const SEGMENT_BYTES_MAX: usize = 8 << 20;
+
+/// What a segment is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// By the index.
+    Index,
+    /// Not at all.
+    Free,
+    /// By items; it may be the one that fills.
+    Used,
+}
+
+/// The books of one segment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Segment {
+    pub state: State,
+    /// Bytes of items, dead or alive.
+    pub fill: usize,
+    /// Bytes of those that are alive.
+    pub live: usize,
+    /// The partition's newest CAS token when it began to fill: its age.
+    pub began: u64,
+}
+
+/// A segment that is being cleaned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Victim {
+    pub segment: usize,
+    /// Bytes of it that were looked at.
+    pub done: usize,
+    /// Bytes of items that it may still save, in cache mode.
+    pub allowance: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Log {
+    /// A power of two.
+    pub segment_bytes: usize,
+    segments: Vec<Segment>,
+    /// The one that fills.
+    pub active: Option<usize>,
+    pub victim: Option<Victim>,
+    /// Free segments.
+    pub free: usize,
+    /// Segments that are not the index's.
+    pub count: usize,
+    /// Bytes of all live items.
+    pub live: usize,
+}
+
+impl Log {
+    /// Over a memory of this size, of which the index has the first segment.
+    pub(crate) fn new(memory_bytes: usize, segment_bytes: usize) -> Log {
+        let free = Segment { state: State::Free, fill: 0, live: 0, began: 0 };
+        let count = memory_bytes / segment_bytes;
+        let mut log = Log {
+            segment_bytes,
+            segments: vec![free; count],
+            active: None,
+            victim: None,
+            free: count - 1,
+            count: count - 1,
+            live: 0,
+        };
+        log.segments[0].state = State::Index;
+        log
+    }
+
+    /// Size of the segments of a memory of this size.
+    pub(crate) fn segment_bytes_for(memory_bytes: usize) -> usize {
+        let sixteenth = memory_bytes / 16;
+        (1usize << sixteenth.max(1).ilog2()).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+    }
+
+    /// Forgets all items; the index has the first segment again.
+    pub(crate) fn reset(&mut self) {
+        *self = Log::new(self.segments.len() * self.segment_bytes, self.segment_bytes);
+    }
+
+    #[inline]
+    pub(crate) fn segment_of(&self, at: usize) -> usize {
+        at / self.segment_bytes
+    }
+
+    pub(crate) fn segment(&self, segment: usize) -> &Segment {
+        &self.segments[segment]
+    }
+
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Bytes that are left in the segment that fills.
+    pub(crate) fn room(&self) -> usize {
+        self.active.map_or(0, |active| self.segment_bytes - self.segments[active].fill)
+    }
+
+    /// Takes bytes at the end of the segment that fills, as live ones.
+    pub(crate) fn bump(&mut self, bytes: usize) -> Option<usize> {
+        let active = self.active.filter(|_| bytes <= self.room())?;
+        let segment = &mut self.segments[active];
+        let at = active * self.segment_bytes + segment.fill;
+        segment.fill += bytes;
+        segment.live += bytes;
+        self.live += bytes;
+        Some(at)
+    }
+
+    /// Takes a free segment to be filled; the highest, since the index grows from below.
+    pub(crate) fn open(&mut self, age: u64) -> Option<usize> {
+        let next = self.segments.iter().rposition(|segment| segment.state == State::Free)?;
+        self.segments[next] = Segment { state: State::Used, fill: 0, live: 0, began: age };
+        self.free -= 1;
+        self.active = Some(next);
+        Some(next)
+    }
+
+    /// The bytes of an item are dead now.
+    pub(crate) fn kill(&mut self, at: usize, bytes: usize) {
+        let segment = self.segment_of(at);
+        self.segments[segment].live -= bytes;
+        self.live -= bytes;
+    }
+
+    /// The segment that fills is full enough.
+    pub(crate) fn seal(&mut self) {
+        self.active = None;
+    }
+
+    /// A segment without live items is free again.
+    pub(crate) fn release(&mut self, segment: usize) {
+        assert_eq!(self.segments[segment].live, 0, "a segment with live items cannot be free");
+        self.segments[segment].state = State::Free;
+        self.free += 1;
+        if self.active == Some(segment) {
+            self.active = None;
+        }
+        if self.victim.is_some_and(|victim| victim.segment == segment) {
+            self.victim = None;
+        }
+    }
+
+    /// A free segment becomes the index's.
+    pub(crate) fn give_to_index(&mut self, segment: usize) {
+        assert_eq!(self.segments[segment].state, State::Free, "the index takes only what is free");
+        self.segments[segment].state = State::Index;
+        self.free -= 1;
+        self.count -= 1;
+    }
+
+    fn sealed(&self) -> impl Iterator<Item = (usize, &Segment)> {
+        let is_sealed = move |&(at, segment): &(usize, &Segment)| segment.state == State::Used && self.active != Some(at);
+        self.segments.iter().enumerate().filter(is_sealed)
+    }
+
+    /// The full segment that was begun first.
+    pub(crate) fn oldest(&self) -> Option<usize> {
+        self.sealed().min_by_key(|(_, segment)| segment.began).map(|(at, _)| at)
+    }
+
+    /// The full segment with the fewest live bytes.
+    pub(crate) fn emptiest(&self) -> Option<usize> {
+        self.sealed().min_by_key(|(_, segment)| segment.live).map(|(at, _)| at)
+    }
+
+    /// Bytes of live items that a log of this many segments takes in store mode: seven eighths of them, but for one that fills and one
+    /// that is cleaned into. So there is always a segment that is worth cleaning, for items up to an eighth of a segment.
+    pub(crate) fn live_max(&self, segments: usize) -> usize {
+        segments.saturating_sub(2) * (self.segment_bytes / 8 * 7)
+    }
+
+    /// Bytes of memory that hold items, dead or alive.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.segments.iter().filter(|segment| segment.state == State::Used).map(|segment| segment.fill).sum()
+    }
+}

@@ -1,0 +1,196 @@
+//! Room in the log: segments fill one after the other, and used ones are cleaned so that they can be filled again.
+//!
+//! A cache cleans the oldest segment: its items are evicted, but for some that were read since they were written, which are moved to the
+//! end of the log (a second chance). A store cleans the segment with the fewest live bytes and moves what is alive. Cleaning goes on bit by bit
+//! with what is appended, so that a segment is clean when the next is needed; a whole segment is cleaned in one go only where the index
+//! takes it.
+
+use super::Partition;
+use super::find::Place;
+use crate::config::Mode;
+use crate::entry::{Sizes, cool_entry, read_entry};
+use crate::error::Refused;
+use crate::line::Pointer;
+use crate::log::Victim;
+
+/// Bytes looked at beside what an append calls for: small items get there too.
+const CLEANED_BYTES_MIN: usize = 128;
+/// A segment of which less than this part is alive is cleaned at most this many times as fast as the log grows.
+const PACE_MAX: usize = 16;
+/// The part of a segment that second chances may fill again: a half, so that the log gets on.
+const ALLOWANCE_DIVISOR: usize = 2;
+
+/// Who wants room in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Claimant {
+    NewItem,
+    Cleaning,
+}
+
+impl Partition {
+    /// Free segments that are kept to clean into.
+    fn reserve(&self) -> usize {
+        match self.mode {
+            Mode::Cache => 0,
+            Mode::Store => 1,
+        }
+    }
+
+    /// Refuses bytes that would make more live ones than a store takes.
+    pub(super) fn admit(&self, bytes: usize, released: usize) -> Result<(), Refused> {
+        let is_admitted = self.mode == Mode::Cache
+            || bytes <= released
+            || self.log.live + bytes - released <= self.log.live_max(self.log.count);
+        if is_admitted { Ok(()) } else { Err(Refused::Full) }
+    }
+
+    /// Takes bytes at the end of the log. Items of the log may be moved or evicted, and lines of pointers freed.
+    pub(super) fn claim(&mut self, bytes: usize) -> Result<usize, Refused> {
+        self.clean_along(bytes);
+        // Each round opens a segment or cleans one. More rounds than segments: what is alive cannot be packed any better.
+        for _ in 0..2 * self.log.segments().len() {
+            if let Some(at) = self.bump(bytes, Claimant::NewItem) {
+                return Ok(at);
+            }
+            if self.log.free > self.reserve() {
+                self.log.seal();
+                self.log.open(self.cas);
+            } else if !self.clean_one() {
+                return Err(Refused::Full);
+            }
+        }
+        Err(Refused::Full)
+    }
+
+    fn bump(&mut self, bytes: usize, claimant: Claimant) -> Option<usize> {
+        // The last free segment is being cleaned into: leave room for what is still to come.
+        if claimant == Claimant::NewItem && self.mode == Mode::Store && self.log.free == 0 {
+            let to_come = self.log.victim.map_or(0, |victim| self.log.segment(victim.segment).live);
+            if self.log.room() < bytes + to_come {
+                return None;
+            }
+        }
+        if let Some(at) = self.log.bump(bytes) {
+            return Some(at);
+        }
+        if claimant == Claimant::Cleaning && self.mode == Mode::Store && self.log.free > 0 {
+            self.log.seal();
+            self.log.open(self.cas);
+            return self.log.bump(bytes);
+        }
+        None
+    }
+
+    /// Cleans as much as an append of this size calls for.
+    fn clean_along(&mut self, bytes: usize) {
+        if self.log.victim.is_none() && self.log.free <= self.reserve() {
+            self.choose_victim();
+        }
+        let Some(victim) = self.log.victim else { return };
+        let segment = self.log.segment(victim.segment);
+        let pace = match self.mode {
+            Mode::Cache => 2,
+            Mode::Store => (self.log.segment_bytes / (self.log.segment_bytes - segment.live).max(1) + 1).min(PACE_MAX),
+        };
+        let until = victim.done + bytes * pace + CLEANED_BYTES_MIN;
+        while self.log.victim.is_some_and(|victim| victim.done < until) {
+            if !self.clean_next() {
+                return;
+            }
+        }
+    }
+
+    /// Cleans a whole segment, the one begun or the best. False if there is none, or nothing would be gained.
+    fn clean_one(&mut self) -> bool {
+        if self.log.victim.is_none() {
+            self.choose_victim();
+        }
+        while self.log.victim.is_some() {
+            if !self.clean_next() {
+                return false;
+            }
+            if self.log.victim.is_none() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn choose_victim(&mut self) {
+        let segment = match self.mode {
+            Mode::Cache => self.log.oldest(),
+            Mode::Store => self.log.emptiest().filter(|&segment| self.log.segment(segment).live < self.log.segment_bytes),
+        };
+        let allowance = self.log.segment_bytes / ALLOWANCE_DIVISOR;
+        self.log.victim = segment.map(|segment| Victim { segment, done: 0, allowance });
+    }
+
+    /// Empties a segment in one go so that the index can have it. False if a store has no room for what it holds.
+    pub(super) fn evacuate(&mut self, segment: usize) -> bool {
+        if self.log.active == Some(segment) {
+            self.log.seal();
+        }
+        // Cleaning begins anew: what was cleaned of the victim is dead, and costs only another look.
+        self.log.victim = Some(Victim { segment, done: 0, allowance: 0 });
+        self.clean_one()
+    }
+
+    /// Cleans one item of the victim, and frees the segment behind the last. False if there is no room to move it to.
+    fn clean_next(&mut self) -> bool {
+        let Some(victim) = self.log.victim else { return false };
+        if victim.done >= self.log.segment(victim.segment).fill || self.log.segment(victim.segment).live == 0 {
+            self.log.release(victim.segment);
+            return true;
+        }
+        let at = victim.segment * self.log.segment_bytes + victim.done;
+        let sizes = Sizes::of(&self.memory.bytes()[at..]);
+        if !sizes.is_dead && !self.clean_item(at, sizes.bytes()) {
+            return false;
+        }
+        if let Some(victim) = &mut self.log.victim {
+            victim.done += sizes.bytes();
+        }
+        true
+    }
+
+    /// Moves, evicts or drops a live item of the victim. False if there is no room to move it to.
+    fn clean_item(&mut self, at: usize, bytes: usize) -> bool {
+        let record = read_entry(&self.memory.bytes()[at..]);
+        let (hash, fields) = (self.hasher.hash(record.key), record.fields);
+        let place = self.find_pointer(hash.0, at).expect("a live item of the log has its pointer");
+        if fields.has_expired(self.clock.now) {
+            self.drop_item(place);
+            self.counters.expired += 1;
+            return true;
+        }
+        let allowance = self.log.victim.map_or(0, |victim| victim.allowance);
+        let new = match self.mode {
+            Mode::Store => match self.bump(bytes, Claimant::Cleaning) {
+                Some(new) => Some(new),
+                None => return false,
+            },
+            Mode::Cache if fields.is_hot && bytes <= allowance => self.bump(bytes, Claimant::Cleaning),
+            Mode::Cache => None,
+        };
+        match new {
+            Some(new) => self.move_item(place, hash.0, new, bytes),
+            None => {
+                self.changing(hash);
+                self.drop_item(place);
+                self.counters.evicted_log += 1;
+            }
+        }
+        true
+    }
+
+    fn move_item(&mut self, place: Place, hash: u64, new: usize, bytes: usize) {
+        let Place::Log { line, slot, at, .. } = place else { unreachable!("an item of the log has a place in the log") };
+        self.memory.bytes_mut().copy_within(at..at + bytes, new);
+        cool_entry(&mut self.memory.bytes_mut()[new..new + bytes]);
+        self.kill(at, bytes);
+        self.table.line_mut(&mut self.memory, line).set_pointer(slot, Pointer::new(hash, new));
+        if let Some(victim) = &mut self.log.victim {
+            victim.allowance = victim.allowance.saturating_sub(bytes);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A cache's index is full: something goes, so that a line becomes free.
+
+use super::Partition;
+use super::find::Place;
+use crate::line::{Kind, POINTERS};
+use crate::table::WORD_LINES;
+
+/// Lines that are looked at before one goes that was read of late.
+const CANDIDATES: usize = 8;
+
+impl Partition {
+    /// Frees a line where this hash can use it. Prefers an item that was not read since eviction last passed by (CLOCK). False if no line
+    /// would be of use.
+    pub(super) fn evict_near(&mut self, hash: u64) -> bool {
+        let home = self.table.geometry.home(hash);
+        let Some(crowded) = self.table.blocked_home(&self.memory, &self.hasher, home) else { return false };
+        self.evict_around(crowded)
+    }
+
+    /// Frees a line where the chain of this home can use it. False if there is none.
+    pub(super) fn evict_around(&mut self, home: usize) -> bool {
+        let chosen = self.choose_line(home);
+        if let Some(line) = chosen {
+            self.evict_line(line);
+        }
+        chosen.is_some()
+    }
+
+    fn choose_line(&mut self, crowded: usize) -> Option<usize> {
+        let word = crowded / WORD_LINES;
+        self.hand = (self.hand + 1) % WORD_LINES;
+        let (mut spared, mut pointers, mut looked_at) = (None, None, 0);
+        for step in 0..WORD_LINES {
+            let line = word * WORD_LINES + (self.hand + step) % WORD_LINES;
+            let cell = self.table.line(&self.memory, line);
+            // What becomes free if it goes: the line behind it, if it is the head of a chain.
+            let freed = if cell.is_head() { self.table.next(&self.memory, line, line).unwrap_or(line) } else { line };
+            if (freed / WORD_LINES).abs_diff(word) > 1 {
+                continue;
+            }
+            match cell.kind() {
+                Kind::Item if !cell.is_hot() || cell.record().fields.has_expired(self.clock.now) => {
+                    self.hand = line % WORD_LINES;
+                    return Some(line);
+                }
+                Kind::Item => {
+                    spared = spared.or(Some(line));
+                    self.table.line_mut(&mut self.memory, line).cool();
+                }
+                Kind::Pointers => pointers = pointers.or(Some(line)),
+                Kind::Free => continue,
+            }
+            looked_at += 1;
+            if looked_at >= CANDIDATES && spared.is_some() {
+                break;
+            }
+        }
+        spared.or(pointers)
+    }
+
+    /// Evicts what a line holds.
+    fn evict_line(&mut self, line: usize) {
+        let home = self.table.home_of(&self.memory, &self.hasher, line);
+        let cell = *self.table.line(&self.memory, line);
+        match cell.kind() {
+            Kind::Item => self.evict_item(Place::Line { home, line }),
+            Kind::Pointers => {
+                for slot in (0..POINTERS).filter(|&slot| cell.pointer(slot) != crate::line::Pointer::NONE) {
+                    self.evict_item(Place::Log { home, line, slot, at: cell.pointer(slot).at() });
+                }
+            }
+            Kind::Free => {}
+        }
+    }
+
+    fn evict_item(&mut self, place: Place) {
+        let record = self.record(place);
+        if record.fields.has_expired(self.clock.now) {
+            self.counters.expired += 1;
+        } else {
+            let hash = self.hasher.hash(record.key);
+            self.changing(hash);
+            self.counters.evicted_index += 1;
+        }
+        self.drop_item(place);
+    }
+}

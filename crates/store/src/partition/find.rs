@@ -1,0 +1,116 @@
+//! Finding a key: the home line first, then the lines it is chained to.
+
+use super::Partition;
+use crate::entry::{entry_bytes, entry_key, kill_entry, read_entry};
+use crate::key::Key;
+use crate::line::{Kind, POINTERS, Pointer};
+use crate::record::Record;
+
+/// Where an item stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a line of the index.
+    Line { home: usize, line: usize },
+    /// In the log, `at` bytes into the memory, with its pointer in a line of the index.
+    Log { home: usize, line: usize, slot: usize, at: usize },
+}
+
+#[inline(always)]
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    // The sizes of keys that are most common compare without a call.
+    match (<&[u8; 16]>::try_from(a), <&[u8; 16]>::try_from(b)) {
+        (Ok(a), Ok(b)) => u128::from_le_bytes(*a) == u128::from_le_bytes(*b),
+        _ => a == b,
+    }
+}
+
+impl Partition {
+    /// Where the item of a key stands, expired or not.
+    #[inline]
+    pub(super) fn find(&self, key: &Key<'_>) -> Option<Place> {
+        let hash = key.hash().0;
+        let home = self.table.geometry.home(hash);
+        if !self.table.line(&self.memory, home).is_head() {
+            return None;
+        }
+        let mut line = home;
+        loop {
+            let cell = self.table.line(&self.memory, line);
+            if cell.kind() == Kind::Item {
+                if is_same(cell.key(), key.bytes()) {
+                    return Some(Place::Line { home, line });
+                }
+            } else {
+                for slot in 0..POINTERS {
+                    let pointer = cell.pointer(slot);
+                    if pointer.is_like(hash) && is_same(entry_key(&self.memory.bytes()[pointer.at()..]), key.bytes()) {
+                        return Some(Place::Log { home, line, slot, at: pointer.at() });
+                    }
+                }
+            }
+            line = self.table.next(&self.memory, home, line)?;
+        }
+    }
+
+    /// Where the item at this place of the log has its pointer.
+    pub(super) fn find_pointer(&self, hash: u64, at: usize) -> Option<Place> {
+        let home = self.table.geometry.home(hash);
+        let wanted = Pointer::new(hash, at);
+        self.table.chain(&self.memory, home).find_map(|line| {
+            let cell = self.table.line(&self.memory, line);
+            let slot = (0..POINTERS).find(|&slot| cell.kind() == Kind::Pointers && cell.pointer(slot) == wanted)?;
+            Some(Place::Log { home, line, slot, at })
+        })
+    }
+
+    /// As [`Partition::find`], and drops the item if it has expired.
+    #[inline]
+    pub(super) fn find_live(&mut self, key: &Key<'_>) -> Option<Place> {
+        let place = self.find(key)?;
+        if self.record(place).fields.has_expired(self.clock.now) {
+            self.drop_item(place);
+            self.counters.expired += 1;
+            return None;
+        }
+        Some(place)
+    }
+
+    /// The item at a place.
+    #[inline]
+    pub(super) fn record(&self, place: Place) -> Record<'_> {
+        match place {
+            Place::Line { line, .. } => self.table.line(&self.memory, line).record(),
+            Place::Log { at, .. } => read_entry(&self.memory.bytes()[at..]),
+        }
+    }
+
+    /// Takes an item out of the index, and out of the books. Lines of its chain may move.
+    pub(super) fn drop_item(&mut self, place: Place) {
+        let record = self.record(place);
+        let (key_bytes, value_bytes) = (record.key.len(), record.value.len());
+        self.counters.items -= 1;
+        self.counters.item_bytes -= (key_bytes + value_bytes) as u64;
+        match place {
+            Place::Line { home, line } => self.table.close(&mut self.memory, home, line),
+            Place::Log { home, line, slot, at } => {
+                self.kill(at, entry_bytes(key_bytes, value_bytes));
+                self.drop_pointer(home, line, slot);
+            }
+        }
+    }
+
+    /// Takes a pointer out of its line, and the line out of its chain if that was the last one.
+    pub(super) fn drop_pointer(&mut self, home: usize, line: usize, slot: usize) {
+        let cell = self.table.line_mut(&mut self.memory, line);
+        cell.set_pointer(slot, Pointer::NONE);
+        if cell.first_pointer().is_none() {
+            self.table.close(&mut self.memory, home, line);
+        }
+    }
+
+    /// The bytes of an item in the log are dead.
+    pub(super) fn kill(&mut self, at: usize, bytes: usize) {
+        kill_entry(&mut self.memory.bytes_mut()[at..at + bytes]);
+        self.log.kill(at, bytes);
+    }
+}

@@ -1,0 +1,157 @@
+//! Growing the index in place, a few homes with each line that is taken.
+
+use super::Partition;
+use crate::config::Mode;
+use crate::entry::entry_key;
+use crate::key::KeyHash;
+use crate::line::{Kind, POINTERS, Pointer};
+use crate::log::{SEGMENTS_MIN, State};
+use crate::memory::Line;
+use crate::table::WORD_LINES;
+
+/// The index grows when this part of its lines is free, and no more.
+const FREE_DIVISOR: usize = 16;
+/// It grows by this part: larger steps leave more lines empty, smaller ones move items more often.
+const STEP_DIVISOR: usize = 4;
+/// It grows by this part if lines have more than one item on average, so most are lines of pointers: nearly every home has one of those,
+/// and a smaller step would free few lines.
+const STEP_DIVISOR_POINTERS: usize = 2;
+/// Homes that are moved with each new item. The items that come while the index grows are a twentieth of those that made it grow.
+const HOMES_A_TIME: usize = 6;
+/// An index that cannot grow tries again when this part of its lines was stored anew.
+const RETRY_DIVISOR: usize = 64;
+/// Lines to spare around a home that items are moved to, beside those they need.
+const LINES_SPARE: usize = 4;
+
+impl Partition {
+    /// A new item is about to be stored: goes on growing, or begins to if it is time.
+    pub(super) fn work_on_growth(&mut self) {
+        if self.table.geometry.is_growing() {
+            for _ in 0..HOMES_A_TIME {
+                if !self.table.geometry.is_growing() || !self.move_home() {
+                    break;
+                }
+            }
+        } else if self.table.free < self.table.geometry.lines / FREE_DIVISOR && self.cas >= self.grow_after {
+            self.begin_to_grow();
+        }
+    }
+
+    fn begin_to_grow(&mut self) {
+        let lines = self.table.geometry.lines;
+        let divisor = if self.counters.items > lines as u64 { STEP_DIVISOR_POINTERS } else { STEP_DIVISOR };
+        let wanted = (lines + lines / divisor).next_multiple_of(WORD_LINES);
+        let segment_bytes = self.log.segment_bytes;
+        let mut segments = self.table.end().div_ceil(segment_bytes);
+        while self.table.offset(wanted) > segments * segment_bytes && self.take_segment(segments) {
+            segments += 1;
+        }
+        let next = wanted.min(self.table.lines_until(segments * segment_bytes));
+        if next > lines {
+            self.table.grow(next);
+        } else {
+            self.grow_after = self.cas + (lines / RETRY_DIVISOR) as u64;
+        }
+    }
+
+    /// Takes the next segment of the log for the index, if the log can do without.
+    fn take_segment(&mut self, segment: usize) -> bool {
+        if self.log.count <= SEGMENTS_MIN {
+            return false;
+        }
+        if self.mode == Mode::Store && self.log.live > self.log.live_max(self.log.count - 1) {
+            return false;
+        }
+        let is_free = match self.log.segment(segment).state {
+            State::Free => self.mode == Mode::Cache || self.log.free > 1 || self.log.live == 0,
+            State::Used => self.is_index_more_in_need(segment) && self.evacuate(segment),
+            State::Index => unreachable!("the index ends before this segment"),
+        };
+        if is_free {
+            self.log.give_to_index(segment);
+        }
+        is_free
+    }
+
+    /// Whether items should leave a used segment of the log for the sake of the index. In a store they only move. In a cache, if the log
+    /// keeps items longer than the index does.
+    fn is_index_more_in_need(&self, segment: usize) -> bool {
+        match self.mode {
+            Mode::Store => true,
+            Mode::Cache => {
+                let age_in_log = self.log.oldest().map_or(0, |oldest| self.cas - self.log.segment(oldest).began);
+                let age_in_index = self.table.geometry.lines as u64;
+                self.log.segment(segment).live == 0 || age_in_log > age_in_index
+            }
+        }
+    }
+
+    /// Moves the items of the home below the frontier to where they belong in the index that is to be. False if they have no room there
+    /// yet.
+    fn move_home(&mut self) -> bool {
+        let old_home = self.table.geometry.frontier - 1;
+        self.table.clear_for(&mut self.memory, old_home);
+        let mut lines = std::mem::take(&mut self.moving);
+        lines.extend(self.table.chain(&self.memory, old_home).map(|line| *self.table.line(&self.memory, line)));
+        let has_room = lines.is_empty() || self.has_room_for(old_home, lines.len());
+        if has_room {
+            for _ in 0..lines.len() {
+                self.table.close(&mut self.memory, old_home, old_home);
+            }
+            self.table.geometry.advance();
+            for line in &lines {
+                self.move_line(line);
+            }
+        } else {
+            self.make_room_for(old_home);
+        }
+        lines.clear();
+        self.moving = lines;
+        has_room
+    }
+
+    /// True if the chains around the homes that an old home's items move to can all take that many lines.
+    fn has_room_for(&self, old_home: usize, lines: usize) -> bool {
+        let homes = self.table.geometry.homes_next(old_home);
+        let (first, last) = (homes.start() / WORD_LINES, homes.end() / WORD_LINES);
+        (first.saturating_sub(1)..=last + 1).all(|word| {
+            let is_there = word * WORD_LINES < self.table.geometry.lines_next;
+            !is_there || self.table.count_near(&self.memory, word * WORD_LINES) >= lines + LINES_SPARE
+        })
+    }
+
+    /// An old home cannot be moved since there is hardly a free line where it is to go: a rare accident of hashing.
+    fn make_room_for(&mut self, old_home: usize) {
+        match self.mode {
+            Mode::Store => self.fold(old_home),
+            Mode::Cache => {
+                self.evict_around(*self.table.geometry.homes_next(old_home).start());
+            }
+        }
+    }
+
+    fn move_line(&mut self, line: &Line) {
+        match line.kind() {
+            Kind::Item => {
+                let hash = self.hasher.hash(line.key()).0;
+                let new = self.open_moved(hash);
+                let cell = self.table.line_mut(&mut self.memory, new);
+                let (is_head, link) = (cell.is_head(), cell.link());
+                cell.copy_from(line, is_head);
+                cell.set_link(link);
+            }
+            Kind::Pointers => {
+                for pointer in (0..POINTERS).map(|slot| line.pointer(slot)).filter(|&pointer| pointer != Pointer::NONE) {
+                    let KeyHash(hash) = self.hasher.hash(entry_key(&self.memory.bytes()[pointer.at()..]));
+                    self.put_pointer(hash, pointer.at());
+                }
+            }
+            Kind::Free => {}
+        }
+    }
+
+    fn open_moved(&mut self, hash: u64) -> usize {
+        let home = self.table.geometry.home(hash);
+        self.table.open(&mut self.memory, &self.hasher, home).expect("there is room around the new homes")
+    }
+}

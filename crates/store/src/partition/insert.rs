@@ -1,0 +1,170 @@
+//! Storing an item: in a line if it fits, in the log otherwise.
+//!
+//! Places for the pointer and the bytes are made before anything that was there is given up, so that an item that is refused leaves the old
+//! one as it was. What makes a place may move other lines and items: a place that was found before is looked up again after.
+
+use super::Partition;
+use super::find::Place;
+use crate::config::{Layout, Mode};
+use crate::entry::{entry_bytes, write_entry};
+use crate::error::Refused;
+use crate::key::Key;
+use crate::line::{self, Kind, Pointer};
+use crate::record::Fields;
+
+impl Partition {
+    /// Stores an item in place of the one that was found under its key, or as a new one.
+    #[inline]
+    pub(super) fn store(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
+        let fits_line = self.layout == Layout::Inline && line::fits(key.bytes().len(), value.len(), fields);
+        match old {
+            Some(Place::Line { line, .. }) if fits_line => {
+                let cell = self.table.line_mut(&mut self.memory, line);
+                let before = cell.record().value.len();
+                cell.set_record(key.bytes(), value, fields);
+                self.counters.item_bytes = self.counters.item_bytes - before as u64 + value.len() as u64;
+                return Ok(());
+            }
+            Some(place @ Place::Log { at, .. }) if !fits_line => {
+                let (before, bytes) = (self.record(place).value.len(), entry_bytes(key.bytes().len(), value.len()));
+                if entry_bytes(key.bytes().len(), before) == bytes {
+                    write_entry(&mut self.memory.bytes_mut()[at..at + bytes], key.bytes(), value, fields);
+                    self.counters.item_bytes = self.counters.item_bytes - before as u64 + value.len() as u64;
+                    return Ok(());
+                }
+            }
+            _ => {}
+        }
+        if old.is_none() {
+            self.work_on_growth();
+        }
+        if fits_line && self.make_line(key.hash().0) {
+            self.drop_old(key, old);
+            self.put_in_line(key, value, fields);
+            return Ok(());
+        }
+        let released = match old {
+            Some(place @ Place::Log { .. }) => entry_bytes(key.bytes().len(), self.record(place).value.len()),
+            _ => 0,
+        };
+        self.store_in_log(key, value, fields, old, released)
+    }
+
+    /// Stores an item at the end of the log, where so many bytes are counted as given back already.
+    pub(super) fn store_in_log(
+        &mut self,
+        key: &Key<'_>,
+        value: &[u8],
+        fields: &Fields,
+        old: Option<Place>,
+        released: usize,
+    ) -> Result<(), Refused> {
+        let bytes = entry_bytes(key.bytes().len(), value.len());
+        self.admit(bytes, released)?;
+        if !self.make_slot(key.hash().0) {
+            return Err(Refused::Full);
+        }
+        let at = self.claim(bytes)?;
+        write_entry(&mut self.memory.bytes_mut()[at..at + bytes], key.bytes(), value, fields);
+        self.drop_old(key, old);
+        self.put_pointer(key.hash().0, at);
+        self.counters.items += 1;
+        self.counters.item_bytes += (key.bytes().len() + value.len()) as u64;
+        Ok(())
+    }
+
+    /// Drops what was found under a key, if it is still there.
+    fn drop_old(&mut self, key: &Key<'_>, old: Option<Place>) {
+        if let Some(place) = old.and_then(|_| self.find(key)) {
+            self.drop_item(place);
+        }
+    }
+
+    /// Fills a line that [`Partition::make_line`] made.
+    fn put_in_line(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields) {
+        let home = self.table.geometry.home(key.hash().0);
+        let line = self.table.open(&mut self.memory, &self.hasher, home).expect("a line was made for it");
+        self.table.line_mut(&mut self.memory, line).set_record(key.bytes(), value, fields);
+        self.counters.items += 1;
+        self.counters.item_bytes += (key.bytes().len() + value.len()) as u64;
+    }
+
+    /// A line of pointers in the chain of a home that has room for one more.
+    fn slot(&self, home: usize) -> Option<(usize, usize)> {
+        self.table.chain(&self.memory, home).find_map(|line| {
+            let cell = self.table.line(&self.memory, line);
+            (cell.kind() == Kind::Pointers).then(|| cell.free_slot()).flatten().map(|slot| (line, slot))
+        })
+    }
+
+    /// Enters a pointer for which [`Partition::make_slot`] made place.
+    pub(super) fn put_pointer(&mut self, hash: u64, at: usize) {
+        let home = self.table.geometry.home(hash);
+        let (line, slot) = self.slot(home).unwrap_or_else(|| {
+            let line = self.table.open(&mut self.memory, &self.hasher, home).expect("a slot was made for it");
+            self.table.line_mut(&mut self.memory, line).clear_pointers();
+            (line, 0)
+        });
+        self.table.line_mut(&mut self.memory, line).set_pointer(slot, Pointer::new(hash, at));
+    }
+
+    /// True if a line can be opened for this hash.
+    fn has_line(&self, hash: u64) -> bool {
+        let home = self.table.geometry.home(hash);
+        match self.table.blocked_home(&self.memory, &self.hasher, home) {
+            None => true,
+            Some(owner) => self.table.free_near(&self.memory, owner).is_some(),
+        }
+    }
+
+    /// Sees to it that a line can be opened for this hash: a cache gives something up. False if there is none.
+    fn make_line(&mut self, hash: u64) -> bool {
+        while !self.has_line(hash) {
+            let is_made = match self.mode {
+                Mode::Cache => self.evict_near(hash),
+                Mode::Store => false,
+            };
+            if !is_made {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sees to it that a pointer can be entered for this hash. False if there is no place: the store is full.
+    fn make_slot(&mut self, hash: u64) -> bool {
+        if self.slot(self.table.geometry.home(hash)).is_some() || self.make_line(hash) {
+            return true;
+        }
+        let home = self.table.geometry.home(hash);
+        let crowded = self.table.blocked_home(&self.memory, &self.hasher, home).unwrap_or(home);
+        self.fold(crowded);
+        self.slot(self.table.geometry.home(hash)).is_some() || self.has_line(hash)
+    }
+
+    /// Moves the items that stand in the lines of a chain to the log, as far as that has room: seven pointers take the place of seven items.
+    pub(super) fn fold(&mut self, home: usize) {
+        loop {
+            let find_item = |line: &usize| self.table.line(&self.memory, *line).kind() == Kind::Item;
+            let Some(line) = self.table.chain(&self.memory, home).find(find_item) else { return };
+            let copy = *self.table.line(&self.memory, line);
+            let record = copy.record();
+            let bytes = entry_bytes(record.key.len(), record.value.len());
+            let Ok(at) = self.admit(bytes, 0).and_then(|()| self.claim(bytes)) else { return };
+            write_entry(&mut self.memory.bytes_mut()[at..at + bytes], record.key, record.value, &record.fields);
+            let key = Key::new(record.key, |key| self.hasher.hash(key)).expect("a key that was stored is a key");
+            let Some(Place::Line { line, .. }) = self.find(&key) else {
+                unreachable!("cleaning the log leaves items in lines where they are");
+            };
+            let pointer = Pointer::new(key.hash().0, at);
+            if let Some((pointers, slot)) = self.slot(home) {
+                self.table.line_mut(&mut self.memory, pointers).set_pointer(slot, pointer);
+                self.table.close(&mut self.memory, home, line);
+            } else {
+                let cell = self.table.line_mut(&mut self.memory, line);
+                cell.clear_pointers();
+                cell.set_pointer(0, pointer);
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The real store: MICA's cache and store over one piece of memory, with small items in the index itself.
+//!
+//! The memory is the map of free lines, the index behind it ([`crate::table`]), and the log ([`crate::log`]) in what is left, which the index
+//! takes from below as it grows. `docs/store.md` draws all of it.
+//!
+//! | To understand | Read |
+//! |---|---|
+//! | how a key is found | `find.rs` |
+//! | how an item is stored, and moves between line and log | `insert.rs` |
+//! | how the index grows | `grow.rs` |
+//! | what has to go when there is no place | `evict.rs` for lines, `clean.rs` for the log |
+//! | the operations | `ops.rs` |
+//! | snapshots | `visit.rs` |
+
+mod clean;
+mod evict;
+mod find;
+mod grow;
+mod insert;
+mod ops;
+mod visit;
+
+use crate::config::{Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Mode, PartitionConfig, PartitionError};
+use crate::entry::entry_bytes;
+use crate::hasher::KeyHasher;
+use crate::key::KEY_BYTES_MAX;
+use crate::log::Log;
+use crate::memory::{Line, Memory};
+use crate::record::Clock;
+use crate::store::{StoreStats, VALUE_BYTES_MAX};
+use crate::sweep::Watch;
+use crate::table::Table;
+
+/// A partition of keys in a fixed amount of memory, for one thread.
+///
+/// A [cache](Mode::Cache) gives up older items for newer ones; a [store](Mode::Store) refuses what it has no memory for, and keeps what it
+/// has. Beside the memory of its configuration it has a few bytes per segment and room for one value.
+///
+/// ```
+/// use dunlin_store::{Mode, Partition, PartitionConfig, Put, Store};
+///
+/// let mut partition = Partition::new(PartitionConfig::new(Mode::Cache, 1 << 20))?;
+/// partition.set_now(1_800_000_000);
+/// let key = partition.key(b"plover").expect("a key has 1 to 250 bytes");
+/// partition.put(&key, b"a wader", Put { expires: Some(1_800_000_060), ..Put::default() }).expect("a cache is never full");
+/// assert_eq!(partition.get(&key).map(|item| item.value), Some(&b"a wader"[..]));
+/// partition.set_now(1_800_000_060);
+/// assert_eq!(partition.get(&key), None);
+/// # Ok::<(), dunlin_store::PartitionError>(())
+/// ```
+#[derive(Debug)]
+pub struct Partition {
+    memory: Memory,
+    table: Table,
+    log: Log,
+    hasher: KeyHasher,
+    clock: Clock,
+    mode: Mode,
+    layout: Layout,
+    /// Longest value it takes.
+    value_bytes_max: usize,
+    /// The newest CAS token.
+    cas: u64,
+    counters: StoreStats,
+    watch: Option<Box<dyn Watch>>,
+    /// Where eviction from the index looks next.
+    hand: usize,
+    /// The CAS token from which on the index tries again to grow.
+    grow_after: u64,
+    /// Lines on their way while the index grows; empty between operations.
+    moving: Vec<Line>,
+    /// A value in the making; empty between operations.
+    scratch: Vec<u8>,
+}
+
+impl Partition {
+    /// An empty partition. Its hash has a random secret.
+    ///
+    /// # Errors
+    /// [`PartitionError`] if the memory is out of limits or not there, or the system has no random numbers.
+    pub fn new(config: PartitionConfig) -> Result<Partition, PartitionError> {
+        Partition::with_hasher(config, KeyHasher::random()?)
+    }
+
+    /// An empty partition with this secret of its hash, so that a test repeats itself to the bit. Whoever knows the secret can make keys
+    /// that slow it down: use [`Partition::new`] for anything else.
+    ///
+    /// # Errors
+    /// [`PartitionError`] if the memory is out of limits or not there.
+    pub fn with_secret(config: PartitionConfig, secret: [u64; 2]) -> Result<Partition, PartitionError> {
+        Partition::with_hasher(config, KeyHasher::with_secret(secret))
+    }
+
+    fn with_hasher(config: PartitionConfig, hasher: KeyHasher) -> Result<Partition, PartitionError> {
+        let bytes = config.memory;
+        match bytes {
+            0..MEMORY_BYTES_MIN => return Err(PartitionError::TooSmall { bytes }),
+            MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX => {}
+            _ => return Err(PartitionError::TooLarge { bytes }),
+        }
+        let segment_bytes = Log::segment_bytes_for(bytes);
+        let bytes = bytes / segment_bytes * segment_bytes;
+        let mut memory = Memory::new(bytes, config.prefault).map_err(|cause| PartitionError::NoMemory { bytes, cause })?;
+        let table = Table::new(&mut memory);
+        let mut log = Log::new(bytes, segment_bytes);
+        take_index_segments(&mut log, &table);
+        Ok(Partition {
+            memory,
+            table,
+            log,
+            hasher,
+            clock: Clock::default(),
+            mode: config.mode,
+            layout: config.layout,
+            value_bytes_max: VALUE_BYTES_MAX.min(segment_bytes - entry_bytes(KEY_BYTES_MAX, 0)),
+            cas: 0,
+            counters: StoreStats::default(),
+            watch: None,
+            hand: 0,
+            grow_after: 0,
+            moving: Vec::new(),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Forgets all items.
+    fn reset(&mut self) {
+        self.table.reset(&mut self.memory);
+        self.log.reset();
+        take_index_segments(&mut self.log, &self.table);
+        (self.counters.items, self.counters.item_bytes) = (0, 0);
+    }
+
+    fn snapshot(&self) -> StoreStats {
+        StoreStats {
+            memory_bytes: (self.table.end() + self.log.used_bytes()) as u64,
+            memory_bytes_max: self.memory.bytes().len() as u64,
+            value_bytes_max: self.value_bytes_max as u64,
+            ..self.counters
+        }
+    }
+}
+
+/// The map and the smallest index take more than the first segment where the memory is large.
+fn take_index_segments(log: &mut Log, table: &Table) {
+    for segment in 1..table.end().div_ceil(log.segment_bytes) {
+        log.give_to_index(segment);
+    }
+}

@@ -1,0 +1,213 @@
+//! The operations of [`Store`].
+
+use super::Partition;
+use super::find::Place;
+use crate::entry::{entry_bytes, note_entry_read, write_fields};
+use crate::error::{KeyError, Refused, check_len};
+use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
+use crate::key::{Key, KeyHash};
+use crate::line::{self, Kind, POINTERS};
+use crate::memory::LINE_BYTES;
+use crate::number::{count, number};
+use crate::record::{Fields, Record};
+use crate::store::{Store, StoreStats};
+
+impl Partition {
+    /// The live item of a key, if its token is the one expected.
+    fn find_unchanged(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<Place, Refused> {
+        let place = self.find_live(key).ok_or(Refused::NotFound)?;
+        let cas = self.record(place).fields.cas;
+        if unchanged.is_some_and(|token| token != cas) { Err(Refused::Changed) } else { Ok(place) }
+    }
+
+    /// Stores another value, made in the scratch buffer, with the fields that the item has and a new token.
+    fn store_scratch(&mut self, key: &Key<'_>, place: Place, scratch: Vec<u8>) -> Result<Stored, Refused> {
+        self.changing(key.hash());
+        let cas = self.cas + 1;
+        let fields = Fields { cas, ..self.record(place).fields };
+        let stored = self.store(key, &scratch, &fields, Some(place));
+        self.scratch = scratch;
+        stored.map(|()| {
+            self.cas = cas;
+            Stored { cas }
+        })
+    }
+
+    /// Gives an item other fields. It stays where it is, unless it stands in a line that is too small then.
+    fn restate(&mut self, key: &Key<'_>, place: Place, fields: &Fields) -> Result<(), Refused> {
+        let value_bytes = self.record(place).value.len();
+        match place {
+            Place::Log { at, .. } => {
+                write_fields(&mut self.memory.bytes_mut()[at..], key.bytes().len(), value_bytes, fields);
+                Ok(())
+            }
+            Place::Line { line, .. } => {
+                let copy = *self.table.line(&self.memory, line);
+                let value = copy.record().value;
+                if line::fits(key.bytes().len(), value_bytes, fields) {
+                    self.table.line_mut(&mut self.memory, line).set_record(key.bytes(), value, fields);
+                    return Ok(());
+                }
+                // It is in the store already: what it needs more is not refused as long as there is any room.
+                let released = entry_bytes(key.bytes().len(), value_bytes);
+                self.store_in_log(key, value, fields, Some(place), released)
+            }
+        }
+    }
+}
+
+impl Store for Partition {
+    #[inline]
+    fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, KeyError> {
+        Key::new(bytes, |bytes| self.hasher.hash(bytes))
+    }
+
+    #[inline]
+    fn prefetch(&self, key: &Key<'_>) {
+        self.memory.prefetch(self.table.offset(self.table.geometry.home(key.hash().0)));
+    }
+
+    #[inline]
+    fn prefetch_item(&self, key: &Key<'_>) {
+        let KeyHash(hash) = key.hash();
+        let home = self.table.geometry.home(hash);
+        let cell = self.table.line(&self.memory, home);
+        if cell.kind() == Kind::Pointers {
+            let pointers = (0..POINTERS).map(|slot| cell.pointer(slot));
+            for pointer in pointers.filter(|pointer| pointer.is_like(hash)) {
+                self.memory.prefetch(pointer.at());
+                self.memory.prefetch(pointer.at() + LINE_BYTES);
+            }
+        } else if cell.is_head()
+            && cell.key() != key.bytes()
+            && let Some(next) = self.table.next(&self.memory, home, home)
+        {
+            self.memory.prefetch(self.table.offset(next));
+        }
+    }
+
+    fn set_now(&mut self, now: UnixSeconds) {
+        self.clock.set(now);
+    }
+
+    #[inline]
+    fn get(&mut self, key: &Key<'_>) -> Option<Item<'_>> {
+        let place = self.find_live(key)?;
+        let before = self.record(place).fields;
+        let minutes = self.clock.minutes();
+        match place {
+            Place::Line { line, .. } => self.table.line_mut(&mut self.memory, line).note_read(minutes),
+            Place::Log { at, .. } => note_entry_read(&mut self.memory.bytes_mut()[at..], minutes),
+        }
+        Some(Record { fields: before, ..self.record(place) }.item(&self.clock))
+    }
+
+    #[inline]
+    fn peek(&self, key: &Key<'_>) -> Option<Item<'_>> {
+        let record = self.record(self.find(key)?);
+        (!record.fields.has_expired(self.clock.now)).then(|| record.item(&self.clock))
+    }
+
+    #[inline]
+    fn put(&mut self, key: &Key<'_>, value: &[u8], put: Put) -> Result<Stored, Refused> {
+        check_len(value.len(), self.value_bytes_max)?;
+        let found = self.find_live(key);
+        match (put.condition, found) {
+            (Condition::Absent, Some(_)) => return Err(Refused::Exists),
+            (Condition::Present | Condition::Unchanged(_), None) => return Err(Refused::NotFound),
+            (Condition::Unchanged(token), Some(place)) if token != self.record(place).fields.cas => {
+                return Err(Refused::Changed);
+            }
+            _ => {}
+        }
+        self.changing(key.hash());
+        let cas = put.cas.unwrap_or(self.cas + 1);
+        if put.expires.is_some_and(|at| at <= self.clock.now) {
+            if let Some(place) = found {
+                self.drop_item(place);
+            }
+        } else {
+            let fields = Fields {
+                flags: put.flags,
+                expires: put.expires.unwrap_or(0),
+                cas,
+                minutes: self.clock.minutes(),
+                marks: Marks { is_stale: put.is_stale, ..Marks::default() },
+                is_hot: false,
+            };
+            self.store(key, value, &fields, found)?;
+        }
+        self.cas += u64::from(put.cas.is_none());
+        self.counters.stored += 1;
+        Ok(Stored { cas })
+    }
+
+    fn extend(&mut self, key: &Key<'_>, bytes: &[u8], side: Side, unchanged: Option<u64>) -> Result<Stored, Refused> {
+        let place = self.find_unchanged(key, unchanged)?;
+        check_len(self.record(place).value.len() + bytes.len(), self.value_bytes_max)?;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let value = self.record(place).value;
+        let (first, second) = if side == Side::End { (value, bytes) } else { (bytes, value) };
+        scratch.extend_from_slice(first);
+        scratch.extend_from_slice(second);
+        self.store_scratch(key, place, scratch)
+    }
+
+    fn count(&mut self, key: &Key<'_>, delta: Delta, unchanged: Option<u64>) -> Result<(u64, Stored), Refused> {
+        let place = self.find_unchanged(key, unchanged)?;
+        let value = self.record(place).value;
+        let after = count(number(value)?, delta);
+        let text = format!("{after:<len$}", len = value.len());
+        check_len(text.len(), self.value_bytes_max)?;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        scratch.extend_from_slice(text.as_bytes());
+        Ok((after, self.store_scratch(key, place, scratch)?))
+    }
+
+    fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> bool {
+        let Some(place) = self.find_live(key) else { return false };
+        self.changing(key.hash());
+        if expires.is_some_and(|at| at <= self.clock.now) {
+            self.drop_item(place);
+            self.counters.expired += 1;
+            return true;
+        }
+        let fields = Fields { expires: expires.unwrap_or(0), ..self.record(place).fields };
+        self.restate(key, place, &fields).is_ok()
+    }
+
+    fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> bool {
+        let Some(place) = self.find_live(key) else { return false };
+        self.changing(key.hash());
+        let before = self.record(place).fields;
+        let cas = match token {
+            Token::Keep => before.cas,
+            Token::Next => self.cas + 1,
+            Token::Exactly(cas) => cas,
+        };
+        let is_done = self.restate(key, place, &Fields { marks, cas, ..before }).is_ok();
+        self.cas += u64::from(is_done && token == Token::Next);
+        is_done
+    }
+
+    fn delete(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<(), Refused> {
+        let place = self.find_unchanged(key, unchanged)?;
+        self.changing(key.hash());
+        self.drop_item(place);
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        if let Some(mut watch) = self.watch.take() {
+            watch.before_flush(self);
+            self.watch = Some(watch);
+        }
+        self.reset();
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.snapshot()
+    }
+}

@@ -1,0 +1,78 @@
+//! Sweeping: see [`crate::sweep`].
+
+use std::ops::RangeInclusive;
+
+use super::Partition;
+use crate::entry::read_entry;
+use crate::item::Item;
+use crate::key::KeyHash;
+use crate::line::{Kind, POINTERS, Pointer};
+use crate::record::Record;
+use crate::sweep::{Sweep, Visit, Watch};
+
+impl Partition {
+    /// Tells the watch, if there is one, of a change to come.
+    #[inline]
+    pub(super) fn changing(&mut self, hash: KeyHash) {
+        if self.watch.is_some() {
+            self.tell_watch(hash);
+        }
+    }
+
+    #[cold]
+    fn tell_watch(&mut self, hash: KeyHash) {
+        if let Some(mut watch) = self.watch.take() {
+            watch.before_change(self, hash);
+            self.watch = Some(watch);
+        }
+    }
+
+    fn visit_line(&self, line: usize, each: &mut impl FnMut(Record<'_>)) {
+        let cell = self.table.line(&self.memory, line);
+        match cell.kind() {
+            Kind::Item => each(cell.record()),
+            Kind::Pointers => {
+                for pointer in (0..POINTERS).map(|slot| cell.pointer(slot)).filter(|&pointer| pointer != Pointer::NONE) {
+                    each(read_entry(&self.memory.bytes()[pointer.at()..]));
+                }
+            }
+            Kind::Free => {}
+        }
+    }
+}
+
+/// Lines of the ranges that a sweep takes: a quarter of a page.
+const RANGE_LINES: usize = 16;
+
+impl Visit for Partition {
+    fn range_bits(&self) -> u32 {
+        (self.table.geometry.lines / RANGE_LINES).ilog2()
+    }
+
+    fn visit(&self, hashes: RangeInclusive<u64>, each: &mut dyn FnMut(KeyHash, &[u8], &Item<'_>)) {
+        if hashes.is_empty() {
+            return;
+        }
+        let mut each = |record: Record<'_>| {
+            let hash = self.hasher.hash(record.key);
+            if hashes.contains(&hash.0) && !record.fields.has_expired(self.clock.now) {
+                each(hash, record.key, &record.item(&self.clock));
+            }
+        };
+        for home in self.table.geometry.homes(*hashes.start(), *hashes.end()).into_iter().flatten() {
+            for line in self.table.chain(&self.memory, home) {
+                self.visit_line(line, &mut each);
+            }
+        }
+    }
+}
+
+impl Sweep for Partition {
+    fn watch(&mut self, watch: Box<dyn Watch>) -> Option<Box<dyn Watch>> {
+        self.watch.replace(watch)
+    }
+
+    fn unwatch(&mut self) -> Option<Box<dyn Watch>> {
+        self.watch.take()
+    }
+}

@@ -1,0 +1,238 @@
+//! The index: lines, chained by home.
+//!
+//! All items whose hash calls a line home are in one chain of lines, which starts in that line (its head) and goes on in lines close by. A
+//! line that lies in another's home gives way to the item that comes home (Brent's variation, as in Lua's tables). So whoever looks for a
+//! key needs the home line alone, unless two items share it; even at full load that is 1.5 lines on average.
+//!
+//! Which lines are free is written in a map of bits at the start of memory. A word of it is 64 lines, a page of memory: chains stay inside the
+//! page of their home, or else the one before or behind.
+
+use crate::geometry::Geometry;
+use crate::hasher::KeyHasher;
+use crate::line::Kind;
+use crate::memory::{LINE_BYTES, LINE_WORDS, Line, Memory};
+
+/// Lines of an index that is new or flushed.
+pub(crate) const LINES_MIN: usize = 1024;
+/// Lines of a word of the map.
+pub(crate) const WORD_LINES: usize = 64;
+
+/// The lines of the index and which of them are free. The lines themselves are in the memory.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// Where line 0 is in the memory, in lines.
+    base: usize,
+    pub geometry: Geometry,
+    /// While growing: lines from the old end up to this one are not cleared yet.
+    cleared: usize,
+    /// Free lines, among those that are cleared.
+    pub free: usize,
+}
+
+impl Table {
+    /// An empty one, behind the map at the start of memory.
+    pub(crate) fn new(memory: &mut Memory) -> Table {
+        let map_lines = (memory.lines().len() / WORD_LINES).div_ceil(LINE_WORDS);
+        let base = map_lines.next_multiple_of(WORD_LINES);
+        let mut table = Table { base, geometry: Geometry::new(LINES_MIN), cleared: LINES_MIN, free: 0 };
+        table.reset(memory);
+        table
+    }
+
+    /// Forgets everything, in a time that does not depend on how much that is.
+    pub(crate) fn reset(&mut self, memory: &mut Memory) {
+        self.geometry = Geometry::new(LINES_MIN);
+        self.cleared = LINES_MIN;
+        self.free = 0;
+        self.clear(memory, 0..LINES_MIN);
+    }
+
+    /// Where line `line` begins in the memory, in bytes.
+    #[inline(always)]
+    pub(crate) fn offset(&self, line: usize) -> usize {
+        (self.base + line) * LINE_BYTES
+    }
+
+    /// Bytes of memory up to the end of the table.
+    pub(crate) fn end(&self) -> usize {
+        self.offset(self.geometry.lines_next)
+    }
+
+    /// Lines if the table ended at this many bytes into the memory.
+    pub(crate) fn lines_until(&self, end: usize) -> usize {
+        (end / LINE_BYTES - self.base) / WORD_LINES * WORD_LINES
+    }
+
+    #[inline(always)]
+    pub(crate) fn line<'m>(&self, memory: &'m Memory, line: usize) -> &'m Line {
+        &memory.lines()[self.base + line]
+    }
+
+    #[inline(always)]
+    pub(crate) fn line_mut<'m>(&self, memory: &'m mut Memory, line: usize) -> &'m mut Line {
+        &mut memory.lines_mut()[self.base + line]
+    }
+
+    /// Where a chain goes on.
+    #[inline(always)]
+    pub(crate) fn next(&self, memory: &Memory, home: usize, line: usize) -> Option<usize> {
+        match self.line(memory, line).link() {
+            0 => None,
+            link => Some(home.wrapping_add_signed(isize::from(link))),
+        }
+    }
+
+    /// The chain of a home, from its head.
+    pub(crate) fn chain<'m>(&'m self, memory: &'m Memory, home: usize) -> impl Iterator<Item = usize> + 'm {
+        let head = self.line(memory, home);
+        let first = (head.kind() != Kind::Free && head.is_head()).then_some(home);
+        std::iter::successors(first, move |&line| self.next(memory, home, line))
+    }
+
+    fn clear(&mut self, memory: &mut Memory, lines: std::ops::Range<usize>) {
+        for line in &mut memory.lines_mut()[self.base + lines.start..self.base + lines.end] {
+            line.free();
+        }
+        memory.words_mut()[lines.start / WORD_LINES..lines.end / WORD_LINES].fill(u64::MAX);
+        self.free += lines.len();
+    }
+
+    /// Begins to grow to this many lines, a multiple of 64.
+    pub(crate) fn grow(&mut self, lines: usize) {
+        self.geometry.grow(lines);
+        self.cleared = lines;
+    }
+
+    /// Clears what homes of the new table that an old home moves to need around them.
+    pub(crate) fn clear_for(&mut self, memory: &mut Memory, old_home: usize) {
+        let first = self.geometry.homes_next(old_home).start() / WORD_LINES * WORD_LINES;
+        let from = first.saturating_sub(WORD_LINES).max(self.geometry.lines);
+        if from < self.cleared {
+            self.clear(memory, from..self.cleared);
+            self.cleared = from;
+        }
+    }
+
+    /// The bits of free lines of a word of the map.
+    #[inline]
+    pub(crate) fn free_word(&self, memory: &Memory, word: usize) -> u64 {
+        let is_cleared = word < self.geometry.lines / WORD_LINES
+            || word >= self.cleared / WORD_LINES && word < self.geometry.lines_next / WORD_LINES;
+        if is_cleared { memory.words()[word] } else { 0 }
+    }
+
+    /// How many lines a chain from this home could take.
+    pub(crate) fn count_near(&self, memory: &Memory, home: usize) -> usize {
+        let word = home / WORD_LINES;
+        (word.saturating_sub(1)..=word + 1).map(|word| self.free_word(memory, word).count_ones() as usize).sum()
+    }
+
+    /// A free line for the chain of this home, the closest of its page if there is one.
+    pub(crate) fn free_near(&self, memory: &Memory, home: usize) -> Option<usize> {
+        let (word, bit) = (home / WORD_LINES, home % WORD_LINES);
+        let own = self.free_word(memory, word);
+        let (above, below) = ((own >> bit).trailing_zeros(), (own << (63 - bit)).leading_zeros());
+        if above.min(below) < 64 {
+            return Some(if above <= below { home + above as usize } else { home - below as usize });
+        }
+        let behind = self.free_word(memory, word + 1);
+        if behind != 0 {
+            return Some((word + 1) * WORD_LINES + behind.trailing_zeros() as usize);
+        }
+        let before = if word > 0 { self.free_word(memory, word - 1) } else { 0 };
+        (before != 0).then(|| word * WORD_LINES - 1 - before.leading_zeros() as usize)
+    }
+
+    fn take(&mut self, memory: &mut Memory, line: usize) {
+        memory.words_mut()[line / WORD_LINES] &= !(1 << (line % WORD_LINES));
+        self.free -= 1;
+    }
+
+    fn give_back(&mut self, memory: &mut Memory, line: usize) {
+        self.line_mut(memory, line).free();
+        memory.words_mut()[line / WORD_LINES] |= 1 << (line % WORD_LINES);
+        self.free += 1;
+    }
+
+    /// The home of what a line that is not free holds.
+    pub(crate) fn home_of(&self, memory: &Memory, hasher: &KeyHasher, line: usize) -> usize {
+        if self.line(memory, line).is_head() {
+            line
+        } else {
+            self.geometry.home(owner_hash(memory, self.line(memory, line), hasher))
+        }
+    }
+
+    /// The home whose chain needs a free line close by so that this home gets one: itself, or that of the line that lies in its place.
+    /// `None` if its place is free.
+    pub(crate) fn blocked_home(&self, memory: &Memory, hasher: &KeyHasher, home: usize) -> Option<usize> {
+        match self.line(memory, home).kind() {
+            Kind::Free => None,
+            _ => Some(self.home_of(memory, hasher, home)),
+        }
+    }
+
+    /// Adds a line to the chain of a home, to be filled at once. `None` if no line close by is free.
+    pub(crate) fn open(&mut self, memory: &mut Memory, hasher: &KeyHasher, home: usize) -> Option<usize> {
+        let Some(owner) = self.blocked_home(memory, hasher, home) else {
+            self.take(memory, home);
+            self.line_mut(memory, home).enchain(true, 0);
+            return Some(home);
+        };
+        let free = self.free_near(memory, owner)?;
+        self.take(memory, free);
+        let link = link(owner, free);
+        if owner == home {
+            let next = self.line(memory, home).link();
+            self.line_mut(memory, free).enchain(false, next);
+            self.line_mut(memory, home).set_link(link);
+            return Some(free);
+        }
+        let before = self.before(memory, owner, home);
+        let moved = *self.line(memory, home);
+        *self.line_mut(memory, free) = moved;
+        self.line_mut(memory, before).set_link(link);
+        self.line_mut(memory, home).enchain(true, 0);
+        Some(home)
+    }
+
+    /// The line before `line`, which is not the head, in the chain of a home.
+    fn before(&self, memory: &Memory, home: usize, line: usize) -> usize {
+        self.chain(memory, home)
+            .find(|&before| self.next(memory, home, before) == Some(line))
+            .expect("a line is in the chain of its home")
+    }
+
+    /// Takes a line out of the chain of its home. The line behind the head becomes the head if that goes.
+    pub(crate) fn close(&mut self, memory: &mut Memory, home: usize, line: usize) {
+        let next = self.next(memory, home, line);
+        if line != home {
+            let link = self.line(memory, line).link();
+            let before = self.before(memory, home, line);
+            self.line_mut(memory, before).set_link(link);
+            self.give_back(memory, line);
+        } else if let Some(next) = next {
+            let moved = *self.line(memory, next);
+            self.line_mut(memory, home).copy_from(&moved, true);
+            self.give_back(memory, next);
+        } else {
+            self.give_back(memory, home);
+        }
+    }
+}
+
+/// The hash of a key in a line that is not free.
+pub(crate) fn owner_hash(memory: &Memory, line: &Line, hasher: &KeyHasher) -> u64 {
+    match line.kind() {
+        Kind::Item => hasher.hash(line.key()).0,
+        Kind::Pointers => {
+            let pointer = line.first_pointer().expect("a line without pointers is free");
+            hasher.hash(crate::entry::entry_key(&memory.bytes()[pointer.at()..])).0
+        }
+        Kind::Free => unreachable!("a free line has no owner"),
+    }
+}
+
+fn link(home: usize, line: usize) -> i8 {
+    i8::try_from(line as isize - home as isize).expect("a chain stays within 127 lines of its home")
+}
