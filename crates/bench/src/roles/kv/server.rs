@@ -1,18 +1,22 @@
 //! The server as `dunlin kv serve` runs it, with one core.
 
-use std::rc::Rc;
-use dunlin_kv::routing::Routing;
-use dunlin_kv::wire::{Limits, ServerMap};
-use dunlin_kv::{KvService, Shard};
-use dunlin_net::Transport;
-use dunlin_rpc::Endpoint;
-use dunlin_store::{Mode, Partition, PartitionConfig, Store};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
+use std::time::Duration;
+
+use dunlin_kv::memcached::Listen;
+use dunlin_kv::server::{Server, ServerConfig};
+use dunlin_net::Addr;
+use dunlin_store::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 use crate::peer::{Control, Role};
 use crate::roles::memcached::Serving;
-use crate::roles::setup::{Carrier, OnTransport, Setup, Side};
+use crate::roles::setup::Carrier;
+
+/// Between two looks whether it is to end. The looking thread shares the core of the server.
+const LOOK_AROUND: Duration = Duration::from_millis(20);
 
 /// A key-value server. Runs until it is stopped.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -51,6 +55,27 @@ impl KvServer {
     pub fn cache(carrier: Carrier, memory: u64) -> Self {
         KvServer { carrier, keeps: Keeps::Newer, memory }
     }
+
+    fn start(&self, memcached: Vec<Listen>) -> Result<Server, BenchError> {
+        let address = match self.carrier {
+            // Of a name that no other process has.
+            Carrier::Shm => format!("shm:dunlin-bench-{}", std::process::id()).parse()?,
+            Carrier::Udp => Addr::Udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        };
+        let mut config = ServerConfig::default();
+        config.listen = vec![address];
+        config.memcached = memcached;
+        config.memory_bytes = self.memory as usize;
+        config.mode = match self.keeps {
+            Keeps::All => Mode::Store,
+            Keeps::Newer => Mode::Cache,
+        };
+        Server::start(config, |_| {}).map_err(ours)
+    }
+}
+
+fn ours(error: dunlin_kv::server::ServerError) -> BenchError {
+    BenchError::OtherSystem { system: "key-value server", why: error.to_string() }
 }
 
 impl Role for KvServer {
@@ -59,34 +84,14 @@ impl Role for KvServer {
     type Output = ();
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
-        Setup::new(self.carrier).on_transport(Side::Server, Serve { server: &self, control })
-    }
-}
-
-struct Serve<'a> {
-    server: &'a KvServer,
-    control: &'a Control<KvServer>,
-}
-
-impl OnTransport for Serve<'_> {
-    type Output = ();
-
-    fn run<T: Transport + 'static>(self, transport: T) -> Result<(), BenchError> {
-        let endpoint = Endpoint::new(transport, Setup::new(self.server.carrier).endpoint())?;
-        let routing = Routing::new([0; 16], 1).expect("one core");
-        let mode = if self.server.keeps == Keeps::All { Mode::Store } else { Mode::Cache };
-        let store = Partition::new(PartitionConfig::new(mode, self.server.memory as usize))?;
-        let map = ServerMap {
-            incarnation: 1,
-            routing,
-            limits: Limits { value_bytes_max: store.stats().value_bytes_max as u32 },
-            addresses: vec![vec![endpoint.local_addr().to_string()]],
-        };
-        let shard = Rc::new(Shard::new(store, routing, 0));
-        KvService::new(shard, map).register(&endpoint)?;
-        self.control.ready(KvServing { address: endpoint.local_addr().to_string() });
-        endpoint.run_until(|| self.control.stopping());
-        Ok(())
+        // Its thread inherits the core of this process.
+        let server = self.start(Vec::new())?;
+        let address = server.addresses().first().map(Addr::to_string).unwrap_or_default();
+        control.ready(KvServing { address });
+        while !control.stopping() {
+            thread::sleep(LOOK_AROUND);
+        }
+        server.stop().map(|_| ()).map_err(ours)
     }
 }
 
@@ -99,7 +104,18 @@ impl Role for KvMemcachedServer {
     type Ready = Serving;
     type Output = ();
 
-    fn run(self, _control: &Control<Self>) -> Result<(), BenchError> {
-        Err(BenchError::Interrupted)
+    fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
+        let listen = Listen::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let server = self.0.start(vec![listen])?;
+        let address = server.memcached_addresses().first().and_then(|text| text.strip_prefix("tcp://")?.parse().ok());
+        let address = address.ok_or_else(|| BenchError::OtherSystem {
+            system: "key-value server",
+            why: "it listens nowhere for memcached clients".into(),
+        })?;
+        control.ready(Serving { address, process: std::process::id() });
+        while !control.stopping() {
+            thread::sleep(LOOK_AROUND);
+        }
+        server.stop().map(|_| ()).map_err(ours)
     }
 }
