@@ -25,6 +25,7 @@ const EXIT_USAGE: u8 = 2;
 Examples:
   dunlin demo                                 see what it does on this machine, in half a minute
   dunlin echo serve shm:echo                  an echo server; call it with: dunlin echo call shm:echo
+  dunlin kv serve                             a key-value server, for memcached clients too
   dunlin bench run rpc-latency                repeat one experiment of the papers"
 )]
 struct Arguments {
@@ -36,6 +37,7 @@ struct Arguments {
 enum Command {
     Demo(commands::demo::Arguments),
     Echo(commands::echo::Arguments),
+    Kv(commands::kv::Arguments),
     Bench(commands::bench::Arguments),
     Sim(commands::sim::Arguments),
 }
@@ -76,6 +78,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
         Command::Demo(arguments) => commands::demo::run(arguments, interrupt),
         Command::Echo(arguments) => commands::echo::run(arguments, interrupt),
+        Command::Kv(arguments) => commands::kv::run(arguments, interrupt),
         Command::Bench(arguments) => commands::bench::run(arguments, interrupt),
         Command::Sim(arguments) => commands::sim::run(arguments, interrupt),
     }

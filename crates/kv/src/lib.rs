@@ -7,18 +7,22 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`client`] | operations over one endpoint, each to the core that owns its key |
+//! | [`drive`] | an rpc endpoint inside a tokio runtime |
 //! | [`memcached`] | memcached's protocol over TCP and Unix sockets |
 //! | [`metrics`] | what a core counts, and how it is told |
 //! | [`routing`] | which core owns a key |
 //! | [`wire`] | requests and responses, specified in `docs/kv-protocol.md` |
 //! | [`shard`] | what one core owns |
 //! | [`service`] | the handlers of one core, on any transport |
+//! | [`server`] | threads, sockets and snapshots: a whole server |
 #![deny(unsafe_code)]
 
 pub mod client;
+pub mod drive;
 pub mod memcached;
 pub mod metrics;
 pub mod routing;
+pub mod server;
 pub mod service;
 pub mod shard;
 pub mod wire;

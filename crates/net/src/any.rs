@@ -3,12 +3,14 @@
 //! A program that takes its address from the command line uses this; each call costs one predictable branch.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use crate::addr::Addr;
+use crate::addr::{Addr, ShmName};
+use crate::composite::Composite;
 use crate::error::NetError;
 use crate::shm::{ShmConfig, ShmTransport};
-use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 use crate::udp::{UdpConfig, UdpTransport};
 
 /// A transport of any kind that an [`Addr`] can name on the command line.
@@ -34,6 +36,8 @@ pub enum AnyTransport {
     Shm(Box<ShmTransport>),
     /// Kernel UDP.
     Udp(Box<UdpTransport>),
+    /// Both, for one endpoint that is reached either way.
+    ShmAndUdp(Box<Composite<ShmTransport, UdpTransport>>),
 }
 
 /// Calls the same method of whichever transport it is.
@@ -42,6 +46,7 @@ macro_rules! each {
         match $any {
             AnyTransport::Shm($transport) => $call,
             AnyTransport::Udp($transport) => $call,
+            AnyTransport::ShmAndUdp($transport) => $call,
         }
     };
 }
@@ -53,10 +58,46 @@ impl AnyTransport {
     /// As the transport of that kind; [`NetError::WrongKind`] for addresses that mean something only inside one process.
     pub fn bind(addr: &Addr) -> Result<Self, NetError> {
         match addr {
-            Addr::Udp(addr) => Ok(AnyTransport::Udp(Box::new(UdpTransport::bind(UdpConfig::new(*addr))?))),
-            Addr::Shm(name) => Ok(AnyTransport::Shm(Box::new(ShmTransport::new(&ShmConfig::named(name.clone()))?))),
+            Addr::Udp(addr) => Ok(AnyTransport::Udp(Box::new(udp_at(*addr)?))),
+            Addr::Shm(name) => Ok(AnyTransport::Shm(Box::new(shm_at(name)?))),
             Addr::Node(_) | Addr::Sim { .. } => Err(wrong_kind(addr)),
         }
+    }
+
+    /// Opens a transport that others reach at each of `addrs`: one name in shared memory, one UDP address, or one of each.
+    ///
+    /// # Errors
+    /// As [`AnyTransport::bind`]; [`NetError::BadSetting`] for no address, or several of one kind.
+    ///
+    /// ```
+    /// use dunlin_net::{AnyTransport, Transport};
+    ///
+    /// let name = format!("shm:doc-{}", std::process::id());
+    /// let both = AnyTransport::bind_all(&[name.parse()?, "udp://127.0.0.1:0".parse()?])?;
+    /// assert_eq!(both.local_addrs().len(), 2);
+    /// # Ok::<(), dunlin_net::NetError>(())
+    /// ```
+    pub fn bind_all(addrs: &[Addr]) -> Result<Self, NetError> {
+        if let [addr] = addrs {
+            return AnyTransport::bind(addr);
+        }
+        match addrs {
+            [Addr::Shm(name), Addr::Udp(addr)] | [Addr::Udp(addr), Addr::Shm(name)] => {
+                AnyTransport::joined(shm_at(name)?, udp_at(*addr)?)
+            }
+            _ => {
+                let why = "give one of the form shm:NAME, one of the form udp://HOST:PORT, or one of each".into();
+                Err(NetError::BadSetting { name: "addresses of an endpoint", why })
+            }
+        }
+    }
+
+    /// Joins two transports that were opened with settings of the caller's.
+    ///
+    /// # Errors
+    /// As [`Composite::new`].
+    pub fn joined(shm: ShmTransport, udp: UdpTransport) -> Result<Self, NetError> {
+        Ok(AnyTransport::ShmAndUdp(Box::new(Composite::new(shm, udp)?)))
     }
 
     /// Opens a transport at an address of the system's choice, from which `peer` can be reached.
@@ -80,6 +121,14 @@ impl AnyTransport {
     }
 }
 
+fn shm_at(name: &ShmName) -> Result<ShmTransport, NetError> {
+    ShmTransport::new(&ShmConfig::named(name.clone()))
+}
+
+fn udp_at(addr: SocketAddr) -> Result<UdpTransport, NetError> {
+    UdpTransport::bind(UdpConfig::new(addr))
+}
+
 fn wrong_kind(addr: &Addr) -> NetError {
     NetError::WrongKind { addr: addr.clone(), transport: "shared memory or UDP" }
 }
@@ -90,6 +139,10 @@ impl Transport for AnyTransport {
         each!(self, t => t.mtu())
     }
 
+    fn route_mtu(&self, route: Route) -> usize {
+        each!(self, t => t.route_mtu(route))
+    }
+
     fn rx_queue_len(&self) -> usize {
         each!(self, t => t.rx_queue_len())
     }
@@ -98,8 +151,16 @@ impl Transport for AnyTransport {
         each!(self, t => t.local_addr())
     }
 
+    fn local_addrs(&self) -> Vec<Addr> {
+        each!(self, t => t.local_addrs())
+    }
+
     fn is_local(&self) -> bool {
         each!(self, t => t.is_local())
+    }
+
+    fn is_local_route(&self, route: Route) -> bool {
+        each!(self, t => t.is_local_route(route))
     }
 
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
@@ -154,6 +215,18 @@ impl Transport for AnyTransport {
 
     fn waker(&self) -> Waker {
         each!(self, t => t.waker())
+    }
+
+    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
+        each!(self, t => t.wake_fd())
+    }
+
+    fn arm(&mut self, timeout: Duration) -> Arm {
+        each!(self, t => t.arm(timeout))
+    }
+
+    fn disarm(&mut self) {
+        each!(self, t => t.disarm())
     }
 
     fn counters(&self) -> TransportCounters {

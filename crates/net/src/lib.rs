@@ -9,6 +9,7 @@
 //! | [`shm`] | memory shared between processes of one host |
 //! | [`udp`] | kernel UDP, with segmentation and receive offload |
 //! | [`loopback`] | queues inside one process, with a clock the test moves |
+//! | [`composite`] | two other transports at once |
 //! | [`fault`], [`pcap`] | nothing of their own: they wrap another transport to injure or to record its packets |
 //!
 //! Start reading at [`transport`], which defines what all of them promise, then [`loopback`], the smallest implementation.
@@ -17,6 +18,7 @@
 pub mod addr;
 pub mod any;
 pub mod clock;
+pub mod composite;
 pub mod error;
 pub mod fault;
 pub mod loopback;
@@ -28,10 +30,12 @@ pub mod shm;
 pub mod transport;
 #[allow(unsafe_code)]
 pub mod udp;
+pub mod wake;
 
 pub use addr::{Addr, ShmName};
 pub use any::AnyTransport;
 pub use clock::Clock;
+pub use composite::Composite;
 pub use error::NetError;
 pub use poll::PollPolicy;
-pub use transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+pub use transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};

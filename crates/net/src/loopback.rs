@@ -23,6 +23,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -30,7 +31,8 @@ use arrayvec::ArrayVec;
 
 use crate::addr::Addr;
 use crate::error::NetError;
-use crate::transport::{PeerHealth, RX_BURST, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use crate::transport::{Arm, PeerHealth, RX_BURST, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use crate::wake::Event;
 
 /// Most node numbers that one network ever knows, live or not.
 pub const NODES_MAX: usize = 1 << 16;
@@ -343,6 +345,18 @@ impl Transport for LoopbackTransport {
     fn waker(&self) -> Waker {
         Waker::new(|| {})
     }
+
+    /// Readable for good: [`Transport::wait`] does not sleep either.
+    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
+        Event::raised_fd()
+    }
+
+    fn arm(&mut self, _timeout: Duration) -> Arm {
+        self.counters.waits += 1;
+        Arm::Sleep(Duration::ZERO)
+    }
+
+    fn disarm(&mut self) {}
 
     fn counters(&self) -> TransportCounters {
         self.counters

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::transport::Transport;
-
 /// How an endpoint waits for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PollPolicy {
@@ -59,13 +57,9 @@ impl Idle {
             }
         }
     }
+}
 
-    /// Sleeps in `transport` until something comes or `timer`, a time on its clock, is due.
-    pub fn sleep<T: Transport>(&mut self, transport: &mut T, now: u64, timer: Option<u64>) {
-        let until_timer = timer.map_or(SLEEP_MAX, |t| Duration::from_nanos(t.saturating_sub(now)));
-        let timeout = until_timer.min(SLEEP_MAX);
-        if !timeout.is_zero() {
-            transport.wait(timeout);
-        }
-    }
+/// How long a sleep may last that begins at `now` and is to end when `timer`, a time on the same clock, is due.
+pub fn sleep_time(now: u64, timer: Option<u64>) -> Duration {
+    timer.map_or(SLEEP_MAX, |t| Duration::from_nanos(t.saturating_sub(now)).min(SLEEP_MAX))
 }

@@ -12,7 +12,16 @@
 //!
 //! *Receiving.* [`Transport::rx_burst`] takes the packets that have arrived, up to [`RX_BURST`], and releases those of the
 //! burst before. [`Transport::rx_packet`] then lends each of them until the next `rx_burst`.
+//!
+//! # Sleeping
+//!
+//! [`Transport::wait`] is for a thread that has nothing else to wait for. A thread whose event loop waits for other descriptors too
+//! (tokio, mio, io_uring, a plain `poll`) asks once for [`Transport::wake_fd`], and before it would sleep does three things:
+//! [`Transport::arm`], then, unless that found work, its own wait for the descriptor among others, and [`Transport::disarm`] after.
+//! Between `arm` and `disarm` only [`Waker`]s are used, and nothing else of the transport; a transport that is not armed costs its
+//! peers nothing.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +39,7 @@ pub const HEAD_BYTES: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Route(pub u32);
 
-/// One packet to send: the bytes of `header`, then those of `payload`; together at least 1 and at most [`Transport::mtu`].
+/// One packet to send: the bytes of `header`, then those of `payload`; together at least 1 and at most [`Transport::route_mtu`].
 ///
 /// A packet without any byte may arrive, or be dropped and counted in [`TransportCounters::tx_dropped_error`]: not every framing can
 /// tell one from nothing. It disturbs no other.
@@ -84,6 +93,12 @@ impl<'a> RxPacket<'a> {
     #[inline]
     pub fn with_ecn_mark(self) -> Self {
         RxPacket { ecn_marked: true, ..self }
+    }
+
+    /// The same packet from another route.
+    #[inline]
+    pub(crate) fn with_route(self, route: Option<Route>) -> Self {
+        RxPacket { route, ..self }
     }
 
     /// Whether a switch on the way marked the packet. Never set by transports that cannot see such marks.
@@ -172,8 +187,37 @@ pub struct TransportCounters {
     pub rx_dropped_kernel: u64,
     /// Places in a shared queue taken back from senders that died while they wrote.
     pub rx_reclaimed: u64,
-    /// Times [`Transport::wait`] really slept.
+    /// Times [`Transport::wait`] really slept, and [`Transport::arm`] said that its caller may.
     pub waits: u64,
+}
+
+impl TransportCounters {
+    /// These and those of another transport.
+    pub(crate) fn plus(&self, other: &TransportCounters) -> TransportCounters {
+        TransportCounters {
+            tx_packets: self.tx_packets + other.tx_packets,
+            tx_bytes: self.tx_bytes + other.tx_bytes,
+            tx_batches: self.tx_batches + other.tx_batches,
+            tx_dropped_full: self.tx_dropped_full + other.tx_dropped_full,
+            tx_dropped_error: self.tx_dropped_error + other.tx_dropped_error,
+            rx_packets: self.rx_packets + other.rx_packets,
+            rx_bytes: self.rx_bytes + other.rx_bytes,
+            rx_batches: self.rx_batches + other.rx_batches,
+            rx_dropped_malformed: self.rx_dropped_malformed + other.rx_dropped_malformed,
+            rx_dropped_kernel: self.rx_dropped_kernel + other.rx_dropped_kernel,
+            rx_reclaimed: self.rx_reclaimed + other.rx_reclaimed,
+            waits: self.waits + other.waits,
+        }
+    }
+}
+
+/// What [`Transport::arm`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arm {
+    /// There is work, or may be: do not sleep, and receive. The transport is not armed.
+    Work,
+    /// It is armed: sleep until the descriptor is readable, but no longer than this.
+    Sleep(Duration),
 }
 
 /// A handle with which any thread ends the [`Transport::wait`] of an endpoint, now or the next one.
@@ -202,8 +246,13 @@ impl std::fmt::Debug for Waker {
 ///
 /// One thread owns a transport. Times are nanoseconds on a monotonic clock of the transport's own.
 pub trait Transport {
-    /// Largest packet, header and payload together, in bytes. The same for every route.
+    /// Largest packet that every route takes, header and payload together, in bytes.
     fn mtu(&self) -> usize;
+
+    /// Largest packet that a route in use takes: [`Transport::mtu`], or more where routes differ.
+    fn route_mtu(&self, _route: Route) -> usize {
+        self.mtu()
+    }
 
     /// Packets the receive queue holds before more are dropped: the paper's |RQ|. It holds so many of any length up to
     /// [`Transport::mtu`], unless the transport was configured otherwise: over UDP
@@ -211,13 +260,23 @@ pub trait Transport {
     /// no more long packets than [`ShmConfig::bulk_buffers`](crate::shm::ShmConfig::bulk_buffers).
     fn rx_queue_len(&self) -> usize;
 
-    /// The address others reach this transport at.
+    /// The address others reach this transport at, the first if it has several.
     fn local_addr(&self) -> Addr;
+
+    /// All addresses that others reach this transport at.
+    fn local_addrs(&self) -> Vec<Addr> {
+        vec![self.local_addr()]
+    }
 
     /// Whether no packet ever leaves this host. Then none queues behind those of others in a network, and one that is late says only that
     /// a process waits for a processor.
     fn is_local(&self) -> bool {
         false
+    }
+
+    /// The same of the packets of one route in use.
+    fn is_local_route(&self, _route: Route) -> bool {
+        self.is_local()
     }
 
     /// Finds the way to `addr`. Resolving an address again gives the same route and counts one more user of it.
@@ -234,8 +293,8 @@ pub trait Transport {
     fn peer_health(&mut self, route: Route) -> PeerHealth;
 
     /// Sends packets. Those to one destination should stand together. Never blocks: what cannot be sent now is dropped and
-    /// counted in [`TransportCounters::tx_dropped_full`]. A packet that is longer than [`Transport::mtu`], or whose route is not in
-    /// use, is dropped and counted in [`TransportCounters::tx_dropped_error`]; the others of the burst are sent.
+    /// counted in [`TransportCounters::tx_dropped_full`]. A packet that is longer than its route takes ([`Transport::route_mtu`]),
+    /// or whose route is not in use, is dropped and counted in [`TransportCounters::tx_dropped_error`]; the others of the burst are sent.
     fn tx_burst(&mut self, packets: &[TxPacket<'_>]);
 
     /// Makes sure every packet given to [`Transport::tx_burst`] has left this transport.
@@ -269,8 +328,27 @@ pub trait Transport {
     /// Sleeps until a packet is there, the [`Waker`] is used, or `timeout` is over; may return early for no reason.
     fn wait(&mut self, timeout: Duration);
 
-    /// A handle that ends a [`Transport::wait`].
+    /// A handle that ends a [`Transport::wait`], or the sleep of who has armed this.
     fn waker(&self) -> Waker;
+
+    /// A descriptor to wait for in an event loop that is not this transport's: while this is armed ([`Transport::arm`]), it becomes
+    /// readable when a packet is there or a [`Waker`] was used. Good for level-triggered and edge-triggered waiting; nothing is to be
+    /// read from it. Each call gives another descriptor of the same thing, which the caller owns and may keep past the transport's end;
+    /// then it never becomes readable again.
+    ///
+    /// # Errors
+    /// [`NetError::Io`] if the system has no descriptor left, or refuses what stands behind it.
+    fn wake_fd(&mut self) -> Result<OwnedFd, NetError>;
+
+    /// Gets ready for a sleep of at most `timeout` and looks once more for work: what comes before this look is found by it, and what
+    /// comes after it makes the descriptor readable. Always [`Arm::Work`] before the first [`Transport::wake_fd`]: there is nothing to sleep at.
+    ///
+    /// A wake-up that is lost all the same, because a sender was killed before it gave it, must cost no more than a sleep: bound `timeout`
+    /// by [`SLEEP_MAX`](crate::poll::SLEEP_MAX).
+    fn arm(&mut self, timeout: Duration) -> Arm;
+
+    /// After the sleep, whatever ended it: the opposite of [`Transport::arm`]. Does no harm if this is not armed.
+    fn disarm(&mut self);
 
     /// Counts so far.
     fn counters(&self) -> TransportCounters;

@@ -34,6 +34,7 @@ pub mod wire;
 pub use config::{EndpointConfig, Optimizations, PeerLimits, Recovery, Switch};
 pub use congestion::{Allowance, CongestionControl};
 pub use endpoint::Endpoint;
+pub use endpoint::event_loop::Turn;
 pub use endpoint::handler::{DeferredRequest, OwnedRequest, Request, RequestBurst};
 pub use endpoint::session::{Call, CallOptions, Closing, Completion, Connecting, ContinuationId, Reply, Session};
 pub use endpoint::shutdown::{ShuttingDown, Unfinished};

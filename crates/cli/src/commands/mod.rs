@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod demo;
 pub mod echo;
+pub mod kv;
 pub mod sim;
 
 use std::time::Duration;

@@ -21,6 +21,8 @@ use timing::Timing;
 
 /// Takes on a request to save a snapshot, to be answered with a status byte.
 type SnapshotTaker = Box<dyn FnMut(DeferredRequest)>;
+/// Adds to the statistics of a core what else is counted there.
+type MoreStats = Box<dyn Fn(&mut CoreStats)>;
 
 /// What a server says of itself beside its counts.
 #[derive(Debug, Clone, Default)]
@@ -61,6 +63,7 @@ pub struct KvService<S> {
     map: Rc<[u8]>,
     identity: Identity,
     snapshot_taker: Rc<RefCell<Option<SnapshotTaker>>>,
+    more_stats: Rc<RefCell<Vec<MoreStats>>>,
 }
 
 impl<S: Store + 'static> KvService<S> {
@@ -68,13 +71,24 @@ impl<S: Store + 'static> KvService<S> {
     pub fn new(shard: Rc<Shard<S>>, map: ServerMap) -> KvService<S> {
         let mut encoded = vec![0; map.encoded_len()];
         map.encode(&mut encoded);
-        KvService { shard, map: encoded.into(), identity: Identity::default(), snapshot_taker: Rc::default() }
+        KvService {
+            shard,
+            map: encoded.into(),
+            identity: Identity::default(),
+            snapshot_taker: Rc::default(),
+            more_stats: Rc::default(),
+        }
     }
 
     /// Has statistics say this of the server.
     #[must_use]
     pub fn with_identity(self, identity: Identity) -> KvService<S> {
         KvService { identity, ..self }
+    }
+
+    /// Has `add` add to the statistics of this core what other protocols count there.
+    pub fn add_stats(&self, add: impl Fn(&mut CoreStats) + 'static) {
+        self.more_stats.borrow_mut().push(Box::new(add));
     }
 
     /// Has requests for a snapshot ([`SNAPSHOT`]) given to `taker`, which answers each with a byte, a [`Status`]. Without one they are answered
@@ -112,11 +126,13 @@ impl<S: Store + 'static> KvService<S> {
 
     fn register_stats<T: Transport + 'static>(&self, endpoint: &Rc<Endpoint<T>>) -> Result<(), RegisterError> {
         let (shard, identity) = (self.shard.clone(), self.identity.clone());
+        let more_stats = self.more_stats.clone();
         let (weak, begun) = (Rc::downgrade(endpoint), endpoint.now());
         endpoint.register(STATS, move |request| {
             // Its own endpoint runs this handler.
             let Some(endpoint) = weak.upgrade() else { return };
-            let core = CoreStats::take(&shard.metrics.borrow(), shard.store.borrow().stats(), &endpoint.stats());
+            let mut core = CoreStats::take(&shard.metrics.borrow(), shard.store.borrow().stats(), &endpoint.stats());
+            more_stats.borrow().iter().for_each(|add| add(&mut core));
             let uptime_micros = endpoint.now().saturating_sub(begun) / 1000;
             let stats = ServerStats::new(&identity.mode, identity.started, uptime_micros, vec![core]);
             request.respond(&stats.encode());

@@ -17,6 +17,7 @@ mod held;
 #[cfg(test)]
 mod tests;
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 pub use faults::{FaultCounters, Faults};
@@ -25,7 +26,7 @@ use held::{Destination, HeldPackets, Release};
 use crate::addr::Addr;
 use crate::error::NetError;
 use crate::random::Random;
-use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
 /// Most packets held back at a time; beyond it packets that should be held are sent at once.
 pub const HELD_PACKETS_MAX: usize = 1024;
@@ -258,6 +259,10 @@ impl<T: Transport> Transport for FaultInjector<T> {
         self.inner.mtu()
     }
 
+    fn route_mtu(&self, route: Route) -> usize {
+        self.inner.route_mtu(route)
+    }
+
     fn rx_queue_len(&self) -> usize {
         self.inner.rx_queue_len()
     }
@@ -266,8 +271,16 @@ impl<T: Transport> Transport for FaultInjector<T> {
         self.inner.local_addr()
     }
 
+    fn local_addrs(&self) -> Vec<Addr> {
+        self.inner.local_addrs()
+    }
+
     fn is_local(&self) -> bool {
         self.inner.is_local()
+    }
+
+    fn is_local_route(&self, route: Route) -> bool {
+        self.inner.is_local_route(route)
     }
 
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
@@ -355,6 +368,20 @@ impl<T: Transport> Transport for FaultInjector<T> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
+        self.inner.wake_fd()
+    }
+
+    fn arm(&mut self, timeout: Duration) -> Arm {
+        self.release_and_flush();
+        let timeout = self.limit_wait(timeout);
+        if timeout.is_zero() { Arm::Work } else { self.inner.arm(timeout) }
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm()
     }
 
     fn counters(&self) -> TransportCounters {

@@ -29,6 +29,7 @@ mod tests;
 use std::collections::HashMap;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use file::PcapFile;
@@ -36,7 +37,7 @@ pub use format::socket_addr;
 
 use crate::addr::Addr;
 use crate::error::NetError;
-use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
 /// Wraps a transport and records its packets. See the [module](self).
 ///
@@ -110,6 +111,10 @@ impl<T: Transport, W: Write> Transport for PcapWriter<T, W> {
         self.inner.mtu()
     }
 
+    fn route_mtu(&self, route: Route) -> usize {
+        self.inner.route_mtu(route)
+    }
+
     fn rx_queue_len(&self) -> usize {
         self.inner.rx_queue_len()
     }
@@ -118,8 +123,16 @@ impl<T: Transport, W: Write> Transport for PcapWriter<T, W> {
         self.inner.local_addr()
     }
 
+    fn local_addrs(&self) -> Vec<Addr> {
+        self.inner.local_addrs()
+    }
+
     fn is_local(&self) -> bool {
         self.inner.is_local()
+    }
+
+    fn is_local_route(&self, route: Route) -> bool {
+        self.inner.is_local_route(route)
     }
 
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
@@ -190,6 +203,18 @@ impl<T: Transport, W: Write> Transport for PcapWriter<T, W> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
+        self.inner.wake_fd()
+    }
+
+    fn arm(&mut self, timeout: Duration) -> Arm {
+        self.inner.arm(timeout)
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm()
     }
 
     fn counters(&self) -> TransportCounters {

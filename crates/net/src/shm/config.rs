@@ -23,7 +23,8 @@ pub struct ShmConfig {
     pub mtu: u32,
     /// Endpoints that may have this one resolved at a time: 1 to 65,535.
     pub senders_max: u32,
-    /// Peers this endpoint may have resolved at a time. Each takes a file descriptor and a mapping.
+    /// Peers this endpoint may have resolved at a time. Each takes a mapping and a file descriptor, or two if
+    /// it sleeps by descriptor ([`Transport::wake_fd`](crate::Transport::wake_fd)).
     pub routes_max: usize,
     /// The number of the first packet received; only tests care.
     pub(crate) first_ticket: u64,

@@ -1,15 +1,17 @@
 //! [`ShmTransport`]: the parts put together behind the [`Transport`] trait.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::addr::{Addr, ShmName};
 use crate::clock::Clock;
 use crate::error::NetError;
 use crate::shm::backing;
+use crate::shm::bell::{self, BellName, OwnBell};
 use crate::shm::burst::Senders;
 use crate::shm::config::ShmConfig;
 use crate::shm::file::{self, ANONYMOUS_PREFIX, OwnFile};
@@ -20,7 +22,7 @@ use crate::shm::mapping::Mapping;
 use crate::shm::peers::{Peer, Peers};
 use crate::shm::receiver::{Outlook, Receiver};
 use crate::shm::region::{Identity, Region};
-use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
 /// Longest sleep while a sender has taken a place and not yet published it: it may die without a word.
 const SLEEP_AT_HOLES_MAX: Duration = Duration::from_millis(1);
@@ -35,6 +37,10 @@ pub struct ShmTransport {
     clock: Clock,
     wake: Arc<Wake>,
     senders_fence: bool,
+    /// Number of the last sleep by descriptor.
+    sleeps: u32,
+    /// Removed before the region that tells of it.
+    bell_name: Option<BellName>,
     own_file: OwnFile,
 }
 
@@ -68,7 +74,7 @@ impl ShmTransport {
         region.init(nonce, senders_fence, config.first_ticket);
         let own_file = OwnFile::publish(unnamed, &config.directory, &name)?;
         Ok(ShmTransport {
-            wake: Arc::new(Wake { asked: AtomicBool::new(false), region: region.clone() }),
+            wake: Arc::new(Wake { asked: AtomicBool::new(false), region: region.clone(), bell: OnceLock::new() }),
             receiver: Receiver::new(region),
             peers: Peers::new(config.routes_max),
             counters: TransportCounters::default(),
@@ -76,8 +82,37 @@ impl ShmTransport {
             directory: config.directory.clone(),
             clock: Clock::new(),
             senders_fence,
+            sleeps: 0,
+            bell_name: None,
             own_file,
         })
+    }
+
+    /// Says in the region how this sleeps, looks at the queue once more, and says for how long it may; `None` if it may not.
+    fn begin_sleep(&mut self, word: u32, timeout: Duration) -> Option<Duration> {
+        if self.wake.take() {
+            return None;
+        }
+        let region = &self.wake.region;
+        region.wait_word().store(word, Ordering::SeqCst);
+        futex::fence_before_sleep(self.senders_fence);
+        let outlook = self.receiver.outlook(&Known { peers: &self.peers, file: self.own_file.file() });
+        let timeout = match outlook {
+            Outlook::Arrivals => Duration::ZERO,
+            Outlook::Holes => timeout.min(SLEEP_AT_HOLES_MAX),
+            Outlook::Empty => timeout,
+        };
+        if self.wake.take() || timeout.is_zero() {
+            region.wait_word().store(AWAKE, Ordering::SeqCst);
+            return None;
+        }
+        self.counters.waits += 1;
+        Some(timeout)
+    }
+
+    fn end_sleep(&mut self) {
+        self.wake.take();
+        self.wake.region.wait_word().store(AWAKE, Ordering::SeqCst);
     }
 
     fn name_of<'a>(&self, addr: &'a Addr) -> Result<&'a ShmName, NetError> {
@@ -114,12 +149,17 @@ impl Senders for Known<'_> {
 struct Wake {
     asked: AtomicBool,
     region: Region,
+    /// Of an endpoint that may sleep by descriptor.
+    bell: OnceLock<OwnBell>,
 }
 
 impl Wake {
     fn wake(&self) {
         self.asked.store(true, Ordering::SeqCst);
-        futex::wake(self.region.wait_word());
+        let word = self.region.wait_word();
+        futex::wake(word, word.load(Ordering::SeqCst), || {
+            self.bell.get().map(OwnBell::ring);
+        });
     }
 
     /// Whether someone asked since the last time.
@@ -211,25 +251,34 @@ impl Transport for ShmTransport {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        if self.wake.take() {
-            return;
+        if let Some(timeout) = self.begin_sleep(SLEEPING, timeout) {
+            futex::sleep(self.wake.region.wait_word(), timeout);
+            self.end_sleep();
         }
-        let wake = self.wake.clone();
-        let word = wake.region.wait_word();
-        word.store(SLEEPING, Ordering::SeqCst);
-        futex::fence_before_sleep(self.senders_fence);
-        let outlook = self.receiver.outlook(&Known { peers: &self.peers, file: self.own_file.file() });
-        let timeout = match outlook {
-            Outlook::Arrivals => Duration::ZERO,
-            Outlook::Holes => timeout.min(SLEEP_AT_HOLES_MAX),
-            Outlook::Empty => timeout,
-        };
-        if !self.wake.take() && !timeout.is_zero() {
-            self.counters.waits += 1;
-            futex::sleep(word, timeout);
-            self.wake.take();
+    }
+
+    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
+        if let Some(bell) = self.wake.bell.get() {
+            return bell.fd();
         }
-        word.store(AWAKE, Ordering::SeqCst);
+        let (bell, name) = OwnBell::hang(bell::path_of(self.own_file.path(), self.identity.nonce))?;
+        self.bell_name = Some(name);
+        self.wake.bell.get_or_init(|| bell).fd()
+    }
+
+    fn arm(&mut self, timeout: Duration) -> Arm {
+        if self.wake.bell.get().is_none() {
+            return Arm::Work;
+        }
+        self.sleeps = self.sleeps.wrapping_add(1);
+        self.begin_sleep(futex::by_descriptor(self.sleeps), timeout).map_or(Arm::Work, Arm::Sleep)
+    }
+
+    fn disarm(&mut self) {
+        self.end_sleep();
+        if let Some(bell) = self.wake.bell.get() {
+            bell.silence();
+        }
     }
 
     fn waker(&self) -> Waker {

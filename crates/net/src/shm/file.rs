@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::addr::{Addr, ShmName};
 use crate::error::NetError;
+use crate::shm::bell;
 use crate::shm::layout::{MAGIC, header};
 use crate::shm::lock::{self, OWNER_BYTE, REMOVER_BYTE};
 
@@ -77,6 +78,10 @@ impl OwnFile {
 
     pub(crate) fn file(&self) -> &File {
         &self.file
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 }
 
@@ -160,6 +165,10 @@ fn remove_if_dead(path: &Path, file: &File) -> io::Result<Removal> {
     }
     // Nobody else removes this name now; but it may have been removed before, and be another endpoint's.
     if names(path, file) {
+        // First what is found through it, so that nothing stays for ever if this process dies here.
+        if let Some(nonce) = nonce_of(file) {
+            bell::remove(path, nonce);
+        }
         std::fs::remove_file(path)?;
     }
     Ok(Removal::Done)
@@ -189,6 +198,12 @@ pub(crate) fn sweep(directory: &Path) {
 fn is_region(file: &File) -> bool {
     let mut magic = [0; 8];
     file.read_exact_at(&mut magic, header::MAGIC as u64).is_ok() && u64::from_ne_bytes(magic) == MAGIC
+}
+
+/// The nonce of a region, which may be anything if someone else wrote to it.
+fn nonce_of(file: &File) -> Option<u64> {
+    let mut nonce = [0; 8];
+    file.read_exact_at(&mut nonce, header::NONCE as u64).ok().map(|()| u64::from_ne_bytes(nonce))
 }
 
 /// Whether `path` is a name of `file`.

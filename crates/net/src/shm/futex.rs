@@ -5,6 +5,11 @@
 //! full fence in the sender would wait for every cache line it has just written. So the receiver, which is about to spend
 //! microseconds anyway, makes the kernel fence all processors that run a sender (`membarrier`). Where the kernel will not,
 //! the region says so and its senders fence themselves.
+//!
+//! The receiver sleeps in one of two ways, and its wait word says in which: on the word itself (a futex), or in an event loop that waits
+//! for other descriptors too. Then senders ring its *bell*, see [`super::bell`]. Ringing comes before the word is set to awake, so that a
+//! sender that is killed or stopped in between keeps no other sender from ringing; and since it may go on at any time, each such sleep
+//! has a number, so that it does not end a later one without ringing.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
@@ -12,8 +17,16 @@ use std::time::Duration;
 
 /// Value of the wait word while its owner does not sleep.
 pub(crate) const AWAKE: u32 = 0;
-/// Value of the wait word from before the owner's last look at its queue until someone wakes it.
+/// Value of the wait word from before the owner's last look at its queue until someone wakes it, if it sleeps on the word.
 pub(crate) const SLEEPING: u32 = 1;
+/// The same in the low bits of the word if it sleeps by descriptor; the bits above are the number of the sleep.
+const BY_DESCRIPTOR: u32 = 2;
+const KIND: u32 = 3;
+
+/// Value of the wait word while its owner sleeps by descriptor, for the `number`th time (modulo 2^30).
+pub(crate) fn by_descriptor(number: u32) -> u32 {
+    number << 2 | BY_DESCRIPTOR
+}
 
 const MEMBARRIER_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
@@ -40,26 +53,42 @@ pub(crate) fn fence_before_sleep(senders_fence: bool) {
     }
 }
 
-/// A sender's last step: wakes the owner of `word` if it sleeps.
+/// A sender's last step: wakes the owner of `word` if it sleeps; `ring` rings its bell.
 #[inline]
-pub(crate) fn wake_if_sleeping(word: &AtomicU32, senders_fence: bool) {
+pub(crate) fn wake_if_sleeping(word: &AtomicU32, senders_fence: bool, ring: impl FnOnce()) {
     if senders_fence {
         fence(Ordering::SeqCst);
     } else {
         compiler_fence(Ordering::SeqCst);
     }
-    if word.load(Ordering::Relaxed) == SLEEPING {
-        wake(word);
+    let seen = word.load(Ordering::Relaxed);
+    if seen != AWAKE {
+        wake(word, seen, ring);
     }
 }
 
-/// Wakes whoever sleeps at `word`. Of several wakers one makes the system call.
+/// Wakes whoever sleeps at `word`, which was `seen`. Of several wakers of one sleep few make the system call.
 #[cold]
-pub(crate) fn wake(word: &AtomicU32) {
-    if word.compare_exchange(SLEEPING, AWAKE, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-        // SAFETY: the word is mapped, and the kernel only compares addresses.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+pub(crate) fn wake(word: &AtomicU32, seen: u32, ring: impl FnOnce()) {
+    match seen & KIND {
+        SLEEPING => {
+            if word.compare_exchange(seen, AWAKE, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                // SAFETY: the word is mapped, and the kernel only compares addresses.
+                unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+            }
+        }
+        BY_DESCRIPTOR => {
+            ring();
+            set_awake(word, seen);
+        }
+        // Awake by now, or nonsense that someone else wrote.
+        _ => {}
     }
+}
+
+/// Has the next senders ring no more for the sleep that was `seen`, unless it is over.
+pub(crate) fn set_awake(word: &AtomicU32, seen: u32) {
+    let _ = word.compare_exchange(seen, AWAKE, Ordering::SeqCst, Ordering::Relaxed);
 }
 
 /// Sleeps while `word` is [`SLEEPING`], at most for `timeout`; may return early.

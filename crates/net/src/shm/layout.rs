@@ -14,7 +14,7 @@
 /// First word of every region.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"dunlnshm");
 /// Changes whenever the layout or the meaning of a field does.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 
 /// Bytes of a cell: two cache lines, the first of which is enough for a packet of 48 B.
 pub(crate) const CELL_BYTES: usize = 128;

@@ -30,6 +30,7 @@
 //! Start reading at [`ShmTransport`], then `sender.rs` and `receiver.rs`.
 
 mod backing;
+mod bell;
 mod bulk;
 mod burst;
 mod bytes;
@@ -53,6 +54,8 @@ mod sender;
 mod hostile_tests;
 #[cfg(test)]
 mod queue_tests;
+#[cfg(test)]
+mod sleep_tests;
 
 pub use bytes::SharedBytes;
 pub use config::ShmConfig;

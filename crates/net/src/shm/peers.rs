@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use crate::addr::{Addr, ShmName};
 use crate::error::NetError;
 use crate::shm::backing::BulkBacking;
+use crate::shm::bell::{self, Bell};
 use crate::shm::file;
 use crate::shm::layout::header;
 use crate::shm::lock::{self, OWNER_BYTE};
@@ -63,7 +64,8 @@ impl Peer {
         })?;
         let nonce = region.nonce();
         let file = Arc::new(file);
-        let sender = Sender::new(region, BulkBacking::of_file(file.clone()), slot, own);
+        let bell = Bell::At(bell::path_of(&path, nonce));
+        let sender = Sender::new(region, BulkBacking::of_file(file.clone()), bell, slot, own);
         Ok(Peer { sender, file, name: name.clone(), nonce, users: 1, is_dead: false })
     }
 

@@ -5,8 +5,11 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use crate::shm::backing::BulkBacking;
+use crate::shm::bell::Bell;
 use crate::shm::bulk;
 use crate::shm::burst::Senders;
 use crate::shm::cell::NO_BULK;
@@ -20,7 +23,7 @@ use crate::transport::{Route, TransportCounters, TxPacket};
 
 /// Stands for the locks: which slots have a living holder.
 #[derive(Default)]
-struct Alive(RefCell<BTreeSet<u16>>);
+pub(super) struct Alive(RefCell<BTreeSet<u16>>);
 
 impl Senders for Alive {
     fn is_alive(&self, slot: u16) -> bool {
@@ -33,24 +36,33 @@ impl Senders for Alive {
 }
 
 /// A receiver with the memory it shares with its senders.
-struct Queue {
-    region: Region,
-    receiver: Receiver,
-    alive: Alive,
+pub(super) struct Queue {
+    pub(super) region: Region,
+    pub(super) receiver: Receiver,
+    pub(super) alive: Alive,
     rx: TransportCounters,
     tx: TransportCounters,
+    /// How often senders rang the receiver's bell.
+    pub(super) rings: Arc<AtomicU32>,
 }
 
 impl Queue {
-    fn new(sizes: Sizes, first_ticket: u64) -> Self {
+    pub(super) fn new(sizes: Sizes, first_ticket: u64) -> Self {
         let region = region(sizes, first_ticket);
         let receiver = Receiver::new(region.clone());
-        Queue { region, receiver, alive: Alive::default(), rx: Default::default(), tx: Default::default() }
+        Queue {
+            region,
+            receiver,
+            alive: Alive::default(),
+            rx: Default::default(),
+            tx: Default::default(),
+            rings: Arc::default(),
+        }
     }
 
-    fn sender(&self, slot: u16, name: &str) -> Sender {
+    pub(super) fn sender(&self, slot: u16, name: &str) -> Sender {
         self.alive.0.borrow_mut().insert(slot);
-        Sender::new(self.region.clone(), BulkBacking::private(), slot, &identity(name))
+        Sender::new(self.region.clone(), BulkBacking::private(), Bell::Counted(self.rings.clone()), slot, &identity(name))
     }
 
     fn kill(&self, slot: u16) {
@@ -62,7 +74,7 @@ impl Queue {
         sender.send(&packets, &mut self.tx);
     }
 
-    fn poll(&mut self) -> Vec<Vec<u8>> {
+    pub(super) fn poll(&mut self) -> Vec<Vec<u8>> {
         let count = self.receiver.rx_burst(&self.alive, &mut self.rx);
         (0..count)
             .map(|i| {
@@ -76,7 +88,7 @@ impl Queue {
 
     /// Polls as an endpoint does that sleeps when there is nothing: with a last look before and a poll after each sleep,
     /// which goes past holes.
-    fn poll_past_holes(&mut self) -> Vec<Vec<u8>> {
+    pub(super) fn poll_past_holes(&mut self) -> Vec<Vec<u8>> {
         let mut got = Vec::new();
         loop {
             let outlook = self.receiver.outlook(&self.alive);
@@ -265,10 +277,10 @@ fn cells_that_make_no_sense_are_dropped_and_counted() {
 }
 
 /// A small generator, so that a failing seed can be run again.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) % n
     }

@@ -4,6 +4,7 @@
 //! What it is about to do stands in the sender's slot ([`Intent`]), so that if it dies the receiver can tell.
 
 use crate::shm::backing::BulkBacking;
+use crate::shm::bell::Bell;
 use crate::shm::bulk;
 use crate::shm::cell::{NO_BULK, Origin, Published, seq_of};
 use crate::shm::futex;
@@ -31,6 +32,7 @@ pub(crate) struct Sender {
     head_seen: u64,
     senders_fence: bool,
     backing: BulkBacking,
+    bell: Bell,
 }
 
 /// Tickets that were taken.
@@ -42,11 +44,11 @@ pub(crate) struct Reserved {
 
 impl Sender {
     /// Enters a slot whose lock the caller holds.
-    pub(crate) fn new(region: Region, backing: BulkBacking, slot: u16, identity: &Identity) -> Self {
+    pub(crate) fn new(region: Region, backing: BulkBacking, bell: Bell, slot: u16, identity: &Identity) -> Self {
         let generation = region.enter_slot(slot, identity);
         let head_seen = region.head().load(Ordering::Acquire);
         let senders_fence = region.senders_fence() || !futex::kernel_fences();
-        Sender { region, slot, generation, head_seen, senders_fence, backing }
+        Sender { region, slot, generation, head_seen, senders_fence, backing, bell }
     }
 
     pub(crate) fn region(&self) -> &Region {
@@ -73,7 +75,7 @@ impl Sender {
             };
             rest = &rest[group..];
         }
-        futex::wake_if_sleeping(self.region.wait_word(), self.senders_fence);
+        futex::wake_if_sleeping(self.region.wait_word(), self.senders_fence, || self.bell.ring());
     }
 
     #[inline]

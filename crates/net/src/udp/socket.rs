@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
 
@@ -53,6 +53,12 @@ pub(super) struct SendError {
     pub(super) to: Option<SocketAddr>,
     /// Whether the host said that nobody listens at the port.
     pub(super) refused: bool,
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
 }
 
 impl Socket {

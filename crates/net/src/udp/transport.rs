@@ -1,12 +1,13 @@
 //! [`UdpTransport`]: the [`Transport`] made of the parts beside this file.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::addr::Addr;
 use crate::clock::Clock;
 use crate::error::NetError;
-use crate::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
 use super::Link;
 use super::config::UdpConfig;
@@ -169,6 +170,24 @@ impl Transport for UdpTransport {
             self.wake.wait(&self.link.socket, self.link.direct.socket(), timeout);
             self.rx.on_wake();
         }
+    }
+
+    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
+        self.wake.fd()
+    }
+
+    fn arm(&mut self, timeout: Duration) -> Arm {
+        self.tx_flush();
+        if self.rx.has_leftovers() || !self.wake.arm(&self.link.socket, self.link.direct.socket()) {
+            return Arm::Work;
+        }
+        self.link.counters.waits += 1;
+        Arm::Sleep(timeout)
+    }
+
+    fn disarm(&mut self) {
+        self.wake.disarm(&self.link.socket, self.link.direct.socket());
+        self.rx.on_wake();
     }
 
     fn waker(&self) -> Waker {

@@ -1,54 +1,79 @@
-//! Sleeping until a packet comes or another thread calls.
+//! Sleeping until a packet comes or another thread calls: in a system call of our own, or in someone else's event loop.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::NetError;
 use crate::transport::Waker;
+use crate::wake::{Event, WakeSet, readable, sleep_at};
 
 use super::socket::Socket;
 
-/// Ends a sleep from any thread, by an event counter of the kernel that wakers keep open however long they live.
+/// Ends a sleep from any thread, by an event that wakers keep open however long they live.
 pub(super) struct Wake {
-    event: Arc<File>,
+    event: Arc<Event>,
+    /// For foreign event loops, once one asked. The event is always a member, the sockets are while it is armed: the kernel need not tell
+    /// anybody of packets that come while nobody sleeps.
+    foreign: Option<WakeSet>,
+    is_armed: bool,
 }
 
 impl Wake {
     pub(super) fn new() -> Result<Self, NetError> {
-        // SAFETY: no pointers; a descriptor that is returned is ours alone.
-        let event = unsafe {
-            match libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) {
-                fd if fd >= 0 => File::from_raw_fd(fd),
-                _ => return Err(NetError::last_os("making an eventfd to wake a UDP transport")),
-            }
-        };
-        Ok(Wake { event: Arc::new(event) })
+        Ok(Wake { event: Arc::new(Event::new()?), foreign: None, is_armed: false })
     }
 
-    /// A handle that ends this or the next [`Wake::wait`].
+    /// A handle that ends this or the next sleep.
     pub(super) fn waker(&self) -> Waker {
         let event = Arc::clone(&self.event);
-        // The write fails only when the counter is at its maximum: then a wake-up is due anyway.
-        Waker::new(move || drop((&*event).write(&1u64.to_ne_bytes())))
+        Waker::new(move || event.raise())
     }
 
     /// Sleeps until a socket is readable or has an error, a waker was used, or `timeout` is over.
     pub(super) fn wait(&self, main: &Socket, direct: Option<&Socket>, timeout: Duration) {
-        let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // The kernel passes over an entry with a negative descriptor.
-        let mut fds = [poll(self.event.as_raw_fd()), poll(main.fd()), poll(direct.map_or(-1, Socket::fd))];
-        let timeout = libc::timespec {
-            tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
+        let (event, main) = (readable(&*self.event), readable(main));
+        let is_raised = match direct {
+            Some(direct) => sleep_at(&mut [event, main, readable(direct)], timeout),
+            None => sleep_at(&mut [event, main], timeout),
         };
-        // SAFETY: the pointers are to three entries, a time, and no signal mask.
-        let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), 3, &timeout, std::ptr::null()) };
-        if ready > 0 && fds[0].revents != 0 {
-            let mut count = [0; 8];
-            let _: io::Result<usize> = (&*self.event).read(&mut count);
+        if is_raised {
+            self.event.clear();
         }
+    }
+
+    /// A descriptor for a foreign event loop.
+    pub(super) fn fd(&mut self) -> Result<OwnedFd, NetError> {
+        if let Some(set) = &self.foreign {
+            return set.fd();
+        }
+        let set = WakeSet::new()?;
+        set.add(&*self.event)
+            .map_err(|cause| NetError::Io { doing: "wait for a wake-up of a UDP transport".into(), cause })?;
+        self.foreign.insert(set).fd()
+    }
+
+    /// Has the foreign event loop told of what comes from now on. Not if something is there already.
+    pub(super) fn arm(&mut self, main: &Socket, direct: Option<&Socket>) -> bool {
+        let Some(set) = &self.foreign else { return false };
+        self.is_armed = true;
+        // A socket that the kernel does not take is polled as often as a sleep ends; it is out of memory then.
+        let is_member = set.add(main).is_ok() && direct.is_none_or(|direct| set.add(direct).is_ok());
+        if is_member && !set.is_readable() {
+            return true;
+        }
+        self.disarm(main, direct);
+        false
+    }
+
+    /// Leaves the foreign event loop alone again.
+    pub(super) fn disarm(&mut self, main: &Socket, direct: Option<&Socket>) {
+        let (Some(set), true) = (&self.foreign, self.is_armed) else { return };
+        self.is_armed = false;
+        set.remove(main);
+        if let Some(direct) = direct {
+            set.remove(direct);
+        }
+        self.event.clear();
     }
 }

@@ -10,8 +10,8 @@ use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
 use dunlin_net::pcap::PcapWriter;
 use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::udp::{Coalesce, Offload, UdpConfig, UdpTransport};
-use dunlin_net::{ShmName, Transport, TxPacket};
-use suite::transport_keeps_its_promises;
+use dunlin_net::{Composite, ShmName, Transport, TxPacket};
+use suite::{it_keeps_its_promises_at, transport_keeps_its_promises};
 
 fn network(delay: Duration) -> LoopbackNetwork {
     LoopbackNetwork::new(LoopbackConfig { mtu: 1472, queue_len: 1000, delay })
@@ -78,6 +78,31 @@ fn udp() {
             transport_keeps_its_promises(bind(), bind(), || {});
         }
     }
+}
+
+/// Over either of its parts, and one of those never sleeps.
+#[test]
+fn composite() {
+    let directory = std::env::temp_dir().join(format!("dunlin-composite-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let shm = |name: String| {
+        let mut config = ShmConfig::named(ShmName::new(&name).unwrap());
+        config.directory.clone_from(&directory);
+        (config.queue_len, config.bulk_buffers) = (256, 256);
+        ShmTransport::new(&config).unwrap()
+    };
+    for address in [0, 1] {
+        let open = |name: &str| {
+            let mut config = UdpConfig::new("127.0.0.1:0".parse().unwrap());
+            (config.mtu, config.recv_buffer_bytes) = (Some(1470), 4 << 20);
+            Composite::new(shm(format!("{name}{address}")), UdpTransport::bind(config).unwrap()).unwrap()
+        };
+        it_keeps_its_promises_at(address, open("a"), open("b"), || {});
+        let net = network(Duration::from_nanos(300));
+        let open = |name: &str, node| Composite::new(net.endpoint(node).unwrap(), shm(format!("{name}{address}"))).unwrap();
+        it_keeps_its_promises_at(address, open("c", 1), open("d", 2), || net.advance(Duration::from_nanos(300)));
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 /// Of packets of the length that was asked for, a full queue holds what it says, each in a datagram of its own.

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use dunlin_net::transport::{HEAD_BYTES, RX_BURST};
-use dunlin_net::{Addr, NetError, PeerHealth, Route, ShmName, Transport, TxPacket};
+use dunlin_net::wake::wait_readable;
+use dunlin_net::{Addr, Arm, NetError, PeerHealth, Route, ShmName, Transport, TxPacket};
 
 /// How long a packet may take. Reached only when something is broken.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -13,7 +14,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Checks the promises of two fresh transports that can reach each other. `drive` lets time pass for them; it is called again
 /// and again while a packet is awaited.
 pub fn transport_keeps_its_promises<T: Transport>(a: T, b: T, drive: impl FnMut()) {
-    let mut link = Link { a, b, drive, handed_over: 0, received: 0, received_bytes: 0 };
+    it_keeps_its_promises_at(0, a, b, drive);
+}
+
+/// The same, with packets that go from one address to one other of the transport's, given by its number.
+pub fn it_keeps_its_promises_at<T: Transport>(address: usize, a: T, b: T, drive: impl FnMut()) {
+    let mut link = Link { a, b, drive, address, handed_over: 0, received: 0, received_bytes: 0 };
     link.has_sensible_limits();
     link.shows_strangers_by_their_source();
     link.counts_the_users_of_a_route();
@@ -24,6 +30,7 @@ pub fn transport_keeps_its_promises<T: Transport>(a: T, b: T, drive: impl FnMut(
     link.takes_the_release_of_no_route();
     link.hands_out_bursts_up_to_the_limit();
     link.ends_a_wait();
+    link.wakes_foreign_event_loops();
     link.holds_as_many_packets_as_it_says_and_never_blocks();
     link.counters_add_up();
 }
@@ -32,6 +39,7 @@ struct Link<T, D> {
     a: T,
     b: T,
     drive: D,
+    address: usize,
     /// Packets that `a` was given to send.
     handed_over: u64,
     /// What `b` handed out.
@@ -48,6 +56,14 @@ struct Received {
 }
 
 impl<T: Transport, D: FnMut()> Link<T, D> {
+    fn addr_a(&self) -> Addr {
+        self.a.local_addrs()[self.address].clone()
+    }
+
+    fn addr_b(&self) -> Addr {
+        self.b.local_addrs()[self.address].clone()
+    }
+
     /// Sends packets from `a` in one burst.
     fn send(&mut self, packets: &[TxPacket<'_>]) {
         self.a.tx_burst(packets);
@@ -102,7 +118,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
     fn has_sensible_limits(&mut self) {
         assert!(self.a.mtu() >= HEAD_BYTES && self.a.mtu() == self.b.mtu());
         assert!(self.a.rx_queue_len() >= RX_BURST);
-        assert_ne!(self.a.local_addr(), self.b.local_addr());
+        assert_ne!(self.addr_a(), self.addr_b());
         assert_eq!(self.b.rx_burst(), 0);
         let now = self.a.now();
         (self.drive)();
@@ -110,7 +126,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
     }
 
     fn shows_strangers_by_their_source(&mut self) {
-        let (addr_a, addr_b) = (self.a.local_addr(), self.b.local_addr());
+        let (addr_a, addr_b) = (self.addr_a(), self.addr_b());
         let say = |link: &mut Self, text: &[u8]| {
             link.a.tx_to(&addr_b, text).unwrap();
             link.a.tx_flush();
@@ -131,7 +147,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
     }
 
     fn counts_the_users_of_a_route(&mut self) {
-        let addr = self.b.local_addr();
+        let addr = self.addr_b();
         let route = self.a.resolve(&addr).unwrap();
         for _ in 0..3 {
             assert_eq!(self.a.resolve(&addr).unwrap(), route);
@@ -155,16 +171,18 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
             Addr::Node(u32::MAX),
             Addr::Sim { host: 0, thread: 0 },
         ];
-        let kind = std::mem::discriminant(&self.a.local_addr());
-        for addr in others.iter().filter(|addr| std::mem::discriminant(*addr) != kind) {
+        let kinds = self.a.local_addrs();
+        let is_of = |addr: &Addr, kind: &Addr| std::mem::discriminant(addr) == std::mem::discriminant(kind);
+        for addr in others.iter().filter(|addr| !kinds.iter().any(|kind| is_of(addr, kind))) {
             assert!(matches!(self.a.resolve(addr), Err(NetError::WrongKind { .. })), "{addr}");
             assert!(matches!(self.a.tx_to(addr, b"x"), Err(NetError::WrongKind { .. })), "{addr}");
         }
     }
 
     fn carries_every_size(&mut self) {
-        let route = self.a.resolve(&self.b.local_addr()).unwrap();
-        let mtu = self.a.mtu();
+        let route = self.a.resolve(&self.addr_b()).unwrap();
+        let mtu = self.a.route_mtu(route);
+        assert!(mtu >= self.a.mtu());
         let bytes: Vec<u8> = (0..mtu).map(|i| (i * 31 + i / 256) as u8).collect();
         let near_head = HEAD_BYTES - 2..HEAD_BYTES + 3;
         let sizes = (1..35).chain(near_head).chain((100..mtu).step_by(1 + mtu / 64)).chain(mtu - 2..=mtu);
@@ -208,12 +226,12 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
     }
 
     fn drops_what_is_too_long_and_nothing_else(&mut self) {
-        let addr = self.b.local_addr();
+        let addr = self.addr_b();
         let route = self.a.resolve(&addr).unwrap();
-        let bytes = vec![5; 2 * self.a.mtu() + 70_000];
+        let mtu = self.a.route_mtu(route);
+        let bytes = vec![5; 2 * mtu + 70_000];
         let too_long =
             |len: usize, header: usize| TxPacket { route, header: &bytes[..header], payload: &bytes[header..len] };
-        let mtu = self.a.mtu();
         self.drops_and_counts(route, &[too_long(mtu + 1, 0), too_long(mtu + 1, 16), too_long(bytes.len(), mtu)]);
         self.a.tx_to(&addr, &bytes[..mtu + 1]).unwrap();
         self.a.tx_flush();
@@ -224,7 +242,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
     }
 
     fn drops_what_has_no_route_and_nothing_else(&mut self) {
-        let route = self.a.resolve(&self.b.local_addr()).unwrap();
+        let route = self.a.resolve(&self.addr_b()).unwrap();
         let never = [Route(route.0 + 1), Route(77), Route(u32::MAX)];
         let packets = never.map(|route| TxPacket { route, header: b"nowhere", payload: b"" });
         self.drops_and_counts(route, &packets);
@@ -236,7 +254,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
     }
 
     fn takes_the_release_of_no_route(&mut self) {
-        let route = self.a.resolve(&self.b.local_addr()).unwrap();
+        let route = self.a.resolve(&self.addr_b()).unwrap();
         for never in [Route(route.0 + 1), Route(77), Route(u32::MAX)] {
             self.a.release(never);
             assert_ne!(self.a.peer_health(never), PeerHealth::Alive);
@@ -245,14 +263,14 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         assert_eq!(self.receive_one().bytes, b"still known");
         self.a.release(route);
         self.a.release(route);
-        let again = self.a.resolve(&self.b.local_addr()).unwrap();
+        let again = self.a.resolve(&self.addr_b()).unwrap();
         self.send(&[TxPacket { route: again, header: b"known", payload: b" again" }]);
         assert_eq!(self.receive_one().bytes, b"known again");
         self.a.release(again);
     }
 
     fn hands_out_bursts_up_to_the_limit(&mut self) {
-        let route = self.a.resolve(&self.b.local_addr()).unwrap();
+        let route = self.a.resolve(&self.addr_b()).unwrap();
         let count = (3 * RX_BURST + 1).min(self.a.rx_queue_len());
         let numbers: Vec<[u8; 4]> = (0..count as u32).map(u32::to_le_bytes).collect();
         let packets: Vec<_> = numbers.iter().map(|n| TxPacket { route, header: n, payload: &[7; 12] }).collect();
@@ -272,7 +290,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         let waker = self.b.waker();
         std::thread::scope(|scope| scope.spawn(|| waker.wake()).join()).unwrap();
         self.b.wait(PATIENCE);
-        let addr = self.b.local_addr();
+        let addr = self.addr_b();
         self.a.tx_to(&addr, b"a packet").unwrap();
         self.a.tx_flush();
         self.handed_over += 1;
@@ -282,9 +300,54 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         assert_eq!(self.receive_one().bytes, b"a packet");
     }
 
+    /// [`Transport::wait`] in parts, the middle one of which is done by someone else.
+    fn wakes_foreign_event_loops(&mut self) {
+        assert_eq!(self.b.rx_burst(), 0);
+        // A composite sleeps by descriptor anyway; others have none yet.
+        self.b.arm(PATIENCE);
+        self.b.disarm();
+        let fds = [self.b.wake_fd().unwrap(), self.b.wake_fd().unwrap()];
+        let Arm::Sleep(time) = self.b.arm(PATIENCE) else { panic!("there is no work") };
+        assert!(time <= PATIENCE);
+        // Transports in the time of a test never sleep.
+        let sleeps = !time.is_zero();
+        assert!(!sleeps || !wait_readable(&fds[0], Duration::ZERO), "nothing has happened");
+        self.b.disarm();
+
+        let waker = self.b.waker();
+        waker.wake();
+        assert!(!sleeps || self.b.arm(PATIENCE) == Arm::Work, "it was woken before");
+        assert!(self.b.arm(PATIENCE) != Arm::Work, "one wake-up is for one sleep");
+        std::thread::scope(|scope| scope.spawn(|| waker.wake()).join()).unwrap();
+        assert!(fds.iter().all(|fd| wait_readable(fd, PATIENCE)), "the waker wakes who is armed");
+        self.b.disarm();
+        assert!(self.b.arm(PATIENCE) != Arm::Work);
+        assert!(!sleeps || !wait_readable(&fds[1], Duration::ZERO), "the wake-up is over");
+        self.b.disarm();
+
+        for is_armed in [false, true] {
+            if is_armed {
+                assert!(self.b.arm(PATIENCE) != Arm::Work);
+            }
+            let addr = self.addr_b();
+            self.a.tx_to(&addr, b"a packet").unwrap();
+            self.a.tx_flush();
+            self.handed_over += 1;
+            (self.drive)();
+            if is_armed {
+                assert!(wait_readable(&fds[0], PATIENCE), "a packet wakes who is armed");
+            } else {
+                assert!(!sleeps || self.b.arm(PATIENCE) == Arm::Work, "a packet is there");
+            }
+            self.b.disarm();
+            assert_eq!(self.receive_one().bytes, b"a packet");
+        }
+        self.b.disarm();
+    }
+
     fn holds_as_many_packets_as_it_says_and_never_blocks(&mut self) {
-        let route = self.a.resolve(&self.b.local_addr()).unwrap();
-        let (queue_len, payload) = (self.b.rx_queue_len(), vec![9; self.a.mtu()]);
+        let route = self.a.resolve(&self.addr_b()).unwrap();
+        let (queue_len, payload) = (self.b.rx_queue_len(), vec![9; self.a.route_mtu(route)]);
         let packets = [TxPacket { route, header: b"", payload: &payload }; RX_BURST];
         let mut left = queue_len + queue_len / 4;
         while left > 0 {

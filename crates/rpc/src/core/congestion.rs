@@ -7,6 +7,7 @@
 //! A session that may not send yet keeps its calls in `Session::stalled`, as if it had no credits. Either an answer lets it go on, or a
 //! timer of the pacing wheel, which is apart from the wheel of timeouts: timeouts wait for a drained receive queue, pacing does not.
 
+use super::session::SessionCold;
 use super::{Core, NONE};
 use crate::config::EndpointConfig;
 use crate::congestion::pacing::Gate;
@@ -27,6 +28,8 @@ pub(crate) struct Congestion {
     look_nanos: u64,
     /// Round trips of all packets, if they are to be counted.
     packet_rtt: Option<Box<RttHistogram>>,
+    /// Whether sessions whose packets stay on this host are never limited.
+    spares_local: bool,
     /// Whether sessions are asked although they are not limited.
     limits_all: bool,
     /// By session.
@@ -59,6 +62,7 @@ impl Congestion {
             control,
             bypass_nanos,
             look_nanos: if counts_all { 0 } else { bypass_nanos },
+            spares_local: false,
             packet_rtt: counts_all.then(|| Box::new(RttHistogram::new())),
             limits_all: !is_off && !config.optimizations.rate_limiter_bypass.is_on(),
             flows: Vec::new(),
@@ -66,6 +70,11 @@ impl Congestion {
             due: NEVER,
             fired: Vec::new(),
         }
+    }
+
+    /// From now on, limits only sessions whose packets leave this host.
+    pub fn spare_local(&mut self) {
+        self.spares_local = true;
     }
 
     /// Whether every session asks before it sends, limited or not.
@@ -88,10 +97,14 @@ impl Congestion {
         self.flows.get(session as usize)?.as_deref()
     }
 
-    /// The state of a session, made if it has none yet.
-    fn flow_or_new(&mut self, session: u32, credits: u16, rtt_min: Option<u64>, now: u64) -> Option<&mut Flow> {
+    /// The state of a session, made if it has none yet; `None` if it needs none.
+    fn flow_or_new(&mut self, session: u32, credits: u16, cold: &SessionCold, now: u64) -> Option<&mut Flow> {
         let index = session as usize;
         if self.flow(session).is_none() {
+            if self.spares_local && cold.path.is_local {
+                return None;
+            }
+            let rtt_min = cold.rtt_min;
             let controller = self.control.controller(credits, rtt_min, now)?;
             if self.flows.len() <= index {
                 self.flows.resize_with(index + 1, || None);
@@ -204,8 +217,8 @@ impl Core {
     /// Tells a session's controller something, and notes whether it limits the session from now on.
     fn control(&mut self, session: u32, tell: impl FnOnce(&mut Controller)) {
         let entry = &mut self.sessions[session as usize];
-        let rtt_min = self.cold[session as usize].rtt_min;
-        let Some(flow) = self.congestion.flow_or_new(session, entry.credits_max, rtt_min, self.now) else { return };
+        let cold = &self.cold[session as usize];
+        let Some(flow) = self.congestion.flow_or_new(session, entry.credits_max, cold, self.now) else { return };
         let was_limited = !flow.controller.is_unlimited();
         tell(&mut flow.controller);
         let is_limited = !flow.controller.is_unlimited();
@@ -223,8 +236,8 @@ impl Core {
     /// Packets for which there is room in the window of a session.
     fn room(&mut self, session: u32) -> u32 {
         let entry = &self.sessions[session as usize];
-        let rtt_min = self.cold[session as usize].rtt_min;
-        let Some(flow) = self.congestion.flow_or_new(session, entry.credits_max, rtt_min, self.now) else { return u32::MAX };
+        let cold = &self.cold[session as usize];
+        let Some(flow) = self.congestion.flow_or_new(session, entry.credits_max, cold, self.now) else { return u32::MAX };
         let window = flow.controller.window();
         // A request whose handler runs is not on the way. Which of them run is unknown here, so none is counted: pacing limits them.
         let calls = entry.client.iter().filter(|slot| slot.call != NONE).map(|slot| &self.calls[slot.call as usize]);

@@ -133,6 +133,7 @@ impl Core {
         let session = &mut self.sessions[index as usize];
         session.state = State::Connecting;
         session.route = route;
+        self.cold[index as usize].path = routes.path(route);
         let open = OpenState { addr: addr.clone(), nonce, cookie: [0; 16], give_up, progress: progress.clone() };
         self.cold[index as usize].opening = Some(Box::new(open));
         let timer = self.wheel.create(token_of_session(index));
@@ -152,7 +153,7 @@ impl Core {
             slots: self.config.slots,
             credits: self.config.credits,
             reverse_credits: self.config.reverse_credits,
-            mtu: self.mtu as u16,
+            mtu: cold.path.mtu,
             message_bytes_max: self.config.message_bytes_max as u32,
             session: index,
             tag,
@@ -254,7 +255,7 @@ impl Core {
             reverse_credits: cold.places.outbound_agreed,
             credits_start: cold.loan.granted(cold.places.inbound_agreed),
             reverse_start: session.credits_max,
-            mtu: self.mtu.min(connect.mtu as usize) as u16,
+            mtu: cold.path.mtu.min(connect.mtu),
             message_bytes_max: session.message_bytes_max,
             session: index,
             tag: session.local_tag,
@@ -277,9 +278,8 @@ impl Core {
         if !(connect.versions.0..=connect.versions.1).contains(&VERSION) {
             return Err(RefuseReason::Version);
         }
-        let mtu = self.mtu.min(connect.mtu as usize);
         let starts = connect.credits_start == 0 || (connect.reverse_start == 0) != (connect.reverse_credits == 0);
-        if mtu < Core::MTU_MIN || connect.slots == 0 || connect.credits == 0 || starts {
+        if (connect.mtu as usize) < Core::MTU_MIN || connect.slots == 0 || connect.credits == 0 || starts {
             return Err(RefuseReason::Settings);
         }
         if self.session_count >= self.config.sessions_max {
@@ -310,6 +310,9 @@ impl Core {
         self.sessions[index as usize].slots = connect.slots.min(self.config.slots);
         self.sessions[index as usize].message_bytes_max =
             connect.message_bytes_max.min(self.config.message_bytes_max as u32);
+        let path = routes.path(route);
+        self.cold[index as usize].path = path;
+        let mtu = path.mtu.min(connect.mtu) as usize;
         self.establish(index, route, (connect.session, connect.tag), start.1, mtu);
         self.join_peer(index, route, connect.incarnation);
         self.counters.sessions_accepted += 1;
@@ -318,6 +321,7 @@ impl Core {
 
     /// Fills in what was agreed on; the session is open.
     fn establish(&mut self, index: u32, route: Route, remote: (u32, u32), credits: u16, mtu: usize) {
+        self.mtu = self.mtu.max(mtu);
         let slots = self.sessions[index as usize].slots;
         let session = &mut self.sessions[index as usize];
         session.route = route;
@@ -401,7 +405,7 @@ impl Core {
             && (1..=self.config.slots.min(SLOTS_MAX as u8)).contains(&accept.slots)
             && (1..=self.config.credits).contains(&accept.credits)
             && accept.reverse_credits <= self.config.reverse_credits
-            && (Core::MTU_MIN..=self.mtu).contains(&mtu)
+            && (Core::MTU_MIN..=self.cold[index as usize].path.mtu as usize).contains(&mtu)
             && accept.message_bytes_max as usize <= self.config.message_bytes_max;
         if !agreed {
             self.counters.dropped_control += 1;

@@ -68,14 +68,29 @@ const TIMERS_FIRED: usize = 256;
 /// No index.
 pub(crate) const NONE: u32 = u32::MAX;
 
+/// The way to a peer, of which a transport may have several kinds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Path {
+    /// Largest packet.
+    pub mtu: u16,
+    /// Whether packets stay on this host.
+    pub is_local: bool,
+}
+
 /// What management needs of a transport. Dynamic, since it is far from the path of a request.
 pub(crate) trait Routes {
+    fn path(&self, route: Route) -> Path;
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError>;
     fn release(&mut self, route: Route);
     fn health(&mut self, route: Route) -> PeerHealth;
 }
 
 impl<T: Transport> Routes for T {
+    fn path(&self, route: Route) -> Path {
+        let mtu = self.route_mtu(route).min(u16::MAX as usize) as u16;
+        Path { mtu, is_local: self.is_local_route(route) }
+    }
+
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
         Transport::resolve(self, addr)
     }
@@ -92,7 +107,7 @@ impl<T: Transport> Routes for T {
 /// State of one endpoint.
 pub(crate) struct Core {
     pub config: EndpointConfig,
-    /// Largest packet of the transport.
+    /// Largest packet of the sessions so far, and of the transport whatever the route.
     pub mtu: usize,
     /// Nanoseconds, as last read: after the last burst or transmission, or a few empty iterations ago.
     pub now: u64,

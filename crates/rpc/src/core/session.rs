@@ -8,7 +8,7 @@ use super::handshake::OpenState;
 use super::loan::Loan;
 use super::places::Places;
 use super::recovery::Silence;
-use super::{Core, NONE};
+use super::{Core, NONE, Path};
 use crate::error::CallError;
 use crate::observe::Observed;
 use crate::timer::TimerId;
@@ -147,6 +147,8 @@ pub(crate) struct SessionCold {
     pub connect_sent: u64,
     /// Shortest round trip known, in nanoseconds: that of the handshake. `None` if it was ambiguous, or the other side's.
     pub rtt_min: Option<u64>,
+    /// Once its address was resolved.
+    pub path: Path,
     /// Nonce and incarnation of the client, of a session that was accepted.
     pub accepted_as: Option<(u64, u64)>,
     /// Of a session that was opened here, until its owner has seen that it is open.
@@ -228,6 +230,7 @@ impl SessionCold {
             attempts: 0,
             connect_sent: 0,
             rtt_min: None,
+            path: Path { mtu: 0, is_local: false },
             accepted_as: None,
             opening: None,
             closers: Vec::new(),

@@ -5,12 +5,14 @@
 //! found, so that a handler may use sessions freely, and requests of one burst can be handed over together.
 
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use dunlin_net::{PollPolicy, Transport};
+use dunlin_net::poll::sleep_time;
+use dunlin_net::{Arm, NetError, PollPolicy, Transport};
 
 use super::control::control;
 use super::dispatch::{push_back, run_handlers};
@@ -36,6 +38,17 @@ const TIMER_PAUSE_NANOS: u64 = 20_000;
 const WAKE_UP_NANOS: u64 = 100_000;
 /// With fewer sessions than this the cache holds them, and prefetching is only work.
 const SESSIONS_IN_CACHE: usize = 256;
+
+/// What to do after a [`Endpoint::turn`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It found something: come back soon.
+    Busy,
+    /// It found nothing, but the poll policy says to look again soon.
+    Spin,
+    /// There is nothing to do: come back when [`Endpoint::wake_fd`] is readable, or after this time.
+    Sleep(Duration),
+}
 
 impl<T: Transport> Endpoint<T> {
     /// Runs one iteration of the event loop, without sleeping. Gives the number of packets, tasks and replies it found: zero if there was
@@ -201,26 +214,101 @@ impl<T: Transport> Endpoint<T> {
         if self.iterate(POLLS_PER_ITERATION) > 0 {
             return self.idle.borrow_mut().on_work();
         }
+        let Some(time) = self.begin_sleep() else { return };
+        let mut transport = self.transport.borrow_mut();
+        transport.wait(time);
+        self.shared.executor.end_sleep();
+        // What woke us is measured from here, not from when we went to sleep.
+        self.shared.core.borrow_mut().now = transport.now();
+    }
+
+    /// After an iteration that found nothing: begins a sleep if the poll policy says so and nothing is to be done, and says how long it may
+    /// last.
+    fn begin_sleep(&self) -> Option<Duration> {
         // After a few empty iterations only, since it reads the clock.
         if self.unclocked.get() != 0 {
-            return;
+            return None;
         }
-        let mut transport = self.transport.borrow_mut();
-        let mut idle = self.idle.borrow_mut();
         let (now, due) = {
             let core = self.shared.core.borrow();
             if core.has_work() {
-                return;
+                return None;
             }
-            let Some(due) = sleep_until(&core) else { return };
-            (core.now, due)
+            (core.now, sleep_until(&core)?)
         };
-        if idle.should_sleep(now) {
-            let replies = &self.shared.worker_replies.1;
-            self.shared.executor.sleep_unless(|| !replies.is_empty(), || idle.sleep(&mut *transport, now, due));
-            // What woke us is measured from here, not from when we went to sleep.
+        if !self.idle.borrow_mut().should_sleep(now) {
+            return None;
+        }
+        let time = sleep_time(now, due);
+        let replies = &self.shared.worker_replies.1;
+        (!time.is_zero() && self.shared.executor.begin_sleep(|| !replies.is_empty())).then_some(time)
+    }
+
+    /// Runs one iteration inside an event loop that is not this endpoint's, and says what to do until the next: for a thread that waits for
+    /// other things as well, as tokio's does.
+    ///
+    /// After [`Turn::Sleep`] the thread may sleep until [`Endpoint::wake_fd`] is readable or the time is over, and then calls this again;
+    /// earlier does no harm. Whatever makes work for the endpoint meanwhile makes the descriptor readable: packets, other threads, and
+    /// this thread itself, when its other tasks issue calls or answer requests.
+    ///
+    /// Without a call of [`Endpoint::wake_fd`] before, it never says [`Turn::Sleep`].
+    ///
+    /// # Panics
+    /// As [`Endpoint::run_once`].
+    ///
+    /// ```
+    /// use dunlin_net::{AnyTransport, PollPolicy, wake};
+    /// use dunlin_rpc::{Endpoint, EndpointConfig, Turn};
+    ///
+    /// let transport = AnyTransport::bind(&"udp://127.0.0.1:0".parse()?)?;
+    /// let endpoint = Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Sleep, ..EndpointConfig::default() })?;
+    /// endpoint.register(7, |request| request.respond(b"pong"))?;
+    /// let fd = endpoint.wake_fd()?;
+    /// # let mut turns = 0;
+    /// loop {
+    ///     match endpoint.turn() {
+    ///         Turn::Busy | Turn::Spin => {}
+    ///         // Here a foreign event loop would wait for its other descriptors, too.
+    ///         Turn::Sleep(time) => drop(wake::wait_readable(&fd, time)),
+    ///     }
+    /// #   turns += 1;
+    /// #   if turns == 3 { break }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn turn(&self) -> Turn {
+        if self.is_armed.replace(false) {
+            let mut transport = self.transport.borrow_mut();
+            transport.disarm();
+            self.shared.executor.end_sleep();
             self.shared.core.borrow_mut().now = transport.now();
         }
+        // Anything may have happened since the last turn.
+        self.is_clocked.set(false);
+        if self.iterate(POLLS_PER_ITERATION) > 0 {
+            self.idle.borrow_mut().on_work();
+            return Turn::Busy;
+        }
+        let Some(time) = self.begin_sleep() else { return Turn::Spin };
+        match self.transport.borrow_mut().arm(time) {
+            Arm::Work => {
+                self.shared.executor.end_sleep();
+                Turn::Spin
+            }
+            Arm::Sleep(time) => {
+                self.is_armed.set(true);
+                Turn::Sleep(time)
+            }
+        }
+    }
+
+    /// A descriptor that is readable when a thread that sleeps after [`Turn::Sleep`] shall call [`Endpoint::turn`] again. Nothing is to be
+    /// read from it; it is good for level-triggered and edge-triggered waiting.
+    ///
+    /// # Errors
+    /// As [`Transport::wake_fd`].
+    pub fn wake_fd(&self) -> Result<OwnedFd, NetError> {
+        self.transport.borrow_mut().wake_fd()
     }
 
     /// Runs the event loop until `done` says so; it is asked after every iteration.

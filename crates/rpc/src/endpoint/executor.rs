@@ -31,6 +31,21 @@ impl Notifier {
             self.transport.wake();
         }
     }
+
+    /// The same from the endpoint's own thread, which is awake, though in a foreign event loop that may go to sleep next.
+    #[inline]
+    pub fn notify_here(&self) {
+        if self.sleeping.load(Relaxed) {
+            self.notify_once();
+        }
+    }
+
+    #[cold]
+    fn notify_once(&self) {
+        if self.sleeping.swap(false, SeqCst) {
+            self.transport.wake();
+        }
+    }
 }
 
 struct ReadyQueue {
@@ -97,7 +112,9 @@ impl Wake for TaskWaker {
             self.queue.lock().push_back(self.task);
             self.queue.any.store(true, Release);
         }
-        if !is_own_thread {
+        if is_own_thread {
+            self.queue.notifier.notify_here();
+        } else {
             fence(SeqCst);
             self.queue.notifier.notify();
         }
@@ -252,15 +269,27 @@ impl Executor {
         self.queue.notifier.clone()
     }
 
-    /// Sleeps by `sleep`, unless a task is ready or `work_waits` finds something. Whoever makes work after this looked sees that the
-    /// thread sleeps, and wakes it.
-    pub fn sleep_unless(&self, work_waits: impl FnOnce() -> bool, sleep: impl FnOnce()) {
+    /// Begins a sleep, unless a task is ready or `work_waits` finds something; says whether it began. Whoever makes work after this
+    /// looked sees that the thread sleeps, and wakes it.
+    pub fn begin_sleep(&self, work_waits: impl FnOnce() -> bool) -> bool {
         self.queue.notifier.sleeping.store(true, SeqCst);
         fence(SeqCst);
-        if self.queue.lock().is_empty() && !self.is_root_woken() && !work_waits() {
-            sleep();
+        let may_sleep = self.queue.lock().is_empty() && !self.is_root_woken() && !work_waits();
+        if !may_sleep {
+            self.end_sleep();
         }
+        may_sleep
+    }
+
+    /// Ends a sleep.
+    pub fn end_sleep(&self) {
         self.queue.notifier.sleeping.store(false, SeqCst);
+    }
+
+    /// Ends a sleep of this thread in a foreign event loop, because it has made work itself.
+    #[inline]
+    pub fn notify_here(&self) {
+        self.queue.notifier.notify_here();
     }
 
     /// Drops every task.

@@ -256,6 +256,8 @@ impl Drop for ReplyRight {
         if !self.answered {
             core.respond_status(self.serve, Status::HandlerFailed);
         }
+        drop(core);
+        self.shared.executor.notify_here();
     }
 }
 

@@ -33,6 +33,7 @@ use dunlin_net::poll::Idle;
 use dunlin_net::{Addr, Transport, TransportCounters};
 
 use crate::config::EndpointConfig;
+use crate::congestion::CongestionControl;
 use crate::core::Core;
 use crate::error::{EndpointError, RegisterError};
 use crate::msgbuf::MsgBuf;
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     pub handlers: Registry<Handler>,
     pub continuations: Registry<Continuation>,
     pub local_addr: Addr,
+    pub local_addrs: Vec<Addr>,
     /// As of the last look at timers, for whoever asks while the event loop has the transport.
     pub transport_counters: Cell<TransportCounters>,
     pub worker_replies: (Sender<WorkerReply>, Receiver<WorkerReply>),
@@ -114,6 +116,8 @@ pub struct Endpoint<T: Transport> {
     pub(crate) unclocked: Cell<u32>,
     /// Whether nothing of the application's ran since the time was read.
     pub(crate) is_clocked: Cell<bool>,
+    /// Whether the transport is armed for a sleep in a foreign event loop.
+    pub(crate) is_armed: Cell<bool>,
 }
 
 impl<T: Transport> Endpoint<T> {
@@ -123,6 +127,8 @@ impl<T: Transport> Endpoint<T> {
     /// [`EndpointError`] if a setting is out of range, or the transport too small for it.
     pub fn new(transport: T, mut config: EndpointConfig) -> Result<Endpoint<T>, EndpointError> {
         config.check()?;
+        // Where routes differ, each session is treated as its own route deserves.
+        let is_auto = config.congestion == CongestionControl::Auto;
         config.congestion = config.congestion.chosen(transport.is_local());
         if transport.mtu() < Core::MTU_MIN {
             return Err(EndpointError::MtuTooSmall { mtu: transport.mtu(), min: Core::MTU_MIN });
@@ -138,13 +144,17 @@ impl<T: Transport> Endpoint<T> {
         }
         let waker = transport.waker();
         let idle = Idle::new(config.poll);
-        let core = Core::new(config, transport.mtu(), transport.rx_queue_len(), transport.now(), secret);
+        let mut core = Core::new(config, transport.mtu(), transport.rx_queue_len(), transport.now(), secret);
+        if is_auto {
+            core.congestion.spare_local();
+        }
         let shared = Shared {
             core: RefCell::new(core),
             executor: Executor::new(waker),
             handlers: Registry::with_places(u8::MAX as usize + 1),
             continuations: Registry::with_places(0),
             local_addr: transport.local_addr(),
+            local_addrs: transport.local_addrs(),
             transport_counters: Cell::default(),
             worker_replies: crossbeam_channel::unbounded(),
             at_workers: Cell::new(0),
@@ -155,12 +165,18 @@ impl<T: Transport> Endpoint<T> {
             idle: RefCell::new(idle),
             unclocked: Cell::new(0),
             is_clocked: Cell::new(false),
+            is_armed: Cell::new(false),
         })
     }
 
-    /// The address at which others reach this endpoint.
+    /// The address at which others reach this endpoint, the first if it has several.
     pub fn local_addr(&self) -> Addr {
         self.shared.local_addr.clone()
+    }
+
+    /// All addresses at which others reach this endpoint.
+    pub fn local_addrs(&self) -> &[Addr] {
+        &self.shared.local_addrs
     }
 
     fn register_handler(&self, req_type: u8, handler: Handler) -> Result<(), RegisterError> {

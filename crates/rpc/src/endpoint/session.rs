@@ -163,6 +163,7 @@ impl Session {
             Ok(call) => CallState::Started(call),
             Err((error, request)) => CallState::Failed(error, request),
         };
+        self.shared.executor.notify_here();
         Call { shared: self.shared.clone(), state, buffer: PhantomData }
     }
 
@@ -233,7 +234,9 @@ impl Session {
         let waiter = Waiter::continuation(continuation.0);
         let timeout = options.timeout_nanos();
         let new = NewCall { req_type, request: request.into(), timeout, waiter, tag };
-        match self.shared.core.borrow_mut().start_call(self.reference, new) {
+        let started = self.shared.core.borrow_mut().start_call(self.reference, new);
+        self.shared.executor.notify_here();
+        match started {
             Ok(_) => Ok(()),
             Err((error, request)) => Err(CallFailure { error, request }),
         }
@@ -266,6 +269,7 @@ impl Session {
     pub fn close(&self) -> Closing {
         self.shared.core.borrow_mut().close_session(self.reference);
         self.shared.drop_discarded();
+        self.shared.executor.notify_here();
         Closing { session: self.clone() }
     }
 
@@ -374,6 +378,7 @@ impl<B: RequestBuffer> Drop for Call<B> {
             let waker = self.shared.core.borrow_mut().cancel_call(call);
             drop(waker);
             self.shared.drop_discarded();
+            self.shared.executor.notify_here();
         }
     }
 }
@@ -397,6 +402,7 @@ impl Connecting {
             give_up: None,
             progress: progress.clone(),
         });
+        shared.executor.notify_here();
         Connecting { shared: shared.clone(), progress }
     }
 }
@@ -425,6 +431,7 @@ impl Drop for Connecting {
         };
         if let Some(Ok(session)) = opened {
             self.shared.core.borrow_mut().close_session(session);
+            self.shared.executor.notify_here();
         }
     }
 }

@@ -81,6 +81,8 @@ impl<T: Transport> Endpoint<T> {
         core.stop_opening();
         let patience = patience.as_nanos().try_into().unwrap_or(u64::MAX);
         let phase = Phase::Draining { end: now.saturating_add(patience) };
+        drop(core);
+        self.shared.executor.notify_here();
         ShuttingDown { shared: self.shared.clone(), phase, unfinished: Unfinished::default() }
     }
 }
@@ -113,6 +115,8 @@ impl Future for ShuttingDown {
         core.arm_tick();
         drop(core);
         drop(before);
+        // The tick may come sooner than a sleep would end.
+        this.shared.executor.notify_here();
         Poll::Pending
     }
 }

@@ -183,14 +183,14 @@ fn a_server_that_did_not_run_is_forgiven_soon() {
 type MarkedEp = Endpoint<Marking<LoopbackTransport>>;
 
 /// A server and a client whose networks mark packets, and the switches for that.
-fn marked_pair() -> (LoopbackNetwork, [MarkedEp; 2], [Rc<Cell<bool>>; 2]) {
+fn marked_pair(congestion: CongestionControl) -> (LoopbackNetwork, [MarkedEp; 2], [Rc<Cell<bool>>; 2]) {
     let network = LoopbackNetwork::new(LoopbackConfig { mtu: 1_024, ..LoopbackConfig::default() });
     network.advance_to(1_000_000_000);
     let marks: [Rc<Cell<bool>>; 2] = Default::default();
-    let dcqcn = CongestionControl::Dcqcn(DcqcnConfig::default());
     let endpoints = [0, 1].map(|i| {
-        let transport = Marking { inner: network.endpoint(i as u32 + 1).unwrap(), marks: marks[i].clone() };
-        Endpoint::new(transport, EndpointConfig { congestion: dcqcn, seed: Some(i as u64), ..config() }).unwrap()
+        let transport =
+            Marking { inner: network.endpoint(i as u32 + 1).unwrap(), marks: marks[i].clone(), is_near: Rc::default() };
+        Endpoint::new(transport, EndpointConfig { congestion, seed: Some(i as u64), ..config() }).unwrap()
     });
     echo(&endpoints[0]);
     (network, endpoints, marks)
@@ -199,7 +199,7 @@ fn marked_pair() -> (LoopbackNetwork, [MarkedEp; 2], [Rc<Cell<bool>>; 2]) {
 #[test]
 fn marks_reach_the_client_from_either_direction() {
     for (who, len) in [(0, 100), (0, 10_000), (1, 100), (1, 10_000)] {
-        let (network, endpoints, marks) = marked_pair();
+        let (network, endpoints, marks) = marked_pair(CongestionControl::Dcqcn(DcqcnConfig::default()));
         let [server, client] = &endpoints;
         let drive = |session: Option<&Session>| {
             let mut work = pin!(async {
@@ -230,4 +230,35 @@ fn marks_reach_the_client_from_either_direction() {
         assert_eq!(server.stats().counters.congestion_onsets, 0, "the server pays nothing");
         assert_eq!(client.stats().counters.congestion_onsets, 1);
     }
+}
+
+/// One endpoint may have sessions in its host and across the network.
+#[test]
+fn by_default_only_sessions_that_leave_the_host_are_limited() {
+    let (network, [server, client], marks) = marked_pair(CongestionControl::Auto);
+    let is_near = client.with_transport(|transport| transport.is_near.clone());
+    let drive = |mut work: std::pin::Pin<&mut dyn Future<Output = Session>>| {
+        for _ in 0..2_000 {
+            server.run_once();
+            network.advance(Duration::from_micros(1));
+            if let Some(session) = client.poll_once(work.as_mut()) {
+                return session;
+            }
+        }
+        panic!("the work is not done after 2 ms");
+    };
+    let connect_and_call = |near: bool| {
+        is_near.set(near);
+        marks[0].set(false);
+        let session = drive(pin!(async { client.connect(&address(0)).await.unwrap() }));
+        marks[0].set(true);
+        drive(pin!(async {
+            session.call(ECHO, vec![1; 10_000]).await.unwrap();
+            session
+        }))
+    };
+    let (near, far) = (connect_and_call(true), connect_and_call(false));
+    assert_eq!(allowance(&near), Allowance::Unlimited);
+    assert!(matches!(allowance(&far), Allowance::Window(_)), "{:?}", allowance(&far));
+    assert_eq!(client.stats().counters.congestion_onsets, 1);
 }

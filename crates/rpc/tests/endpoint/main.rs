@@ -3,6 +3,7 @@
 //! | File | What it is about |
 //! |---|---|
 //! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
+//! | [`foreign`] | endpoints in event loops that are not theirs, and over two transports at once |
 //! | [`guards`] | panics, hoarding, and asking the endpoint from inside its loop |
 //! | [`leaving`] | nodes that fail, nodes that leave, and what they leave behind |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
@@ -17,6 +18,7 @@ mod pair;
 
 mod calls;
 mod congestion;
+mod foreign;
 mod guards;
 mod leaving;
 mod many;

@@ -1,16 +1,19 @@
 //! A transport whose network marks packets, as switches with long queues do.
 
 use std::cell::Cell;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dunlin_net::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use dunlin_net::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 use dunlin_net::{Addr, NetError};
 
 /// Marks every packet that it receives while `marks` says so.
 pub struct Marking<T> {
     pub inner: T,
     pub marks: Rc<Cell<bool>>,
+    /// Whether the routes that are looked at stay on this host.
+    pub is_near: Rc<Cell<bool>>,
 }
 
 impl<T: Transport> Transport for Marking<T> {
@@ -24,6 +27,10 @@ impl<T: Transport> Transport for Marking<T> {
 
     fn local_addr(&self) -> Addr {
         self.inner.local_addr()
+    }
+
+    fn is_local_route(&self, _: Route) -> bool {
+        self.is_near.get()
     }
 
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
@@ -73,6 +80,18 @@ impl<T: Transport> Transport for Marking<T> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
+        self.inner.wake_fd()
+    }
+
+    fn arm(&mut self, timeout: Duration) -> Arm {
+        self.inner.arm(timeout)
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm()
     }
 
     fn counters(&self) -> TransportCounters {

@@ -1,11 +1,12 @@
 //! A transport that does to each packet what a script says: lose it, repeat it, or let it come late.
 
 use std::cell::RefCell;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_net::loopback::{LoopbackNetwork, LoopbackTransport};
-use dunlin_net::transport::{PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use dunlin_net::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 use dunlin_net::{Addr, NetError};
 use dunlin_rpc::wire::Header;
 
@@ -145,6 +146,18 @@ impl Transport for Scripted {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
+        self.inner.wake_fd()
+    }
+
+    fn arm(&mut self, timeout: Duration) -> Arm {
+        self.inner.arm(timeout)
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm()
     }
 
     fn counters(&self) -> TransportCounters {

@@ -1,11 +1,13 @@
 //! The transport of a simulated thread.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use dunlin_net::transport::RX_BURST;
-use dunlin_net::{Addr, NetError, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use dunlin_net::wake::Event;
+use dunlin_net::{Addr, Arm, NetError, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
 use super::clock::ThreadClock;
 use super::thread::Arrived;
@@ -240,6 +242,18 @@ impl Transport for SimTransport {
         let (wakes, thread) = (self.shared.wakes.clone(), self.thread);
         Waker::new(move || wakes.wake(thread))
     }
+
+    /// Readable for good: [`Transport::wait`] does not sleep either.
+    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
+        Event::raised_fd()
+    }
+
+    fn arm(&mut self, _timeout: Duration) -> Arm {
+        self.counters.waits += 1;
+        Arm::Sleep(Duration::ZERO)
+    }
+
+    fn disarm(&mut self) {}
 
     fn counters(&self) -> TransportCounters {
         let world = self.shared.world.borrow();

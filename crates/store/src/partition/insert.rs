@@ -61,7 +61,8 @@ impl Partition {
     ) -> Result<(), Refused> {
         let bytes = entry_bytes(key.bytes().len(), value.len());
         self.admit(bytes, released)?;
-        if !self.make_slot(key.hash().0) {
+        // An item that is replaced leaves the pointer its slot, or its line.
+        if old.is_none() && !self.make_slot(key.hash().0) {
             return Err(Refused::Full);
         }
         let at = self.claim(bytes)?;

@@ -1,0 +1,50 @@
+//! `dunlin kv get`.
+
+use std::io::{IsTerminal, Write, stdout};
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use super::client::{Found, Server, ask};
+
+/// Print the value of a key
+///
+/// Exit code 0 if there is an item, 1 if there is none, 2 if the server could not be asked.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dunlin kv get shm:kv bird
+  dunlin kv get udp://127.0.0.1:7700 bird --deadline 0.5
+  dunlin kv get shm:kv photo > photo.jpeg          the bytes as they are
+  dunlin kv get shm:kv bird --facts                what else is known of the item")]
+pub struct Arguments {
+    #[command(flatten)]
+    server: Server,
+    /// The key
+    key: String,
+    /// Print flags, CAS token, expiry and length instead of the value
+    #[arg(long)]
+    facts: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    ask(&arguments.server, async |client| {
+        let key = arguments.key.as_bytes();
+        if arguments.facts {
+            let Some((facts, value)) = client.read(key).await? else { return Ok(Found::NotAll) };
+            let expires = facts.expires.map_or("never".to_owned(), |at| format!("at {at} (seconds since 1970)"));
+            println!("length   {} B\nflags    {}\ncas      {}\nexpires  {expires}", value.len(), facts.flags, facts.cas);
+            return Ok(Found::All);
+        }
+        let Some(value) = client.get(key).await? else { return Ok(Found::NotAll) };
+        let mut out = stdout().lock();
+        out.write_all(&value)?;
+        // For people; a file gets the bytes as they are.
+        if out.is_terminal() && !value.ends_with(b"\n") {
+            out.write_all(b"\n")?;
+        }
+        out.flush()?;
+        Ok(Found::All)
+    })
+}

@@ -1,0 +1,51 @@
+//! `dunlin kv`: a key-value server, and what asks it.
+
+mod client;
+mod deletes;
+mod gets;
+mod mgets;
+mod serve;
+mod sets;
+mod size;
+mod snapshot;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+use dunlin_bench::peer::Interrupt;
+
+/// A key-value server in memory, and its clients
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples, in two terminals:
+  dunlin kv serve --listen shm:kv --listen udp://127.0.0.1:7700 --memcached tcp://127.0.0.1:11211
+  dunlin kv set shm:kv bird dunlin
+  dunlin kv get shm:kv bird
+  dunlin kv mget udp://127.0.0.1:7700 bird fish")]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Arguments),
+    Get(gets::Arguments),
+    Set(sets::Arguments),
+    Del(deletes::Arguments),
+    Mget(mgets::Arguments),
+    Snapshot(snapshot::Arguments),
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
+    match arguments.command {
+        Command::Serve(arguments) => serve::run(arguments, &interrupt),
+        Command::Get(arguments) => gets::run(&arguments),
+        Command::Set(arguments) => sets::run(&arguments),
+        Command::Del(arguments) => deletes::run(&arguments),
+        Command::Mget(arguments) => mgets::run(&arguments),
+        Command::Snapshot(arguments) => snapshot::run(&arguments),
+    }
+}

@@ -1,0 +1,171 @@
+//! `dunlin kv serve`.
+
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dunlin_bench::peer::Interrupt;
+use dunlin_kv::memcached::Listen;
+use dunlin_kv::server::{CONNECTIONS_MAX_DEFAULT, Server, ServerConfig, exposed_addresses};
+use dunlin_net::Addr;
+use dunlin_store::Mode;
+use dunlin_store::snapshot::{Progress, Report};
+use signal_hook::consts::SIGUSR1;
+
+use super::size::{bytes, human_bytes};
+
+/// How often signals are looked for.
+const SIGNAL_LOOK: Duration = Duration::from_millis(50);
+
+/// Serve keys and values from memory, until ctrl-C
+///
+/// SIGTERM and ctrl-C end it in order: what is in progress is answered, and the snapshot saved; a second one ends it at once. SIGUSR1 saves
+/// the snapshot.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dunlin kv serve                                   shm:kv, udp://127.0.0.1:7700 and tcp://127.0.0.1:11211
+  dunlin kv serve --listen shm:kv --memory 4GiB --cores 2 --pin 0,1
+  dunlin kv serve --listen udp://127.0.0.1:7700 --memcached unix:/run/user/1000/kv.sock
+  dunlin kv serve --mode store --snapshot kv.snapshot --metrics 127.0.0.1:9700")]
+pub struct Arguments {
+    /// Where Dunlin clients reach core 0: shm:NAME, udp://HOST:PORT, or one of each [default: shm:kv and udp://127.0.0.1:7700]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<Addr>,
+    /// Where memcached clients connect: tcp://HOST:PORT or unix:PATH, any number [default: tcp://127.0.0.1:11211, unless --listen is given]
+    #[arg(long, value_name = "ADDRESS")]
+    memcached: Vec<Listen>,
+    /// Memcached connections at a time
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX_DEFAULT)]
+    connections: usize,
+    /// Seconds without a command after which a memcached connection is closed [default: never]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    idle: Option<u32>,
+    /// Memory for items, index included, of all cores together: 1GiB, 512MiB, 1000000
+    #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = bytes)]
+    memory: usize,
+    /// Cores: each is a thread with a share of the keys and of the memory
+    #[arg(long, default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
+    cores: u16,
+    /// Processors to pin the cores to, one for each
+    #[arg(long, value_name = "PROCESSORS", value_delimiter = ',')]
+    pin: Vec<usize>,
+    /// What happens when the memory is full: a cache drops items, a store refuses them
+    #[arg(long, default_value = "cache")]
+    mode: ModeArgument,
+    /// Load the items from FILE if it is there; save them to it at the end, on SIGUSR1 and by `dunlin kv snapshot`
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
+    /// Serve metrics for Prometheus at http://HOST:PORT/metrics
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<SocketAddr>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ModeArgument {
+    Cache,
+    Store,
+}
+
+impl Arguments {
+    fn config(&self) -> Result<ServerConfig> {
+        let mut config = ServerConfig::default();
+        let nothing_named = self.listen.is_empty() && self.memcached.is_empty();
+        config.listen.clone_from(&self.listen);
+        config.memcached.clone_from(&self.memcached);
+        if self.listen.is_empty() {
+            config.listen = vec!["shm:kv".parse()?, "udp://127.0.0.1:7700".parse()?];
+        }
+        if nothing_named {
+            config.memcached = vec!["tcp://127.0.0.1:11211".parse()?];
+        }
+        config.connections_max = self.connections;
+        config.idle_max = self.idle.map(|seconds| Duration::from_secs(seconds.into()));
+        config.memory_bytes = self.memory;
+        config.cores = self.cores;
+        config.pin.clone_from(&self.pin);
+        config.mode = match self.mode {
+            ModeArgument::Cache => Mode::Cache,
+            ModeArgument::Store => Mode::Store,
+        };
+        config.snapshot.clone_from(&self.snapshot);
+        Ok(config)
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    let config = arguments.config()?;
+    if let Some(path) = &config.snapshot {
+        // Said now, not when the server ends.
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        ensure!(directory.is_none_or(|directory| directory.is_dir()), "there is no directory for {}", path.display());
+    }
+    for address in exposed_addresses(&config) {
+        eprintln!(
+            "dunlin: warning: traffic at {address} is neither encrypted nor authenticated: let only those reach it whom you trust"
+        );
+    }
+    let save = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGUSR1, save.clone()).context("cannot handle signals")?;
+    let server = Server::start(config, show_progress)?;
+    clear_progress();
+    println!("{}", ready_line(&server, &arguments));
+    // Whoever waits for the line reads it through a pipe.
+    stdout().flush()?;
+    // If a thread ends by itself, stopping says why.
+    while !interrupt.is_set() && server.is_running() {
+        if save.swap(false, Ordering::Relaxed) {
+            match server.save() {
+                Ok(report) => eprintln!("dunlin: {}", saved_line(&report)),
+                Err(error) => eprintln!("dunlin: {error}"),
+            }
+        }
+        thread::park_timeout(SIGNAL_LOOK);
+    }
+    if let Some(report) = server.stop()? {
+        println!("{}", saved_line(&report));
+    }
+    println!("ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ready_line(server: &Server, arguments: &Arguments) -> String {
+    let native = server.addresses().iter().map(ToString::to_string);
+    let memcached = server.memcached_addresses().iter().map(|address| format!("memcached at {address}"));
+    let places: Vec<String> = native.chain(memcached).collect();
+    let cores = if server.cores() == 1 { "1 core".to_owned() } else { format!("{} cores", server.cores()) };
+    let mode = match arguments.mode {
+        ModeArgument::Cache => "cache",
+        ModeArgument::Store => "store",
+    };
+    format!(
+        "serving keys at {}; {cores}, {}, {mode}; ctrl-C ends it",
+        places.join(", "),
+        human_bytes(arguments.memory as u64)
+    )
+}
+
+fn saved_line(report: &Report) -> String {
+    let Report { totals, elapsed, pause, .. } = report;
+    format!("snapshot saved: {} items in {elapsed:.1?}, all stood still for {pause:.1?}", totals.records)
+}
+
+fn show_progress(progress: Progress) {
+    if stderr().is_terminal() {
+        let percent = 100 * progress.bytes / progress.file_bytes.max(1);
+        eprint!("\rloading the snapshot: {percent} %, {} items ", progress.records);
+    }
+}
+
+fn clear_progress() {
+    if stderr().is_terminal() {
+        eprint!("\r{:<60}\r", "");
+    }
+}

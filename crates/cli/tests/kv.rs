@@ -1,0 +1,269 @@
+//! `dunlin kv` as processes: servers, clients, and what becomes of either when the other is killed.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::rc::Rc;
+
+use dunlin_kv::KvClient;
+use dunlin_kv::client::{ClientConfig, KvError, Outcome};
+use dunlin_net::{Addr, AnyTransport};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+
+fn dunlin(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dunlin"));
+    command.arg("kv").args(arguments);
+    command
+}
+
+/// A server that is killed at the end of its test, if it is still there.
+struct Server {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    ready: String,
+    /// Its Dunlin addresses.
+    addresses: Vec<String>,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Server {
+        let arguments = [&["serve", "--memory", "64MiB"], arguments].concat();
+        let mut process = dunlin(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        let mut ready = String::new();
+        output.read_line(&mut ready).unwrap();
+        if ready.is_empty() {
+            let mut errors = String::new();
+            process.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+            panic!("the server did not start: {errors}");
+        }
+        let places = ready.strip_prefix("serving keys at ").and_then(|rest| rest.split(';').next()).unwrap();
+        let addresses = places.split(", ").filter(|place| !place.starts_with("memcached")).map(str::to_owned).collect();
+        Server { process, output, ready, addresses }
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Stops it in order, and gives what it says.
+    fn stop(mut self, signal: &str) -> String {
+        self.signal(signal);
+        assert!(self.process.wait().unwrap().success());
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        rest
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A name that no other test and no other run uses.
+fn shm(name: &str) -> String {
+    format!("shm:test-kv-{name}-{}", std::process::id())
+}
+
+fn run(arguments: &[&str]) -> Output {
+    dunlin(arguments).output().unwrap()
+}
+
+fn code(arguments: &[&str]) -> i32 {
+    run(arguments).status.code().unwrap()
+}
+
+fn endpoint(address: &str) -> (Rc<Endpoint<AnyTransport>>, Addr) {
+    let address: Addr = address.parse().unwrap();
+    let endpoint = Endpoint::new(AnyTransport::for_peer(&address).unwrap(), EndpointConfig::default()).unwrap();
+    (Rc::new(endpoint), address)
+}
+
+#[test]
+fn the_commands_work_over_both_transports_and_several_cores() {
+    let server = Server::start(&["--listen", &shm("both"), "--listen", "udp://127.0.0.1:0", "--cores", "3"]);
+    assert!(server.ready.contains("; 3 cores, 64 MiB, cache; ctrl-C ends it"), "{}", server.ready);
+    let [near, far] = &server.addresses[..] else { panic!("{:?}", server.addresses) };
+    let keys: Vec<String> = (0..20).map(|i| format!("key-{i}")).collect();
+    for key in &keys {
+        assert_eq!(code(&["set", near, key, &format!("value of {key}")]), 0);
+    }
+    let got = run(&["get", far, "key-7"]);
+    assert_eq!((got.status.code(), &got.stdout[..]), (Some(0), &b"value of key-7"[..]));
+    let facts = run(&["get", near, "key-7", "--facts"]);
+    assert!(String::from_utf8_lossy(&facts.stdout).contains("length   14 B\nflags    0\ncas "), "{facts:?}");
+    assert_eq!(code(&["get", far, "none"]), 1);
+    let mut many = vec!["mget", far];
+    many.extend(keys.iter().map(String::as_str));
+    let got = run(&many);
+    let expected: String = keys.iter().map(|key| format!("{key}\tvalue of {key}\n")).collect();
+    assert_eq!((got.status.code(), String::from_utf8_lossy(&got.stdout)), (Some(0), expected.into()));
+    assert_eq!(code(&["mget", near, "key-1", "none"]), 1);
+    assert_eq!(code(&["set", near, "key-1", "again", "--if", "absent"]), 1);
+    assert_eq!(code(&["del", near, "key-1", "key-2"]), 0);
+    assert_eq!(code(&["del", near, "key-1"]), 1);
+    let mut set = dunlin(&["set", far, "from-stdin"]).stdin(Stdio::piped()).spawn().unwrap();
+    set.stdin.take().unwrap().write_all(&[0, 255, 10]).unwrap();
+    assert!(set.wait().unwrap().success());
+    assert_eq!(run(&["get", near, "from-stdin"]).stdout, [0, 255, 10]);
+    let longest = vec![b'x'; dunlin_store::VALUE_BYTES_MAX];
+    let (endpoint, address) = endpoint(far);
+    endpoint.block_on(async {
+        let client = KvClient::connect(&endpoint, &address, ClientConfig::default()).await.unwrap();
+        client.set(b"longest", &longest).await.unwrap();
+        assert!(client.get(b"longest").await.unwrap().unwrap()[..] == longest[..]);
+        // Each key is on one core only: together they have what was stored.
+        let stats = client.stats().await.unwrap();
+        assert_eq!((stats.cores.len(), stats.store().items), (3, 20));
+        assert!(stats.cores.iter().all(|core| core.store.items < 20));
+    });
+    assert!(server.stop("-TERM").ends_with("ended\n"));
+}
+
+#[test]
+fn a_snapshot_survives_the_server() {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kv-{}.snapshot", std::process::id()));
+    let path = file.to_str().unwrap();
+    let start = |cores: &str| {
+        Server::start(&["--listen", &shm("snapshot"), "--mode", "store", "--snapshot", path, "--cores", cores])
+    };
+    let server = start("2");
+    let address = server.addresses[0].clone();
+    for i in 0..10 {
+        assert_eq!(code(&["set", &address, &format!("k{i}"), &format!("v{i}")]), 0);
+    }
+    assert_eq!(code(&["snapshot", &address]), 0);
+    assert_eq!(code(&["set", &address, "k10", "v10"]), 0);
+    let words = server.stop("-INT");
+    assert!(words.starts_with("snapshot saved: 11 items in "), "{words}");
+    // To other cores than before, and killed: nothing is saved then.
+    let mut server = start("3");
+    let mut all = vec!["mget".to_owned(), address.clone()];
+    all.extend((0..11).map(|i| format!("k{i}")));
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let expected: String = (0..11).map(|i| format!("k{i}\tv{i}\n")).collect();
+    assert_eq!(String::from_utf8_lossy(&run(&all).stdout), expected);
+    assert_eq!(code(&["set", &address, "lost", "x"]), 0);
+    server.kill();
+    let server = start("1");
+    assert_eq!(String::from_utf8_lossy(&run(&all).stdout), expected);
+    assert_eq!(code(&["get", &address, "lost"]), 1);
+    drop(server);
+    // A damaged file is refused, with the place of the damage, and left as it is.
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, &bytes).unwrap();
+    let refused = run(&["serve", "--listen", &shm("snapshot"), "--snapshot", path]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && message.contains("cannot load the snapshot"), "{message}");
+    assert_eq!(std::fs::read(&file).unwrap(), bytes);
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_client_that_is_killed_disturbs_nobody() {
+    for address in [shm("client-killed"), "udp://127.0.0.1:0".to_owned()] {
+        let server = Server::start(&["--listen", &address]);
+        let address = &server.addresses[0];
+        // This one never ends by itself.
+        let mut client = dunlin(&["set", address, "never", "--deadline", "60"]).stdin(Stdio::piped()).spawn().unwrap();
+        assert_eq!(code(&["set", address, "k", "v"]), 0);
+        client.kill().unwrap();
+        client.wait().unwrap();
+        assert_eq!(code(&["get", address, "k"]), 0);
+        assert_eq!(code(&["get", address, "never"]), 1);
+    }
+}
+
+#[test]
+fn a_client_finds_a_server_that_was_killed_and_started_again() {
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for address in [shm("server-killed"), format!("udp://127.0.0.1:{port}")] {
+        let mut server = Server::start(&["--listen", &address]);
+        let (endpoint, addr) = endpoint(&address);
+        let mut second = None;
+        endpoint.block_on(async {
+            let client = KvClient::connect(&endpoint, &addr, ClientConfig::default()).await.unwrap();
+            client.set(b"k", b"v").await.unwrap();
+            server.kill();
+            let error = client.set(b"k", b"w").await.unwrap_err();
+            assert!(matches!(error, KvError::Call { .. }), "{error}");
+            assert_eq!(error.outcome(), Outcome::MaybeExecuted);
+            second = Some(Server::start(&["--listen", &address]));
+            assert_eq!(client.get(b"k").await.unwrap(), None);
+            client.set(b"k", b"w").await.unwrap();
+            assert_eq!(client.get(b"k").await.unwrap().as_deref(), Some(&b"w"[..]));
+        });
+        drop(second);
+    }
+}
+
+/// Asserts that a server refuses to start, in one line that contains `why`.
+fn refused(arguments: &[&str], why: &str) {
+    let output = run(&[&["serve"], arguments].concat());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{arguments:?} was accepted");
+    assert!(message.contains(why), "{arguments:?}: {message}");
+    let errors = message.trim_end().lines().filter(|line| !line.contains("warning")).count();
+    assert_eq!(errors, 1, "{arguments:?}: {message}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn wrong_use_is_refused_in_one_line() {
+    let name = shm("refused");
+    refused(&["--listen", "kv"], "bad address \"kv\"");
+    refused(&["--listen", &name, "--memory", "1GB"], "give bytes, or a number of KiB, MiB");
+    refused(&["--listen", &name, "--memory", "1KiB"], "too small");
+    refused(&["--listen", &name, "--cores", "0"], "--cores");
+    refused(&["--listen", &name, "--cores", "2", "--pin", "0"], "2 cores and 1 processors");
+    refused(&["--listen", &name, "--pin", "1023"], "cannot pin a thread to processor 1023");
+    refused(&["--listen", &name, "--snapshot", "/nowhere/kv.snapshot"], "there is no directory for /nowhere/kv.snapshot");
+    refused(&["--listen", &name, "--memcached", "tcp://example"], "no address for memcached clients");
+    refused(&["--listen", &name, "--listen", &shm("other")], "at most one shm: and one udp: address");
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let udp = format!("udp://{}", taken.local_addr().unwrap());
+    refused(&["--listen", &udp], &format!("cannot listen at {udp}"));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = format!("tcp://{}", taken.local_addr().unwrap());
+    refused(&["--listen", &name, "--memcached", &tcp], &format!("cannot listen at {tcp}"));
+    refused(&["--listen", &name, "--memcached", "unix:/nowhere/kv.sock"], "cannot listen at unix:/nowhere/kv.sock");
+    let server = Server::start(&["--listen", &name]);
+    refused(&["--listen", &name], &format!("cannot listen at {name}"));
+    assert_eq!(code(&["get", "shm:test-kv-nobody-is-here", "k"]), 2);
+    drop(server);
+}
+
+#[test]
+fn an_exposed_address_is_warned_of() {
+    let mut server = Server::start(&["--listen", "udp://0.0.0.0:0"]);
+    server.kill();
+    let mut warning = String::new();
+    server.process.stderr.take().unwrap().read_to_string(&mut warning).unwrap();
+    assert!(warning.contains("udp://0.0.0.0:0 is neither encrypted nor authenticated"), "{warning}");
+    // Clients reach it at the address that they know.
+    let server = Server::start(&["--listen", "udp://0.0.0.0:0", "--cores", "2"]);
+    let address = server.addresses[0].replace("0.0.0.0", "127.0.0.1");
+    for key in ["a", "b", "c", "d"] {
+        assert_eq!(code(&["set", &address, key, "v"]), 0);
+    }
+}
+
+#[test]
+fn help_shows_examples() {
+    for command in ["serve", "get", "set", "del", "mget", "snapshot"] {
+        let output = run(&[command, "--help"]);
+        assert!(output.status.success());
+        assert!(String::from_utf8_lossy(&output.stdout).contains("Examples:\n  dunlin kv "), "{command}");
+    }
+}

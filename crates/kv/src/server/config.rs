@@ -1,0 +1,57 @@
+//! What a server is to be.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dunlin_net::Addr;
+use dunlin_store::Mode;
+
+use crate::memcached::Listen;
+
+/// Connections that memcached clients may have with a server unless it is told otherwise: memcached's default is 1024, which ten thousand idle
+/// clients pass.
+pub const CONNECTIONS_MAX_DEFAULT: usize = 16_384;
+
+/// Settings of a server. Start from `ServerConfig::default()`, which listens nowhere.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ServerConfig {
+    /// Where core 0 is reached by Dunlin clients; at least one address. Core `i` is reached at `shm:NAME.i`, and at the UDP port that is `i` higher,
+    /// or one of the system's choice if that is taken.
+    pub listen: Vec<Addr>,
+    /// Where memcached clients connect.
+    pub memcached: Vec<Listen>,
+    /// Connections that memcached clients may have together.
+    pub connections_max: usize,
+    /// Time without a command after which a memcached connection is closed; `None` for never.
+    pub idle_max: Option<Duration>,
+    /// Bytes of memory for items, index and waste included, of all cores together.
+    pub memory_bytes: usize,
+    /// Cores, each a thread with a partition of its own: 1 to [`crate::routing::CORES_MAX`].
+    pub cores: u16,
+    /// Whether items may be lost when the memory is full.
+    pub mode: Mode,
+    /// Loaded at the start if it is there, and saved to at the end and when asked.
+    pub snapshot: Option<PathBuf>,
+    /// Processors to pin the threads to, one for each core; empty to leave them to the system.
+    pub pin: Vec<usize>,
+    /// How long operations in progress have at the end.
+    pub patience: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        ServerConfig {
+            listen: Vec::new(),
+            memcached: Vec::new(),
+            connections_max: CONNECTIONS_MAX_DEFAULT,
+            idle_max: None,
+            memory_bytes: 1 << 30,
+            cores: 1,
+            mode: Mode::Cache,
+            snapshot: None,
+            pin: Vec::new(),
+            patience: Duration::from_secs(2),
+        }
+    }
+}

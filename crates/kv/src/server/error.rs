@@ -1,0 +1,100 @@
+//! Why a server did not start, or not end as it should.
+
+use dunlin_net::{Addr, NetError};
+use dunlin_rpc::EndpointError;
+use dunlin_store::PartitionError;
+use dunlin_store::snapshot::{SaveError, SnapshotError};
+use thiserror::Error;
+
+use crate::memcached::Listen;
+use crate::routing::CORES_MAX;
+
+/// Why a server did not start, or could not do what it was asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// No address to listen at.
+    #[error("no address to listen at: give shm:NAME or udp://HOST:PORT")]
+    NoAddress,
+    /// More addresses than one endpoint can listen at.
+    #[error("cannot listen at {first} and {second} at once: give at most one shm: and one udp: address")]
+    AddressKinds {
+        /// One of them.
+        first: Addr,
+        /// The other.
+        second: Addr,
+    },
+    /// No cores, or too many.
+    #[error("a server of {cores} cores: choose 1 to {CORES_MAX}")]
+    Cores {
+        /// How many.
+        cores: u16,
+    },
+    /// The processors to pin to are not as many as the cores.
+    #[error("{cores} cores and {processors} processors to pin them to: give one for each")]
+    Pins {
+        /// Cores.
+        cores: u16,
+        /// Processors.
+        processors: usize,
+    },
+    /// A thread could not be pinned.
+    #[error("cannot pin a thread to processor {processor}: {why}")]
+    Pin {
+        /// The processor.
+        processor: usize,
+        /// What the system said.
+        why: std::io::Error,
+    },
+    /// An address could not be listened at.
+    #[error("cannot listen at {addr}: {why}")]
+    Listen {
+        /// The address.
+        addr: Addr,
+        /// Why.
+        why: NetError,
+    },
+    /// The endpoint could not be made.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// An address for memcached clients could not be listened at.
+    #[error("cannot listen at {listen}: {why}")]
+    Memcached {
+        /// The address.
+        listen: Listen,
+        /// What the system said.
+        why: std::io::Error,
+    },
+    /// The memory could not be had.
+    #[error(transparent)]
+    Memory(#[from] PartitionError),
+    /// The snapshot could not be loaded.
+    #[error("cannot load the snapshot: {0}")]
+    Load(#[from] SnapshotError),
+    /// The snapshot could not be saved. The file that was there before is there still.
+    #[error("cannot save the snapshot: {0}")]
+    Save(#[from] SaveError),
+    /// The server was started without a snapshot file.
+    #[error("the server has no snapshot file")]
+    NoSnapshot,
+    /// Another snapshot is being saved.
+    #[error("a snapshot is being saved already")]
+    Saving,
+    /// The system gave no thread, no event loop or no random numbers.
+    #[error("the system refused {what}: {why}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// What it said.
+        why: String,
+    },
+    /// The event loop of a core has ended.
+    #[error("the event loop of a core has ended: {why}")]
+    EventLoop {
+        /// Why.
+        why: String,
+    },
+    /// A thread ended that should not have.
+    #[error("a thread of the server has ended")]
+    Ended,
+}

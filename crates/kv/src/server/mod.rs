@@ -1,0 +1,262 @@
+//! The server: one thread for each core, each with an endpoint, a partition and its memcached connections in one event loop.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `core` | a core's thread: from its start to its end |
+//! | `mail` | what threads tell each other |
+//! | `memcached` | its memcached connections, and commands for keys of other cores |
+//! | `saving` | snapshots |
+//! | `open`, `addresses` | where a core listens |
+
+mod addresses;
+mod clock;
+mod config;
+mod core;
+mod error;
+mod mail;
+mod memcached;
+mod open;
+mod saving;
+
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use dunlin_net::Addr;
+use dunlin_store::Mode;
+use dunlin_store::snapshot::{Progress, Report};
+
+pub use config::{CONNECTIONS_MAX_DEFAULT, ServerConfig};
+pub use error::ServerError;
+
+use crate::metrics::ServerStats;
+use crate::routing::{CORES_MAX, Core, Routing};
+use crate::service::Identity;
+use crate::wire::{Limits, ServerMap};
+use mail::{Mail, Mailboxes};
+use saving::Saver;
+
+/// A running server. Dropped, it ends in order, without a snapshot.
+///
+/// ```
+/// use dunlin_kv::server::{Server, ServerConfig};
+///
+/// let mut config = ServerConfig::default();
+/// config.listen = vec![format!("shm:doc-kv-{}", std::process::id()).parse()?];
+/// config.memory_bytes = 16 << 20;
+/// let server = Server::start(config, |_| {})?;
+/// println!("serving at {}", server.addresses()[0]);
+/// server.stop()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Server {
+    mailboxes: Mailboxes,
+    threads: Vec<JoinHandle<Result<(), ServerError>>>,
+    saver: Saver,
+    identity: Identity,
+    begun: Instant,
+    addresses: Vec<Addr>,
+    memcached: Vec<String>,
+}
+
+impl Server {
+    /// Starts a server, and returns when all of it listens. `loading` is told how far a snapshot is loaded.
+    ///
+    /// # Errors
+    /// [`ServerError`]: a setting is wrong, an address is in use, the memory cannot be had, or the snapshot not be loaded.
+    pub fn start(config: ServerConfig, mut loading: impl FnMut(Progress)) -> Result<Server, ServerError> {
+        check(&config)?;
+        let cores = config.cores;
+        let mut random = [0; 24];
+        getrandom::fill(&mut random).map_err(|why| ServerError::System { what: "random numbers", why: why.to_string() })?;
+        let (seed, incarnation) = random.split_at(16);
+        // Of 24 bytes, 16 and 8.
+        let seed = seed.try_into().expect("16 bytes");
+        let incarnation = u64::from_le_bytes(incarnation.try_into().expect("8 bytes"));
+        let routing = Routing::new(seed, cores).ok_or(ServerError::Cores { cores })?;
+        let mode = if config.mode == Mode::Cache { "cache" } else { "store" };
+        let identity = Identity { mode: mode.into(), started: clock::unix_seconds().into() };
+        let (mailboxes, receivers) = Mailboxes::new(cores);
+        let (reports, reported) = mpsc::channel();
+        let saver = Saver::new(config.snapshot.clone(), mailboxes.clone());
+        let mut server = Server {
+            mailboxes: mailboxes.clone(),
+            threads: Vec::new(),
+            saver: saver.clone(),
+            identity: identity.clone(),
+            begun: Instant::now(),
+            addresses: Vec::new(),
+            memcached: Vec::new(),
+        };
+        let config = Arc::new(config);
+        for (core, mailbox) in (0..).zip(receivers) {
+            let setup = core::Setup {
+                core,
+                config: config.clone(),
+                routing,
+                identity: identity.clone(),
+                mailbox,
+                mailboxes: mailboxes.clone(),
+                saver: saver.clone(),
+                reports: reports.clone(),
+            };
+            let thread = thread::Builder::new().name(format!("kv-{core}")).spawn(move || setup.run());
+            let thread = thread.map_err(|why| ServerError::System { what: "a thread", why: why.to_string() })?;
+            server.threads.push(thread);
+        }
+        drop(reports);
+        let (by_core, value_bytes_max) = server.wait_until_ready(cores, &reported, &mut loading)?;
+        let limits = Limits { value_bytes_max: value_bytes_max.try_into().unwrap_or(u32::MAX) };
+        server.addresses.clone_from(&by_core[0]);
+        let addresses = by_core.iter().map(|core| core.iter().map(Addr::to_string).collect()).collect();
+        let map = Arc::new(ServerMap { incarnation, routing, limits, addresses });
+        let serving = mailboxes.ask_all_blocking(|done| Mail::Serve(map.clone(), done));
+        if serving.len() == usize::from(cores) { Ok(server) } else { Err(ServerError::Ended) }
+    }
+
+    /// Waits until every core listens; gives where, and the longest value that all take.
+    fn wait_until_ready(
+        &mut self,
+        cores: u16,
+        reported: &mpsc::Receiver<core::Report>,
+        loading: &mut impl FnMut(Progress),
+    ) -> Result<(Vec<Vec<Addr>>, u64), ServerError> {
+        let mut by_core = vec![Vec::new(); usize::from(cores)];
+        let mut value_max = u64::MAX;
+        let mut waiting = cores;
+        while waiting > 0 {
+            match reported.recv().map_err(|_| ServerError::Ended)? {
+                core::Report::Loading(progress) => loading(progress),
+                core::Report::Failed(error) => return Err(error),
+                core::Report::Ready { core, addresses, memcached, value_bytes_max } => {
+                    by_core[usize::from(core)] = addresses;
+                    self.memcached.extend(memcached);
+                    value_max = value_max.min(value_bytes_max);
+                    waiting -= 1;
+                }
+            }
+        }
+        Ok((by_core, value_max))
+    }
+
+    /// Where Dunlin clients reach core 0, with the ports that the system chose.
+    pub fn addresses(&self) -> &[Addr] {
+        &self.addresses
+    }
+
+    /// Where memcached clients connect, as text, with the ports that the system chose.
+    pub fn memcached_addresses(&self) -> &[String] {
+        &self.memcached
+    }
+
+    /// How many cores it has.
+    pub fn cores(&self) -> Core {
+        self.mailboxes.len()
+    }
+
+    /// What it counts. Waits for every core. Not to be called from within an event loop of tokio.
+    pub fn stats(&self) -> ServerStats {
+        self.source().stats()
+    }
+
+    /// What asks a running server for its counts, from any thread.
+    pub fn source(&self) -> StatsSource {
+        StatsSource { mailboxes: self.mailboxes.clone(), identity: self.identity.clone(), begun: self.begun }
+    }
+
+    /// Saves a snapshot, and waits until it is on the disk. The server serves meanwhile.
+    ///
+    /// # Errors
+    /// [`ServerError::NoSnapshot`], [`ServerError::Saving`], [`ServerError::Save`].
+    pub fn save(&self) -> Result<Report, ServerError> {
+        self.saver.begin()?.blocking_recv().map_err(|_| ServerError::Ended)?
+    }
+
+    /// Whether all its threads run.
+    pub fn is_running(&self) -> bool {
+        self.threads.iter().all(|thread| !thread.is_finished())
+    }
+
+    /// Ends in order: what is in progress is answered, peers are told, and the snapshot is saved if there is a file for it; its report is given
+    /// then.
+    ///
+    /// # Errors
+    /// [`ServerError::Save`], or why a core had ended before. The server has ended all the same; nothing is saved if a core is missing.
+    pub fn stop(mut self) -> Result<Option<Report>, ServerError> {
+        self.drain();
+        let saved = if self.saver.has_file() && self.is_running() { Some(self.save()) } else { None };
+        self.end()?;
+        saved.transpose()
+    }
+
+    fn drain(&self) {
+        self.mailboxes.ask_all_blocking(Mail::Drain);
+    }
+
+    fn end(&mut self) -> Result<(), ServerError> {
+        for mailbox in self.mailboxes.iter() {
+            // Whoever is gone has ended.
+            let _ = mailbox.blocking_send(Mail::Exit);
+        }
+        let ended = self.threads.drain(..).map(|thread| thread.join().unwrap_or(Err(ServerError::Ended)));
+        // All are joined before the first error is told.
+        ended.collect::<Vec<_>>().into_iter().collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            self.drain();
+            // Whoever wants to know asks `stop`.
+            let _ = self.end();
+        }
+    }
+}
+
+/// Asks a running server for its counts.
+#[derive(Debug, Clone)]
+pub struct StatsSource {
+    mailboxes: Mailboxes,
+    identity: Identity,
+    begun: Instant,
+}
+
+impl StatsSource {
+    /// The counts of every core that runs. Waits for them: not to be called from within an event loop of tokio.
+    pub fn stats(&self) -> ServerStats {
+        self.with_cores(self.mailboxes.ask_all_blocking(Mail::Stats))
+    }
+
+    /// The same, for a task.
+    pub async fn stats_async(&self) -> ServerStats {
+        self.with_cores(self.mailboxes.ask_all(Mail::Stats).await)
+    }
+
+    fn with_cores(&self, cores: Vec<crate::metrics::CoreStats>) -> ServerStats {
+        let uptime = self.begun.elapsed().as_micros().try_into().unwrap_or(u64::MAX);
+        ServerStats::new(&self.identity.mode, self.identity.started, uptime, cores)
+    }
+}
+
+/// Refuses settings that cannot be.
+fn check(config: &ServerConfig) -> Result<(), ServerError> {
+    let cores = config.cores;
+    if cores == 0 || cores > CORES_MAX {
+        return Err(ServerError::Cores { cores });
+    }
+    if !config.pin.is_empty() && config.pin.len() != usize::from(cores) {
+        return Err(ServerError::Pins { cores, processors: config.pin.len() });
+    }
+    if config.listen.is_empty() {
+        return Err(ServerError::NoAddress);
+    }
+    Ok(())
+}
+
+/// The addresses of a configuration that others than processes of this host may reach. Traffic is neither encrypted nor authenticated.
+pub fn exposed_addresses(config: &ServerConfig) -> Vec<String> {
+    let native = config.listen.iter().filter(|addr| addresses::is_exposed(addr)).map(Addr::to_string);
+    let is_exposed = |listen: &&crate::memcached::Listen| matches!(listen, crate::memcached::Listen::Tcp(addr) if !addr.ip().is_loopback());
+    native.chain(config.memcached.iter().filter(is_exposed).map(ToString::to_string)).collect()
+}

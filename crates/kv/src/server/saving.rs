@@ -1,0 +1,70 @@
+//! Snapshots of a running server: one at a time, on a thread of their own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use dunlin_store::snapshot::{Report, save};
+use tokio::sync::oneshot;
+
+use super::clock::unix_seconds;
+use super::error::ServerError;
+use super::mail::{Mail, Mailboxes};
+
+/// Saves snapshots.
+#[derive(Debug, Clone)]
+pub(super) struct Saver {
+    path: Option<Arc<PathBuf>>,
+    mailboxes: Mailboxes,
+    is_saving: Arc<AtomicBool>,
+}
+
+/// The right to save; there is one.
+struct Turn(Arc<AtomicBool>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Saver {
+    /// Saves to `path`, if there is one.
+    pub fn new(path: Option<PathBuf>, mailboxes: Mailboxes) -> Saver {
+        Saver { path: path.map(Arc::new), mailboxes, is_saving: Arc::default() }
+    }
+
+    /// Whether there is a file to save to.
+    pub fn has_file(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Begins a snapshot of what all cores have now. Its end comes through the channel.
+    ///
+    /// # Errors
+    /// [`ServerError::NoSnapshot`], [`ServerError::Saving`], [`ServerError::System`].
+    pub fn begin(&self) -> Result<oneshot::Receiver<Result<Report, ServerError>>, ServerError> {
+        let path = self.path.clone().ok_or(ServerError::NoSnapshot)?;
+        if self.is_saving.swap(true, Ordering::Acquire) {
+            return Err(ServerError::Saving);
+        }
+        let turn = Turn(self.is_saving.clone());
+        let mailboxes = self.mailboxes.clone();
+        let (done, end) = oneshot::channel();
+        let work = move || {
+            let (parts, collector) = save(mailboxes.iter().count(), unix_seconds());
+            for (mailbox, part) in mailboxes.iter().zip(parts) {
+                // A part that a core does not take ends the snapshot, as the collector finds out.
+                let _ = mailbox.blocking_send(Mail::Snapshot(part));
+            }
+            let result = collector.write_to(&path).map_err(ServerError::from);
+            drop(turn);
+            // Whoever asked may have gone away.
+            let _ = done.send(result);
+        };
+        let thread = thread::Builder::new().name("snapshot".into()).spawn(work);
+        thread.map_err(|why| ServerError::System { what: "a thread", why: why.to_string() })?;
+        Ok(end)
+    }
+}
