@@ -10,7 +10,8 @@ use crate::measure::{BesideFloor, Measured, Spread, resident_bytes_of};
 use crate::peer::Role;
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{
-    BareServer, Carrier, KvMemcachedServer, KvServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, TextOperation, installed_version,
+    BareServer, Carrier, KvMemcachedServer, KvServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving,
+    TextOperation, installed_version,
 };
 use crate::workload::item::{KEY_BYTES, VALUE_BYTES};
 
@@ -55,7 +56,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         if memcached.is_some() {
             theirs.push(lab.once("memcached", |lab| round(lab, MemcachedProcess { memory_mib: MEMORY_MIB }, items))?);
         }
-        ours.push(lab.once("Dunlin", |lab| round(lab, KvMemcachedServer(KvServer::cache(Carrier::Shm, MEMORY_MIB << 20)), items))?);
+        ours.push(
+            lab.once("Dunlin", |lab| round(lab, KvMemcachedServer(KvServer::cache(Carrier::Shm, MEMORY_MIB << 20)), items))?,
+        );
     }
     match memcached {
         Some(version) => {
@@ -119,7 +122,13 @@ pub(super) enum Answers {
     Bare,
 }
 
-pub(super) fn load(lab: &Lab, case: &Case, server: SocketAddr, items: u64, answers: Answers) -> Result<MemcachedFigures, BenchError> {
+pub(super) fn load(
+    lab: &Lab,
+    case: &Case,
+    server: SocketAddr,
+    items: u64,
+    answers: Answers,
+) -> Result<MemcachedFigures, BenchError> {
     let load = MemcachedLoad::Run {
         server,
         items,
@@ -143,7 +152,10 @@ fn push(lab: &mut Lab, server: &str, rounds: &[Round], rival: Option<&str>) -> R
     for (place, case) in CASES.iter().enumerate() {
         let name = |server: &str| format!("{server}, {}", case.name);
         let beside = |figure: fn(&MemcachedFigures) -> f64| {
-            let pair = |round: &Round| Measured { ours: figure(&round.loads[place].ours), floor: figure(&round.loads[place].floor) };
+            let pair = |round: &Round| Measured {
+                ours: figure(&round.loads[place].ours),
+                floor: figure(&round.loads[place].floor),
+            };
             BesideFloor::of(rounds.iter().map(pair).collect()).spread(|figure| *figure)
         };
         let rate = beside(|figures| figures.rate)?;

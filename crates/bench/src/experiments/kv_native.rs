@@ -16,8 +16,7 @@ use crate::workload::{Mix, Popularity};
 const ADVANTAGE: f64 = 10.0;
 const PIPELINED: Case =
     Case { name: "pipelined, 8 connections x 64", operation: TextOperation::Get, connections: 8, window: 64 };
-const ONE_BY_ONE: Case =
-    Case { name: "one at a time", operation: TextOperation::Get, connections: 1, window: 1 };
+const ONE_BY_ONE: Case = Case { name: "one at a time", operation: TextOperation::Get, connections: 1, window: 1 };
 
 /// Operations per second of each, in one round.
 struct Round {
@@ -40,13 +39,16 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         let ours = kv_runs::filled(lab, &ask)?.rate;
         let server = MemcachedProcess { memory_mib: kv_memcached::MEMORY_MIB };
         let [pipelined, one_by_one] = kv_memcached::with_items(lab, server, items, |server| {
-            let rate = |case| Ok(kv_memcached::load(lab, case, server.address, items, Answers::Verified)?.rate);
+            let rate = |case: &Case| {
+                kv_memcached::load(lab, case, server.address, items, Answers::Verified).map(|figures| figures.rate)
+            };
             Ok([rate(&PIPELINED)?, rate(&ONE_BY_ONE)?])
         })?;
         Ok(Round { ours, pipelined, one_by_one })
     })?;
     lab.push(RowBuilder::new(OURS, Metric::Operations, spread(&rounds, |round| round.ours)?));
-    for (case, rate) in [(PIPELINED, (|round| round.pipelined) as fn(&Round) -> f64), (ONE_BY_ONE, |round| round.one_by_one)] {
+    for (case, rate) in [(PIPELINED, (|round| round.pipelined) as fn(&Round) -> f64), (ONE_BY_ONE, |round| round.one_by_one)]
+    {
         lab.push(RowBuilder::new(format!("memcached, {}", case.name), Metric::Operations, spread(&rounds, rate)?));
         let advantage = spread(&rounds, |round| round.ours / rate(round))?;
         let row = RowBuilder::new(format!("against memcached, {}", case.name), Metric::Advantage, advantage);

@@ -48,7 +48,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 /// What a cache loses before it is full: of small items, which stand in the index, and so have nothing but it to lose them.
 fn losses(lab: &mut Lab) -> Result<(), BenchError> {
     let items = lab.items(LOSS_ITEMS);
-    let fill = CacheFill { memory: (items * LOSS_BYTES_PER_ITEM).max(LOSS_MEMORY_MIN), share: LOSS_SHARE, items_max: u64::MAX };
+    let fill =
+        CacheFill { memory: (items * LOSS_BYTES_PER_ITEM).max(LOSS_MEMORY_MIN), share: LOSS_SHARE, items_max: u64::MAX };
     let name = format!("{}, {:.0} % of its memory in use", Kind::SHIPPED.name(), LOSS_SHARE * 100.0);
     let figures = lab.case(&name, |lab| lab.server(fill, LOAD_MAX * 3 * items as u32)?.result())?;
     let CacheFigures { stored, kept, evicted_index, evicted_log, .. } = figures[0];

@@ -93,7 +93,8 @@ impl OnTransport for Drive<'_> {
         let endpoint = Rc::new(Endpoint::new(transport, self.load.setup.endpoint())?);
         let client = connect(&endpoint, &self.load.server, in_flight.max(FILL_IN_FLIGHT))?;
         if self.load.fill == Fill::All {
-            let fill = Driver::start(&endpoint, &client, Next::Fill(Unstored { next: 0, items }), FILL_IN_FLIGHT, value_bytes)?;
+            let fill =
+                Driver::start(&endpoint, &client, Next::Fill(Unstored { next: 0, items }), FILL_IN_FLIGHT, value_bytes)?;
             endpoint.run_until(|| fill.is_done() || self.control.stopping());
             fill.finish()?;
         }
