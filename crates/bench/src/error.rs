@@ -28,6 +28,16 @@ pub enum BenchError {
         /// Those that exist.
         known: String,
     },
+    /// The experiment is not part of this build.
+    #[error(
+        "this build has no {name}: it needs the cargo feature `{feature}`; run it with `cargo run --release --features {feature} -- bench run {name}`"
+    )]
+    NotInThisBuild {
+        /// The experiment asked for.
+        name: &'static str,
+        /// The feature of `dunlin-cli` that brings it.
+        feature: &'static str,
+    },
     /// A processor that this process may not run on.
     #[error("core {core} cannot be used: this process may run on {allowed}")]
     NoSuchCore {
@@ -82,6 +92,14 @@ pub enum BenchError {
         /// Its name.
         system: &'static str,
         /// What it says.
+        why: String,
+    },
+    /// A step of the demo failed.
+    #[error("the demo could not {doing}: {why}")]
+    Demo {
+        /// What it was about to do.
+        doing: &'static str,
+        /// What was in the way.
         why: String,
     },
     /// A measurement finished without a single sample.
@@ -164,6 +182,11 @@ impl From<KvError> for BenchError {
 }
 
 impl BenchError {
+    /// Says which step of the demo failed.
+    pub fn demo(doing: &'static str, why: impl Into<String>) -> Self {
+        BenchError::Demo { doing, why: why.into() }
+    }
+
     /// Says what an operation of the system was for.
     pub fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();

@@ -2,6 +2,7 @@
 
 mod simulate;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -36,6 +37,8 @@ pub struct Settings {
     pub busy_core: Option<usize>,
     /// What concerns cases in virtual time.
     pub simulations: Simulations,
+    /// Records for the demo, instead of those that the machine has.
+    pub data: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -47,6 +50,7 @@ impl Default for Settings {
             items_max: u64::MAX,
             busy_core: None,
             simulations: Simulations::default(),
+            data: None,
         }
     }
 }
@@ -112,6 +116,23 @@ impl Lab {
     /// Tells how many cases there will be, for the progress bar.
     pub fn expect_cases(&mut self, cases: usize) {
         self.bar.set_length((cases * self.settings.runs) as u64);
+    }
+
+    /// Records for the demo, if the user gave some.
+    pub fn data(&self) -> Option<&Path> {
+        self.settings.data.as_deref()
+    }
+
+    /// Tells how many steps there will be beside the cases, for the progress bar.
+    pub fn expect_steps(&mut self, steps: usize) {
+        self.bar.inc_length(steps as u64);
+    }
+
+    /// Begins a step that is no case, and says what it is.
+    pub fn step(&mut self, what: impl Into<String>) {
+        self.bar.set_prefix(what.into());
+        self.bar.set_message("");
+        self.bar.inc(1);
     }
 
     /// Starts a process that chooses its cores itself, for the length of `measured` and some slack.

@@ -38,6 +38,7 @@ enum Command {
     Demo(commands::demo::Arguments),
     Echo(commands::echo::Arguments),
     Kv(commands::kv::Arguments),
+    Top(commands::top::Arguments),
     Bench(commands::bench::Arguments),
     Sim(commands::sim::Arguments),
 }
@@ -79,6 +80,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Demo(arguments) => commands::demo::run(arguments, interrupt),
         Command::Echo(arguments) => commands::echo::run(arguments, interrupt),
         Command::Kv(arguments) => commands::kv::run(arguments, interrupt),
+        Command::Top(arguments) => commands::top::run(arguments, interrupt),
         Command::Bench(arguments) => commands::bench::run(arguments, interrupt),
         Command::Sim(arguments) => commands::sim::run(arguments, interrupt),
     }

@@ -26,6 +26,12 @@ fn refuses_with_one_line() {
     refused(&["frobnicate"], "frobnicate");
 }
 
+#[cfg(not(feature = "peers"))]
+#[test]
+fn says_how_to_build_what_this_build_lacks() {
+    refused(&["bench", "run", "rpc-peers"], "`cargo run --release --features peers -- bench run rpc-peers`");
+}
+
 #[test]
 fn help_shows_examples() {
     for arguments in [&["--help"][..], &["bench", "--help"], &["bench", "run", "--help"]] {

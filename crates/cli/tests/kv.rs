@@ -28,7 +28,7 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str]) -> Server {
-        let arguments = [&["serve", "--memory", "64MiB"], arguments].concat();
+        let arguments = [&["serve", "--memory", "192MiB"], arguments].concat();
         let mut process = dunlin(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(process.stdout.take().unwrap());
         let mut ready = String::new();
@@ -39,7 +39,11 @@ impl Server {
             panic!("the server did not start: {errors}");
         }
         let places = ready.strip_prefix("serving keys at ").and_then(|rest| rest.split(';').next()).unwrap();
-        let addresses = places.split(", ").filter(|place| !place.starts_with("memcached")).map(str::to_owned).collect();
+        let addresses = places
+            .split(", ")
+            .filter(|place| !place.starts_with("memcached") && !place.starts_with("metrics"))
+            .map(str::to_owned)
+            .collect();
         Server { process, output, ready, addresses }
     }
 
@@ -91,7 +95,7 @@ fn endpoint(address: &str) -> (Rc<Endpoint<AnyTransport>>, Addr) {
 #[test]
 fn the_commands_work_over_both_transports_and_several_cores() {
     let server = Server::start(&["--listen", &shm("both"), "--listen", "udp://127.0.0.1:0", "--cores", "3"]);
-    assert!(server.ready.contains("; 3 cores, 64 MiB, cache; ctrl-C ends it"), "{}", server.ready);
+    assert!(server.ready.contains("; 3 cores, 192 MiB, cache; ctrl-C ends it"), "{}", server.ready);
     let [near, far] = &server.addresses[..] else { panic!("{:?}", server.addresses) };
     let keys: Vec<String> = (0..20).map(|i| format!("key-{i}")).collect();
     for key in &keys {
@@ -208,6 +212,21 @@ fn a_client_finds_a_server_that_was_killed_and_started_again() {
     }
 }
 
+#[test]
+fn metrics_are_served_over_http() {
+    let server = Server::start(&["--listen", &shm("metrics"), "--cores", "2", "--metrics", "127.0.0.1:0"]);
+    assert_eq!(code(&["get", &server.addresses[0], "none"]), 1);
+    let at = server.ready.split("metrics at http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
+    let mut stream = std::net::TcpStream::connect(at).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    let counts = text.lines().filter(|line| !line.starts_with('#') && line.contains("operation=\"get\""));
+    assert!(counts.filter(|line| line.contains("miss")).any(|line| line.ends_with(" 1")), "{text}");
+    assert!(server.stop("-INT").ends_with("ended\n"));
+}
+
 /// Asserts that a server refuses to start, in one line that contains `why`.
 fn refused(arguments: &[&str], why: &str) {
     let output = run(&[&["serve"], arguments].concat());
@@ -238,6 +257,7 @@ fn wrong_use_is_refused_in_one_line() {
     let tcp = format!("tcp://{}", taken.local_addr().unwrap());
     refused(&["--listen", &name, "--memcached", &tcp], &format!("cannot listen at {tcp}"));
     refused(&["--listen", &name, "--memcached", "unix:/nowhere/kv.sock"], "cannot listen at unix:/nowhere/kv.sock");
+    refused(&["--listen", &name, "--metrics", &taken.local_addr().unwrap().to_string()], "cannot serve metrics at");
     let server = Server::start(&["--listen", &name]);
     refused(&["--listen", &name], &format!("cannot listen at {name}"));
     assert_eq!(code(&["get", "shm:test-kv-nobody-is-here", "k"]), 2);

@@ -15,6 +15,7 @@
 //! | [`shard`] | what one core owns |
 //! | [`service`] | the handlers of one core, on any transport |
 //! | [`server`] | threads, sockets and snapshots: a whole server |
+//! | [`transfer`] | records of files into a server, and back |
 #![deny(unsafe_code)]
 
 pub mod client;
@@ -25,6 +26,7 @@ pub mod routing;
 pub mod server;
 pub mod service;
 pub mod shard;
+pub mod transfer;
 pub mod wire;
 
 pub use client::KvClient;

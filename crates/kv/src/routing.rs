@@ -47,7 +47,7 @@ impl Routing {
         hasher.write(key);
         // The high half of a product with 32 random bits: as even as a remainder, without a division.
         let high = hasher.finish() >> 32;
-        (high * u64::from(self.cores) >> 32) as Core
+        ((high * u64::from(self.cores)) >> 32) as Core
     }
 }
 

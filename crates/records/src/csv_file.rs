@@ -1,8 +1,8 @@
 //! Comma-separated fields, quoted as RFC 4180 says.
 
-use std::cell::Cell;
 use std::io::{self, Read};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -19,7 +19,7 @@ pub(crate) const BASE64: &str = "base64";
 #[derive(Debug)]
 pub(crate) struct Csv<R> {
     reader: csv::Reader<Bounded<R>>,
-    left: Rc<Cell<usize>>,
+    left: Arc<AtomicUsize>,
     row: csv::ByteRecord,
     columns: Columns,
     layout: Option<Layout>,
@@ -27,15 +27,15 @@ pub(crate) struct Csv<R> {
 
 impl<R: Read> Csv<R> {
     pub(crate) fn new(input: R, columns: Columns) -> Self {
-        let left = Rc::new(Cell::new(0));
-        let bounded = Bounded { input, left: Rc::clone(&left) };
+        let left = Arc::new(AtomicUsize::new(0));
+        let bounded = Bounded { input, left: Arc::clone(&left) };
         let reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bounded);
         Csv { reader, left, row: csv::ByteRecord::new(), columns, layout: None }
     }
 
     pub(crate) fn next(&mut self) -> Result<Option<Numbered>, RecordError> {
         loop {
-            self.left.set(RECORD_BYTES_MAX);
+            self.left.store(RECORD_BYTES_MAX, Ordering::Relaxed);
             let before = self.reader.position().line();
             match self.reader.read_byte_record(&mut self.row) {
                 Ok(true) => {}
@@ -84,18 +84,18 @@ fn fault(error: csv::Error) -> Fault {
 #[derive(Debug)]
 struct Bounded<R> {
     input: R,
-    left: Rc<Cell<usize>>,
+    left: Arc<AtomicUsize>,
 }
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.left.get();
+        let left = self.left.load(Ordering::Relaxed);
         if left == 0 {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "a record has no end"));
         }
         let len = buffer.len().min(left);
         let read = self.input.read(&mut buffer[..len])?;
-        self.left.set(left - read);
+        self.left.store(left - read, Ordering::Relaxed);
         Ok(read)
     }
 }

@@ -32,4 +32,4 @@ pub use input::{Input, Progress};
 pub use lines::RECORD_BYTES_MAX;
 pub use reader::{Numbered, Reader};
 pub use record::Record;
-pub use writer::Writer;
+pub use writer::{GzipEncoder, Writer};

@@ -12,6 +12,34 @@ use crate::escape::escape;
 use crate::format::Format;
 use crate::record::Record;
 
+/// Compresses what is written with gzip. Call `finish` on it at the end.
+pub struct GzipEncoder<W: Write>(flate2::write::GzEncoder<W>);
+
+impl<W: Write> GzipEncoder<W> {
+    /// Begins a compressed file.
+    pub fn new(output: W) -> Self {
+        GzipEncoder(flate2::write::GzEncoder::new(output, flate2::Compression::default()))
+    }
+
+    /// Writes what is left and gives the output back.
+    ///
+    /// # Errors
+    /// Whatever the output says.
+    pub fn finish(self) -> io::Result<W> {
+        self.0.finish()
+    }
+}
+
+impl<W: Write> Write for GzipEncoder<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// Writes one record after another. The first line of TSV and CSV names the columns.
 pub struct Writer<W: Write>(Of<W>);
 

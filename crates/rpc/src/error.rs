@@ -98,7 +98,19 @@ fn refusal(reason: RefuseReason) -> &'static str {
 
 impl ConnectError {
     pub(crate) fn unreachable(addr: &Addr, error: &NetError) -> Self {
-        ConnectError::Unreachable { addr: addr.clone(), why: error.to_string() }
+        match error {
+            // These name the address, which the message begins with.
+            NetError::NotFound { .. } => ConnectError::nobody_listens(addr),
+            NetError::WrongKind { transport, .. } => {
+                ConnectError::Unreachable { addr: addr.clone(), why: format!("it cannot be reached over {transport}") }
+            }
+            other => ConnectError::Unreachable { addr: addr.clone(), why: other.to_string() },
+        }
+    }
+
+    pub(crate) fn nobody_listens(addr: &Addr) -> Self {
+        let why = "nobody listens there; start the server first, or check the address".into();
+        ConnectError::Unreachable { addr: addr.clone(), why }
     }
 }
 

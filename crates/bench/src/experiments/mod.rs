@@ -220,9 +220,16 @@ pub const ALL: &[Experiment] = &[
     },
 ];
 
+/// Experiments that only some builds have, each with its cargo feature.
+const BY_FEATURE: [(&str, &str); 1] = [("rpc-peers", "peers")];
+
 /// What `dunlin demo` shows: a little of everything.
-pub const DEMO: Experiment =
-    Experiment { name: "demo", paper: "", about: "latency, rate and bandwidth over both transports", run: demo::run };
+pub const DEMO: Experiment = Experiment {
+    name: "demo",
+    paper: "",
+    about: "latency, rate and bandwidth over both transports, and a key-value service",
+    run: demo::run,
+};
 
 /// Settings with which the demo takes about `total`.
 pub fn demo_settings(total: Duration) -> Settings {
@@ -247,6 +254,8 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::BandwidthFloor>(),
     Entry::of::<roles::WakeFloor>(),
     Entry::of::<roles::EchoServer>(),
+    Entry::of::<demo::DemoServer>(),
+    Entry::of::<demo::DemoDriver>(),
     Entry::of::<roles::LatencyClient>(),
     Entry::of::<roles::RateClient>(),
     Entry::of::<roles::RatesInTurn>(),
@@ -280,10 +289,13 @@ pub fn serve_peer() -> ExitCode {
 /// The experiments meant by a name: one, or every one for `all`.
 ///
 /// # Errors
-/// [`BenchError::UnknownExperiment`].
+/// [`BenchError::UnknownExperiment`]; [`BenchError::NotInThisBuild`] for one whose cargo feature is off.
 pub fn find(name: &str) -> Result<Vec<&'static Experiment>, BenchError> {
     let found: Vec<_> = ALL.iter().filter(|experiment| name == "all" || experiment.name == name).collect();
     if found.is_empty() {
+        if let Some((name, feature)) = BY_FEATURE.into_iter().find(|(optional, _)| *optional == name) {
+            return Err(BenchError::NotInThisBuild { name, feature });
+        }
         let known: Vec<_> = ALL.iter().map(|experiment| experiment.name).chain(["all"]).collect();
         return Err(BenchError::UnknownExperiment { name: name.into(), known: known.join(", ") });
     }

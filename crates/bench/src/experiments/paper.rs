@@ -22,7 +22,10 @@ pub(super) mod factors {
     /// Congestion control on, everything on.
     pub const BASELINE: PaperFigure = rate(4.96e6);
     pub const NO_BATCHED_TIMESTAMPS: PaperFigure = rate(4.84e6);
-    /// Below rows that have no like here: Timely bypass, rate limiter bypass and multi-packet receive queue are off too.
+    /// The paper's Timely bypass.
+    pub const NO_RATE_UPDATE_BYPASS: PaperFigure = rate(4.52e6);
+    pub const NO_RATE_LIMITER_BYPASS: PaperFigure = rate(4.30e6);
+    /// Below a row that has no like here: the multi-packet receive queue is off too.
     pub const NO_PREALLOCATED_RESPONSES: PaperFigure = rate(3.55e6);
     pub const NO_ZERO_COPY_REQUESTS: PaperFigure = rate(3.05e6);
 }

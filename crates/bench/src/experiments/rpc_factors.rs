@@ -1,11 +1,12 @@
 //! `rpc-factors`: Table 3. The load of `rpc-rate` with B = 3, and one optimization after another switched off, each row
-//! without those of the rows above it too.
+//! without those of the rows above it too. With congestion control, as in the paper: the one that endpoints have across a network, since on
+//! one host they have none.
 
 use super::{paper, runs};
 use crate::BenchError;
 use crate::lab::{Lab, spread};
 use crate::report::{Metric, PaperFigure, RowBuilder};
-use crate::roles::{Carrier, Factor, Setup};
+use crate::roles::{Carrier, Congestion, Factor, Setup};
 
 /// Requests in a batch, as in the paper's table.
 const BATCH: usize = 3;
@@ -18,11 +19,21 @@ struct Step {
 }
 
 /// In the paper's order; what the paper does not have stands after it.
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 8] = [
     Step {
         factor: Factor::BatchedTimestamps,
         name: "batched timestamps",
         paper: Some(paper::factors::NO_BATCHED_TIMESTAMPS),
+    },
+    Step {
+        factor: Factor::RateUpdateBypass,
+        name: "rate update bypass",
+        paper: Some(paper::factors::NO_RATE_UPDATE_BYPASS),
+    },
+    Step {
+        factor: Factor::RateLimiterBypass,
+        name: "rate limiter bypass",
+        paper: Some(paper::factors::NO_RATE_LIMITER_BYPASS),
     },
     Step {
         factor: Factor::PreallocatedResponses,
@@ -49,7 +60,7 @@ const UDP_STEPS: [Step; 3] = [
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(Carrier::ALL.len() * (1 + STEPS.len()) + UDP_STEPS.len());
     for carrier in Carrier::ALL {
-        let mut setup = Setup::new(carrier);
+        let mut setup = Setup { congestion: Congestion::Swift, ..Setup::new(carrier) };
         let case = format!("{} everything on", carrier.name());
         measure(lab, &case, &setup, Some(paper::factors::BASELINE))?;
         let own_steps = if carrier == Carrier::Udp { &UDP_STEPS[..] } else { &[] };

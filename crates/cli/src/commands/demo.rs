@@ -1,10 +1,12 @@
-//! `dunlin demo`: half a minute that shows what this is.
+//! `dunlin demo`: less than a minute that shows what this is.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use dunlin_bench::experiments::{self, DEMO};
+use dunlin_bench::lab::Settings;
 use dunlin_bench::peer::{Interrupt, Launcher};
 use dunlin_bench::report::Machine;
 
@@ -14,19 +16,25 @@ use crate::reports::{Collected, Files};
 /// Server and client, busy all the time.
 const PROCESSES: usize = 2;
 
-/// Show latency, rate and bandwidth on this machine, beside the raw floor and the paper
+/// Show what this machine can do: calls beside the raw floor and the paper, and a key-value service on real data
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A server and a client run as separate processes, each on a core of its own: first over shared memory, then over UDP loopback.
+Then a key-value server takes the package index of this machine, or FILE; it is driven over shared memory, UDP and its memcached port, each alone
+and all at once, by Dunlin's client and by a memcached library; it is killed, started again from its snapshot, and every record is compared.
 
 Examples:
   dunlin demo
   dunlin demo --html demo.html                 keep the figures as a page with plots
+  dunlin demo --data words.tsv                 serve records of your own: .tsv, .csv, .jsonl, or a file named Packages
   dunlin demo --seconds 10 --json demo.json")]
 pub struct Arguments {
-    /// About how long all of it takes
+    /// About how long calls are measured; the key-value service takes about a third as long, and a few seconds
     #[arg(long, default_value = "20", value_parser = seconds, allow_negative_numbers = true)]
     seconds: Duration,
+    /// Records for the key-value service, in a format of `dunlin kv load`
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
     #[command(flatten)]
     files: Files,
 }
@@ -34,9 +42,13 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     arguments.files.check()?;
+    if let Some(data) = &arguments.data {
+        ensure!(data.is_file(), "there is no file {}", data.display());
+    }
     eprintln!("A server and a client, two processes on a core each: {:.0} s of measuring.", arguments.seconds.as_secs_f64());
     warn_if_busy(&Machine::detect());
-    let outcome = DEMO.run(experiments::demo_settings(arguments.seconds), Launcher::new(interrupt))?;
+    let settings = Settings { data: arguments.data, ..experiments::demo_settings(arguments.seconds) };
+    let outcome = DEMO.run(settings, Launcher::new(interrupt))?;
     let mut collected = Collected::default();
     collected.add(outcome);
     collected.finish(&arguments.files)

@@ -5,6 +5,7 @@ pub mod demo;
 pub mod echo;
 pub mod kv;
 pub mod sim;
+pub mod top;
 
 use std::time::Duration;
 

@@ -99,22 +99,17 @@ impl KvError {
     /// Whether the operation may have been done although it failed.
     pub fn outcome(&self) -> Outcome {
         match self {
-            KvError::Call { error } => outcome_of(*error),
-            KvError::BadAnswer | KvError::ServerFailed => Outcome::MaybeExecuted,
+            KvError::Call {
+                error:
+                    CallError::QueueFull
+                    | CallError::Busy
+                    | CallError::NoHandler
+                    | CallError::RequestTooLarge
+                    | CallError::NoReverseCredits,
+            } => Outcome::NotExecuted,
+            KvError::Call { .. } | KvError::BadAnswer | KvError::ServerFailed => Outcome::MaybeExecuted,
             _ => Outcome::NotExecuted,
         }
-    }
-}
-
-/// What a failed call says of its handler.
-pub(super) fn outcome_of(error: CallError) -> Outcome {
-    match error {
-        CallError::QueueFull
-        | CallError::Busy
-        | CallError::NoHandler
-        | CallError::RequestTooLarge
-        | CallError::NoReverseCredits => Outcome::NotExecuted,
-        _ => Outcome::MaybeExecuted,
     }
 }
 

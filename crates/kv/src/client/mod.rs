@@ -6,6 +6,7 @@
 //! | `connection` | one attempt at a time to get them, shared by all who wait |
 //! | `operations` | the operations on one key |
 //! | `multiget` | many keys: a request to each owner |
+//! | `scan` | all items |
 //! | [`pipeline`](Pipeline) | operations without futures, for load generators |
 
 mod config;
@@ -15,6 +16,7 @@ mod links;
 mod multiget;
 mod operations;
 mod pipeline;
+mod scan;
 mod value;
 
 use std::rc::Rc;

@@ -8,7 +8,7 @@ use dunlin_rpc::{CallError, CallOptions, MsgBuf};
 use dunlin_store::{Condition, Delta, KEY_BYTES_MAX, KeyError, Put, Refused, Side, Stored, UnixSeconds};
 
 use super::KvClient;
-use super::error::{KvError, Outcome, is_session_over, outcome_of};
+use super::error::{KvError, is_session_over};
 use super::links::{CoreLink, Links};
 use super::value::Value;
 use crate::metrics::ServerStats;
@@ -334,8 +334,9 @@ impl<T: Transport> KvClient<T> {
             },
             Err(failure) => {
                 let error = self.failed(&links, failure.error);
-                let is_safe = operation.is_read() || outcome_of(failure.error) == Outcome::NotExecuted;
-                if is_safe && is_session_over(failure.error) { Ok(Attempt::Again(error)) } else { Err(error) }
+                // Whether it was done is not known, so only a read may be tried again.
+                let is_safe = operation.is_read() && is_session_over(failure.error);
+                if is_safe { Ok(Attempt::Again(error)) } else { Err(error) }
             }
         }
     }

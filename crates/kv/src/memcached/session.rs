@@ -94,8 +94,7 @@ impl Session {
                 Stop::Input => Progress::More,
                 Stop::Ask(ask, used) => {
                     at += used;
-                    self.mode = Mode::Line;
-                    self.wanted = 1;
+                    (self.mode, self.wanted, self.scanned) = (Mode::Line, 1, 0);
                     Progress::Ask(ask)
                 }
                 Stop::Close => Progress::Close,

@@ -4,6 +4,8 @@
 //! Whoever wants to know asks the core, by its mailbox, for a [`CoreStats`], and puts those of all cores into a [`ServerStats`]. That is
 //! what travels to `dunlin kv stats` and `dunlin top`, and what the Prometheus text is made of; neither is made on a core.
 
+mod exposition;
+mod http;
 mod latency;
 mod operation;
 mod recorder;
@@ -11,6 +13,8 @@ mod snapshot;
 #[cfg(test)]
 mod snapshot_tests;
 
+pub use exposition::{CONTENT_TYPE, exposition};
+pub use http::{CONNECTIONS_MAX, listen, serve};
 pub use latency::LatencyHistogram;
 pub use operation::{Operation, Outcome};
 pub use recorder::{ConnectionCounts, CoreMetrics};

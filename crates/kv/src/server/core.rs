@@ -137,7 +137,12 @@ impl Setup {
                     memcached.flush(at);
                     let _ = answer.send(());
                 }
-                Mail::Ask(inquiry, answer) => drop(memcached.report(inquiry).map(|report| answer.send(report))),
+                Mail::Ask(inquiry, answer) => {
+                    if let Some(report) = memcached.report(inquiry) {
+                        // Whoever asked may have gone away.
+                        let _ = answer.send(report);
+                    }
+                }
                 Mail::Drain(done) => {
                     let stopped = memcached.stop(self.config.patience);
                     let (endpoint, patience) = (running.endpoint.clone(), self.config.patience);

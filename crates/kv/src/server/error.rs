@@ -65,6 +65,14 @@ pub enum ServerError {
         /// What the system said.
         why: std::io::Error,
     },
+    /// The metrics port could not be listened at.
+    #[error("cannot serve metrics at {address}: {why}")]
+    Metrics {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        why: std::io::Error,
+    },
     /// The memory could not be had.
     #[error(transparent)]
     Memory(#[from] PartitionError),

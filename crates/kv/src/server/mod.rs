@@ -5,6 +5,7 @@
 //! | `core` | a core's thread: from its start to its end |
 //! | `mail` | what threads tell each other |
 //! | `memcached` | its memcached connections, and commands for keys of other cores |
+//! | `metrics` | the port that Prometheus reads |
 //! | `saving` | snapshots |
 //! | `open`, `addresses` | where a core listens |
 
@@ -15,9 +16,11 @@ mod core;
 mod error;
 mod mail;
 mod memcached;
+mod metrics;
 mod open;
 mod saving;
 
+use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
@@ -34,6 +37,7 @@ use crate::routing::{CORES_MAX, Core, Routing};
 use crate::service::Identity;
 use crate::wire::{Limits, ServerMap};
 use mail::{Mail, Mailboxes};
+use metrics::MetricsPort;
 use saving::Saver;
 
 /// A running server. Dropped, it ends in order, without a snapshot.
@@ -57,6 +61,7 @@ pub struct Server {
     begun: Instant,
     addresses: Vec<Addr>,
     memcached: Vec<String>,
+    metrics: Option<MetricsPort>,
 }
 
 impl Server {
@@ -87,6 +92,7 @@ impl Server {
             begun: Instant::now(),
             addresses: Vec::new(),
             memcached: Vec::new(),
+            metrics: None,
         };
         let config = Arc::new(config);
         for (core, mailbox) in (0..).zip(receivers) {
@@ -149,6 +155,18 @@ impl Server {
         &self.memcached
     }
 
+    /// Serves metrics for Prometheus at `http://ADDRESS/metrics` from now on, on a thread of its own. Gives the address, with the port that the
+    /// system chose.
+    ///
+    /// # Errors
+    /// [`ServerError::Metrics`].
+    pub fn serve_metrics(&mut self, address: SocketAddr) -> Result<SocketAddr, ServerError> {
+        let port = MetricsPort::open(address, self.source())?;
+        let address = port.address();
+        self.metrics = Some(port);
+        Ok(address)
+    }
+
     /// How many cores it has.
     pub fn cores(&self) -> Core {
         self.mailboxes.len()
@@ -194,6 +212,8 @@ impl Server {
     }
 
     fn end(&mut self) -> Result<(), ServerError> {
+        // It asks the cores.
+        self.metrics = None;
         for mailbox in self.mailboxes.iter() {
             // Whoever is gone has ended.
             let _ = mailbox.blocking_send(Mail::Exit);

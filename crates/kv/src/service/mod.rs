@@ -4,6 +4,7 @@
 //! cache misses overlap (`single`). A multi-get is a burst by itself (`multiget`).
 
 mod multiget;
+mod scan;
 mod single;
 mod timing;
 
@@ -12,11 +13,11 @@ use std::rc::Rc;
 
 use dunlin_net::Transport;
 use dunlin_rpc::{DeferredRequest, Endpoint, RegisterError};
-use dunlin_store::Store;
+use dunlin_store::{Store, Visit};
 
 use crate::metrics::{CoreStats, Operation, Outcome, ServerStats};
 use crate::shard::Shard;
-use crate::wire::{FLUSH, MAP, MULTI_GET, OPERATE, SNAPSHOT, STATS, ServerMap, Status};
+use crate::wire::{FLUSH, MAP, MULTI_GET, OPERATE, SCAN, SNAPSHOT, STATS, ServerMap, Status};
 use timing::Timing;
 
 /// Takes on a request to save a snapshot, to be answered with a status byte.
@@ -66,7 +67,7 @@ pub struct KvService<S> {
     more_stats: Rc<RefCell<Vec<MoreStats>>>,
 }
 
-impl<S: Store + 'static> KvService<S> {
+impl<S: Store + Visit + 'static> KvService<S> {
     /// A service of `shard` in the server that `map` describes.
     pub fn new(shard: Rc<Shard<S>>, map: ServerMap) -> KvService<S> {
         let mut encoded = vec![0; map.encoded_len()];
@@ -116,6 +117,8 @@ impl<S: Store + 'static> KvService<S> {
             shard.metrics.borrow_mut().count(Operation::Flush, Outcome::Hit);
             request.respond(&[Status::Done as u8]);
         })?;
+        let shard = self.shard.clone();
+        endpoint.register(SCAN, move |request| scan::scan(&shard, request))?;
         let taker = self.snapshot_taker.clone();
         endpoint.register(SNAPSHOT, move |request| match &mut *taker.borrow_mut() {
             // One that is pushed back was answered as busy.

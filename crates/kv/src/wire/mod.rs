@@ -7,6 +7,7 @@
 //! | [`operation`](Operation) | requests on one key |
 //! | [`answer`](Answer) | their responses |
 //! | [`multiget`](MultiGet) | many keys in one request |
+//! | [`scan`](Scan) | all items, piece by piece |
 //! | [`map`](ServerMap) | who owns which keys, and the limits |
 
 mod answer;
@@ -14,6 +15,7 @@ mod bytes;
 mod map;
 mod multiget;
 mod operation;
+mod scan;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,7 @@ pub use answer::{Answer, ItemFacts, NumberAnswer, Status, ValueAnswer};
 pub use map::{ADDRESSES_PER_CORE_MAX, Limits, ServerMap};
 pub use multiget::{Found, MultiGet, MultiGetAnswer, MultiGetAnswerWriter};
 pub use operation::{Operation, Touch};
+pub use scan::{SCAN_BYTES, SCAN_VALUE_BYTES_MAX, Scan, ScanAnswer, ScanAnswerWriter, Scanned};
 
 /// Version of these messages. A client refuses a map of another.
 pub const VERSION: u8 = 1;
@@ -37,6 +40,8 @@ pub const STATS: u8 = 0x23;
 pub const FLUSH: u8 = 0x24;
 /// Request type: asks the server to save its snapshot. The request is empty; the response is a status.
 pub const SNAPSHOT: u8 = 0x25;
+/// Request type: items of the core that is asked, from a hash on ([`Scan`]).
+pub const SCAN: u8 = 0x26;
 
 /// Keys of one multi-get.
 pub const MULTI_GET_KEYS_MAX: usize = 1024;

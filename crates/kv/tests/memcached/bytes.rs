@@ -143,3 +143,9 @@ fn what_follows_quit_is_not_done() {
     assert_eq!(answer, b"MN\r\n");
     assert!(client.is_closed());
 }
+
+#[test]
+fn what_was_seen_of_a_line_does_not_count_for_the_next() {
+    assert_eq!(said(&[b"flush_a", b"ll\r\nmn\r\n"]), b"OK\r\nMN\r\n");
+    assert_eq!(said(&[b"stats si", b"zes\nmn\n"]), b"STAT sizes_status disabled\r\nEND\r\nMN\r\n");
+}

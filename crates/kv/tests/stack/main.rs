@@ -4,4 +4,5 @@ mod limits;
 mod operations;
 mod random;
 mod restarts;
+mod transfer;
 mod world;

@@ -71,11 +71,9 @@ pub(crate) fn wake_if_sleeping(word: &AtomicU32, senders_fence: bool, ring: impl
 #[cold]
 pub(crate) fn wake(word: &AtomicU32, seen: u32, ring: impl FnOnce()) {
     match seen & KIND {
-        SLEEPING => {
-            if word.compare_exchange(seen, AWAKE, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-                // SAFETY: the word is mapped, and the kernel only compares addresses.
-                unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
-            }
+        SLEEPING if set_awake(word, seen) => {
+            // SAFETY: the word is mapped, and the kernel only compares addresses.
+            unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
         }
         BY_DESCRIPTOR => {
             ring();
@@ -86,9 +84,9 @@ pub(crate) fn wake(word: &AtomicU32, seen: u32, ring: impl FnOnce()) {
     }
 }
 
-/// Has the next senders ring no more for the sleep that was `seen`, unless it is over.
-pub(crate) fn set_awake(word: &AtomicU32, seen: u32) {
-    let _ = word.compare_exchange(seen, AWAKE, Ordering::SeqCst, Ordering::Relaxed);
+/// Has the next senders wake no more for the sleep that was `seen`, unless it is over; says whether it was not.
+pub(crate) fn set_awake(word: &AtomicU32, seen: u32) -> bool {
+    word.compare_exchange(seen, AWAKE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 /// Sleeps while `word` is [`SLEEPING`], at most for `timeout`; may return early.

@@ -3,23 +3,17 @@
 //! Packets of a request are numbered through: first its `request_packets` data packets, then one REQUEST_FOR_RESPONSE for each
 //! response packet after the first. `sent` counts those transmitted, `received` those answered: request packet *i* by its
 //! CREDIT_RETURN, the last one by response packet 0, and each REQUEST_FOR_RESPONSE by its response packet. Their difference is
-//! what the call holds of the session's credits. A timeout sets `sent` back to `received`: that is all of go-back-N. Calls of several
-//! packets that recover selectively have a window instead, see [`super::recovery`].
+//! what the call holds of the session's credits. [`super::pump`] sends the packets, and [`super::end`] ends calls.
 
 use std::task::Waker;
 
 use super::handle::Handle;
-use super::session::{Session, SessionRef, State};
-use super::transmit::{Owner, Source, TxQueue};
+use super::session::{SessionRef, State};
 use super::{Core, NONE};
-use crate::config::Switch;
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
-use crate::mutation::{Mutation, is_planted};
 use crate::payload::Payload;
 use crate::timer::TimerId;
-use crate::wire::control::SLOTS_MAX;
-use crate::wire::{Header, Kind, Multi};
 
 /// No deadline.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
@@ -30,7 +24,7 @@ pub(crate) type CallRef = Handle<Call>;
 /// Who waits for the end of a call.
 /// One number, since it is handed on with every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waiter(u32);
+pub(crate) struct Waiter(pub(super) u32);
 
 impl Waiter {
     /// A future, which polls; [`Call::waker`] wakes its task.
@@ -254,7 +248,7 @@ impl Core {
 
     /// Gives a call a free slot of its session and sends what credits allow.
     #[inline]
-    fn enter_slot(&mut self, index: u32) {
+    pub fn enter_slot(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
         let session = &mut self.sessions[call.session as usize];
         let slot = session.free_slots.trailing_zeros() as usize;
@@ -316,260 +310,4 @@ impl Core {
             *self.calls[index as usize].timer.get_or_insert_with(|| self.wheel.create(super::timers::token_of_call(index)));
         self.wheel.arm_by(timer, at);
     }
-
-    /// Queues every packet of a call that may be sent now.
-    pub fn pump(&mut self, index: u32) {
-        let mut granted = u32::MAX;
-        if self.sessions[self.calls[index as usize].session as usize].limited {
-            granted = self.grant(index);
-        }
-        if self.calls[index as usize].window != NONE {
-            return self.pump_window(index, granted);
-        }
-        let context = Context { index, now: self.now, adjacent: self.config.optimizations.adjacent_header };
-        let call = &mut self.calls[index as usize];
-        let session = &mut self.sessions[call.session as usize];
-        let sendable = call.sendable();
-        while call.sent < sendable {
-            if session.credits == 0 || granted == 0 {
-                session.stalled |= 1 << call.slot;
-                return;
-            }
-            session.credits -= 1;
-            granted -= 1;
-            let number = call.sent;
-            call.sent += 1;
-            push_packet(&mut self.tx, context, call, session, number);
-        }
-    }
-
-    /// Queues one packet of a call.
-    pub fn send_packet(&mut self, index: u32, number: u32) {
-        let context = Context { index, now: self.now, adjacent: self.config.optimizations.adjacent_header };
-        let call = &mut self.calls[index as usize];
-        push_packet(&mut self.tx, context, call, &mut self.sessions[call.session as usize], number);
-    }
-
-    /// Lets a call go on whose credits came back; if others wait for credits, they have their turn.
-    #[inline]
-    pub fn pump_in_turn(&mut self, index: u32) {
-        let call = &self.calls[index as usize];
-        let (session, slot) = (call.session, call.slot);
-        if self.sessions[session as usize].stalled == 0 {
-            return self.pump(index);
-        }
-        self.sessions[session as usize].stalled |= 1 << slot;
-        self.pump_stalled(session, slot);
-    }
-
-    /// Lets calls that wait for credits send, after credits came back from the call in slot `from`: those in the slots behind it first,
-    /// so that none waits for ever.
-    #[inline]
-    pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
-        let entry = &self.sessions[session as usize];
-        if entry.stalled != 0 && entry.may_borrow && !entry.limited {
-            self.borrow(session);
-        }
-        while self.sessions[session as usize].stalled != 0 && self.may_send(session) {
-            let entry = &mut self.sessions[session as usize];
-            let first = (from + 1) % SLOTS_MAX as u8;
-            let slot = (entry.stalled.rotate_right(first as u32).trailing_zeros() as u8 + first) % SLOTS_MAX as u8;
-            entry.stalled &= !(1 << slot);
-            let call = entry.client[slot as usize].call;
-            if call != NONE {
-                self.pump(call);
-            }
-            from = slot;
-        }
-    }
-
-    /// Ends a call whose response is whole.
-    #[inline]
-    pub fn complete_call(&mut self, index: u32, response: MsgBuf) {
-        self.counters.calls_completed += 1;
-        self.leave_slot(index);
-        self.calls[index as usize].response = Some(response);
-        self.end_call(index);
-    }
-
-    /// Ends a call without a response.
-    pub fn fail_call(&mut self, index: u32, error: CallError) {
-        self.counters.calls_failed += 1;
-        self.leave_slot(index);
-        self.calls[index as usize].error = Some(error);
-        self.end_call(index);
-    }
-
-    /// Tells whoever waits for a call, whose slot, credits and buffers are free again.
-    #[inline]
-    fn end_call(&mut self, index: u32) {
-        let call = &mut self.calls[index as usize];
-        call.state = CallState::Done;
-        match call.waiter {
-            Waiter::FUTURE => self.woken.extend(call.waker.take()),
-            Waiter::ROOT => self.root_woken = true,
-            Waiter(_) => self.ended.push_back(index),
-        }
-    }
-
-    /// The next call that ended and has a continuation.
-    #[inline]
-    pub fn next_ended(&mut self) -> Option<Ended> {
-        loop {
-            let index = self.ended.pop_front()?;
-            let call = &mut self.calls[index as usize];
-            let session = SessionRef { index: call.session, generation: call.session_generation };
-            let (Waiter(continuation), tag) = (call.waiter, call.tag);
-            let (result, request) = (call.take_result(), call.request.take());
-            self.free_call(index);
-            if let (Some(result), Some(request)) = (result, request) {
-                return Some(Ended { continuation, tag, session, result, request });
-            }
-        }
-    }
-
-    /// Frees the slot of a call, if it has one, and lets the next call have it.
-    #[inline]
-    fn leave_slot(&mut self, index: u32) {
-        let call = &mut self.calls[index as usize];
-        call.response = None;
-        if call.state != CallState::InSlot {
-            return;
-        }
-        if call.tx_batch == self.tx.batch {
-            self.tx.forget_call(index);
-        }
-        call.state = CallState::Done;
-        let (si, slot) = (call.session, call.slot);
-        let in_flight = if call.window == NONE { call.in_flight() } else { self.drop_window(index) } as u16;
-        let session = &mut self.sessions[si as usize];
-        session.credits += in_flight;
-        debug_assert!(session.credits <= session.credits_max, "more credits than the session has");
-        session.client[slot as usize].call = NONE;
-        session.stalled &= !(1 << slot);
-        session.free_slots |= 1 << slot;
-        if session.state != State::Connected {
-            return;
-        }
-        self.pump_stalled(si, slot);
-        if let Some(next) = self.pop_queued(si) {
-            self.enter_slot(next);
-        }
-    }
-
-    /// Makes the entry of an ended call available.
-    #[inline]
-    pub fn free_call(&mut self, index: u32) {
-        let call = &mut self.calls[index as usize];
-        debug_assert!(call.state == CallState::Done || call.state == CallState::Queued);
-        call.state = CallState::Free;
-        call.generation = call.generation.wrapping_add(1);
-        let request = call.request.take();
-        call.response = None;
-        self.free_calls.push(index);
-        if let Some(request) = request {
-            self.discard(request);
-        }
-    }
-
-    /// Ends a call that its caller no longer wants, in whatever state it is. Its buffers are free at once; a response that comes
-    /// later is stale.
-    ///
-    /// Gives back what awaited it, to be dropped once nobody borrows the core: a waker may own what comes back here.
-    pub fn cancel_call(&mut self, reference: CallRef) -> Option<Waker> {
-        let call = self.calls.get_mut(reference.place())?;
-        if call.generation != reference.generation() || call.state == CallState::Free {
-            return None;
-        }
-        let (state, session, sent) = (call.state, call.session, call.was_sent());
-        let waker = call.waker.take();
-        match state {
-            CallState::Queued => self.unlink_queued(reference.index()),
-            CallState::InSlot => self.leave_slot(reference.index()),
-            CallState::Done | CallState::Free => {}
-        }
-        if state != CallState::Done {
-            self.counters.calls_cancelled += 1;
-            if state == CallState::InSlot && sent {
-                self.send_release(session);
-            }
-        }
-        self.free_call(reference.index());
-        waker
-    }
-
-    /// A deadline has passed.
-    pub fn expire_call(&mut self, index: u32) {
-        let call = &self.calls[index as usize];
-        let (state, session, sent) = (call.state, call.session, call.was_sent());
-        if state == CallState::Queued {
-            self.unlink_queued(index);
-        }
-        self.fail_call(index, CallError::DeadlineExceeded);
-        if state == CallState::InSlot && sent {
-            self.send_release(session);
-        }
-    }
-
-    /// Go-back-N: what is not answered counts as not sent.
-    pub fn roll_back(&mut self, index: u32) {
-        self.on_timeout(index);
-        let call = &mut self.calls[index as usize];
-        let in_flight = call.in_flight();
-        let lost = u16::from(is_planted(Mutation::CreditNotReturned));
-        self.sessions[call.session as usize].credits += (in_flight as u16).saturating_sub(lost);
-        call.sent = call.received;
-        call.sent_again = true;
-        call.retries = call.retries.saturating_add(1);
-        call.progress = self.now;
-        self.counters.retransmissions += 1;
-        self.counters.tx_packets_again += in_flight as u64;
-        let (session, retries) = (call.session, call.retries);
-        let cold = &mut self.cold[session as usize];
-        cold.retransmissions = cold.retransmissions.saturating_add(1);
-        self.note_timeout(session, retries);
-        self.pump(index);
-    }
-}
-
-/// What a packet of a call depends on besides call and session.
-#[derive(Clone, Copy)]
-struct Context {
-    index: u32,
-    now: u64,
-    adjacent: Switch,
-}
-
-/// Queues one packet of a call.
-#[inline(always)]
-fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, session: &mut Session, number: u32) {
-    call.tx_batch = tx.batch;
-    let request = call.sequence as u64 * 8 + call.slot as u64;
-    let mut header = Header::new(Kind::Request, 0, session.remote_session, request, session.remote_tag);
-    if number >= call.request_packets {
-        header.kind = Kind::RequestForResponse;
-        header.aux = number - call.request_packets + 1;
-        session.count_tx(header.wire_len());
-        return tx.push(session.route, &header, Source::NOTHING);
-    }
-    let packet_data = session.packet_data as usize;
-    // In a slot, a call has its request.
-    let total = call.request.as_ref().map_or(0, |r| r.len());
-    let offset = number as usize * packet_data;
-    let len = (total - offset).min(packet_data);
-    header.aux = Header::data_aux(call.req_type, len);
-    if call.request_packets > 1 {
-        header.multi = Some(Multi { message_bytes: total as u32, packet: number });
-    }
-    if number == 0 && (call.deadline != NO_DEADLINE || call.timeout != NO_DEADLINE) {
-        let left = call.timeout.min(call.deadline.saturating_sub(context.now)) / 1000;
-        header.deadline_us = Some(left.min(u32::MAX as u64) as u32);
-    }
-    let is_adjacent = offset == 0 && context.adjacent.is_on();
-    let source = match call.request.as_mut().and_then(Payload::as_msgbuf_mut) {
-        Some(buf) if is_adjacent => Source::start(Owner::Call, context.index, buf, &header, len),
-        _ => Source::piece(Owner::Call, context.index, offset, len),
-    };
-    session.count_tx(header.wire_len() + len);
-    tx.push(session.route, &header, source);
 }

@@ -199,8 +199,7 @@ impl Core {
             return self.fail_opening(index, ConnectError::TimedOut { addr });
         }
         if routes.health(self.sessions[index as usize].route) == dunlin_net::PeerHealth::Dead {
-            let why = "nobody listens there; start the server first, or check the address".to_owned();
-            return self.fail_opening(index, ConnectError::Unreachable { addr, why });
+            return self.fail_opening(index, ConnectError::nobody_listens(&addr));
         }
         self.send_connect(index);
     }

@@ -3,7 +3,9 @@
 //! | File | What it holds |
 //! |---|---|
 //! | [`session`] | what two endpoints agreed on, slots and credits |
-//! | [`call`] | the client's side of a request: sending, timeouts, its end |
+//! | [`call`] | the client's side of a request: how it begins, and its timer |
+//! | [`pump`] | what it sends, and when |
+//! | [`end`] | how it ends |
 //! | [`answer`] | what the server answers it |
 //! | [`recovery`], [`window`] | calls of several packets: what is on its way, what is lost |
 //! | [`congestion`] | when a session may send its next packet |
@@ -26,12 +28,14 @@ pub(crate) mod backlog;
 pub(crate) mod call;
 pub(crate) mod close;
 pub(crate) mod congestion;
+pub(crate) mod end;
 pub(crate) mod handle;
 pub(crate) mod handshake;
 pub(crate) mod loan;
 pub(crate) mod observe;
 pub(crate) mod peer;
 pub(crate) mod places;
+pub(crate) mod pump;
 pub(crate) mod random;
 pub(crate) mod receive;
 pub(crate) mod recovery;

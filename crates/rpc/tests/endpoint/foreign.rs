@@ -136,7 +136,7 @@ fn one_endpoint_calls_over_two_transports() {
     }
     let data = |session: &Session| session.stats().unwrap().packet_data_bytes;
     assert!(data(&sessions[0]) > 8_000 && data(&sessions[1]) > 8_000 && data(&sessions[0]) != data(&sessions[1]));
-    servers.map(|server| assert!(server.stop() > 0));
+    servers.into_iter().for_each(|server| assert!(server.stop() > 0));
 }
 
 #[test]
@@ -163,6 +163,8 @@ fn an_endpoint_without_a_descriptor_never_sleeps_in_turns() {
 
 /// What another thread or another task of this one does at a moment of the test's choice.
 type Action = Box<dyn FnOnce()>;
+/// Prepares an action that makes work of some kind, and a look whether that work was done.
+type Kind<'a> = dyn Fn() -> (Action, Box<dyn Fn() -> bool + 'a>) + 'a;
 
 /// Runs an action at one of the steps by which an endpoint goes to sleep.
 struct Stepped {
@@ -307,7 +309,7 @@ fn no_wake_up_is_lost_at_any_step_of_going_to_sleep() {
         for (step, session) in (0..STEPS).flat_map(|step| sessions.iter().map(move |session| (step, session))) {
             // Each makes work, and what it returns says whether the work was done.
             let calls_made = Rc::new(Cell::new(0));
-            let kinds: [&dyn Fn() -> (Action, Box<dyn Fn() -> bool>); 4] = [
+            let kinds: [&Kind<'_>; 4] = [
                 // Another thread wakes a task.
                 &|| {
                     let (waker, woken, before) = (waker.borrow().clone().unwrap(), woken.clone(), woken.load(SeqCst));

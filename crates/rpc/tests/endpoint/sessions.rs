@@ -115,6 +115,8 @@ fn an_absent_server_is_an_error_on_time() {
     lab.network.set_health(50, PeerHealth::Dead);
     let error = lab.drive(1, lab.client().connect(&Addr::Node(50))).unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+    let once = error.to_string().matches(&Addr::Node(50).to_string()).count();
+    assert_eq!(once, 1, "the address is named once: {error}");
     assert_eq!((lab.client().stats().sessions, lab.client().stats().credits_reserved), (0, 0));
 }
 

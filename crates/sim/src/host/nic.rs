@@ -26,6 +26,15 @@ pub(crate) struct TxQueue {
     last_leaves: Picos,
 }
 
+/// A queue that is not empty. The time stands here, together with those of the others, since all are looked at for each packet, and each
+/// queue is memory that has to be fetched.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    thread: u16,
+    /// When its first packet is ready.
+    ready: Picos,
+}
+
 /// The NIC of one host.
 #[derive(Debug)]
 pub(crate) struct Nic {
@@ -34,7 +43,7 @@ pub(crate) struct Nic {
     /// Transmit queues of its threads, by thread number.
     queues: Vec<TxQueue>,
     /// Queues that are not empty, in the order of their turns.
-    turns: VecDeque<u16>,
+    turns: VecDeque<Head>,
     /// The time of the next [`crate::engine::Event::Transmit`] that counts.
     pub next_transmit: Picos,
 }
@@ -85,7 +94,7 @@ impl Nic {
         let ready = now + self.tx_latency;
         let queue = &mut self.queues[thread as usize];
         if queue.waiting.is_empty() {
-            self.turns.push_back(thread);
+            self.turns.push_back(Head { thread, ready });
         }
         let share = time * self.turns.len() as u64;
         let leaves = queue.last_leaves.max(ready).max(line_free_at) + share;
@@ -99,20 +108,17 @@ impl Nic {
     pub fn next(&mut self, now: Picos) -> Turn {
         let mut earliest = NEVER;
         for _ in 0..self.turns.len() {
-            let Some(thread) = self.turns.pop_front() else { break };
-            let queue = &mut self.queues[thread as usize];
-            // A queue with a turn is not empty.
-            let Some(head) = queue.waiting.front().copied() else { continue };
+            let Some(head) = self.turns.pop_front() else { break };
             if head.ready > now {
                 earliest = earliest.min(head.ready);
-                self.turns.push_back(thread);
+                self.turns.push_back(head);
                 continue;
             }
-            queue.waiting.pop_front();
-            if !queue.waiting.is_empty() {
-                self.turns.push_back(thread);
-            }
-            return Turn::Send(head.transit);
+            let waiting = &mut self.queues[head.thread as usize].waiting;
+            // A queue with a turn is not empty.
+            let Some(first) = waiting.pop_front() else { continue };
+            self.turns.extend(waiting.front().map(|next| Head { ready: next.ready, ..head }));
+            return Turn::Send(first.transit);
         }
         Turn::Later(earliest)
     }
@@ -120,8 +126,7 @@ impl Nic {
     /// When the next packet is ready.
     #[inline]
     pub fn next_ready(&self) -> Picos {
-        let heads = self.turns.iter().filter_map(|thread| self.queues[*thread as usize].waiting.front());
-        heads.map(|head| head.ready).min().unwrap_or(NEVER)
+        self.turns.iter().map(|head| head.ready).min().unwrap_or(NEVER)
     }
 
     /// Takes out the numbers of all packets, for a host that crashes.

@@ -2,12 +2,15 @@
 
 mod client;
 mod deletes;
+mod dump;
 mod gets;
+mod load;
 mod mgets;
 mod serve;
 mod sets;
 mod size;
 mod snapshot;
+mod stats;
 
 use std::process::ExitCode;
 
@@ -22,7 +25,9 @@ Examples, in two terminals:
   dunlin kv serve --listen shm:kv --listen udp://127.0.0.1:7700 --memcached tcp://127.0.0.1:11211
   dunlin kv set shm:kv bird dunlin
   dunlin kv get shm:kv bird
-  dunlin kv mget udp://127.0.0.1:7700 bird fish")]
+  dunlin kv mget udp://127.0.0.1:7700 bird fish
+  dunlin kv load words.tsv shm:kv
+  dunlin kv stats shm:kv")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -36,6 +41,9 @@ enum Command {
     Del(deletes::Arguments),
     Mget(mgets::Arguments),
     Snapshot(snapshot::Arguments),
+    Load(load::Arguments),
+    Dump(dump::Arguments),
+    Stats(stats::Arguments),
 }
 
 /// Runs the command.
@@ -47,5 +55,8 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         Command::Del(arguments) => deletes::run(&arguments),
         Command::Mget(arguments) => mgets::run(&arguments),
         Command::Snapshot(arguments) => snapshot::run(&arguments),
+        Command::Dump(arguments) => dump::run(&arguments, &interrupt),
+        Command::Load(arguments) => load::run(&arguments, &interrupt),
+        Command::Stats(arguments) => stats::run(&arguments),
     }
 }

@@ -107,16 +107,18 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
         ensure!(directory.is_none_or(|directory| directory.is_dir()), "there is no directory for {}", path.display());
     }
-    for address in exposed_addresses(&config) {
+    let metrics = arguments.metrics.filter(|address| !address.ip().is_loopback()).map(|address| format!("http://{address}"));
+    for address in exposed_addresses(&config).into_iter().chain(metrics) {
         eprintln!(
             "dunlin: warning: traffic at {address} is neither encrypted nor authenticated: let only those reach it whom you trust"
         );
     }
     let save = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGUSR1, save.clone()).context("cannot handle signals")?;
-    let server = Server::start(config, show_progress)?;
+    let mut server = Server::start(config, show_progress)?;
     clear_progress();
-    println!("{}", ready_line(&server, &arguments));
+    let metrics = arguments.metrics.map(|address| server.serve_metrics(address)).transpose()?;
+    println!("{}", ready_line(&server, &arguments, metrics));
     // Whoever waits for the line reads it through a pipe.
     stdout().flush()?;
     // If a thread ends by itself, stopping says why.
@@ -136,10 +138,11 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ready_line(server: &Server, arguments: &Arguments) -> String {
+fn ready_line(server: &Server, arguments: &Arguments, metrics: Option<SocketAddr>) -> String {
     let native = server.addresses().iter().map(ToString::to_string);
     let memcached = server.memcached_addresses().iter().map(|address| format!("memcached at {address}"));
-    let places: Vec<String> = native.chain(memcached).collect();
+    let metrics = metrics.map(|address| format!("metrics at http://{address}/metrics"));
+    let places: Vec<String> = native.chain(memcached).chain(metrics).collect();
     let cores = if server.cores() == 1 { "1 core".to_owned() } else { format!("{} cores", server.cores()) };
     let mode = match arguments.mode {
         ModeArgument::Cache => "cache",

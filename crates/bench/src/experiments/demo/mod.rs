@@ -1,4 +1,10 @@
-//! `dunlin demo`: a little of everything, over shared memory and then over UDP.
+//! `dunlin demo`: a little of everything, over shared memory and then over UDP, and a key-value service on top.
+
+mod data;
+mod kv;
+mod roles;
+
+pub(super) use roles::{DemoDriver, DemoServer};
 
 use super::{paper, runs};
 use crate::BenchError;
@@ -18,6 +24,7 @@ pub const MEASUREMENTS: usize = 4;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(Carrier::ALL.len() * MEASUREMENTS);
+    lab.expect_steps(kv::STEPS);
     for carrier in Carrier::ALL {
         latency(lab, carrier)?;
         let echo = runs::small_load(lab, BATCH);
@@ -26,7 +33,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         rate(lab, carrier, "mix of 32 B to 4 KiB, 60 in flight", &mix, None)?;
         bandwidth(lab, carrier)?;
     }
-    Ok(())
+    let source = data::Source { file: lab.data().map(Into::into) };
+    kv::run(lab, &source)
 }
 
 fn latency(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {

@@ -1,0 +1,166 @@
+//! `dunlin kv dump`: keys and values of a server or a snapshot into a file.
+
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, Write, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use dunlin_bench::peer::Interrupt;
+use dunlin_kv::client::{ClientConfig, KvClient};
+use dunlin_kv::transfer::{DumpError, dump_server, dump_snapshot};
+use dunlin_net::{Addr, AnyTransport};
+use dunlin_records::{Format, GzipEncoder, Writer};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+use indicatif::ProgressBar;
+
+use super::load::progress_bar;
+use crate::signals::EXIT_INTERRUPTED;
+
+/// How long one request may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// How often the progress bar is moved.
+const BAR_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Dump the keys and values of a server, or of a snapshot, as TSV, CSV or JSON lines
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+`dunlin kv load` reads what this writes to the same keys, values, flags and expiries, whatever bytes they have. The format follows the file's
+name unless --format says it; a name that ends with .gz is compressed. The file gets its name when it is complete.
+
+A server goes on serving meanwhile: what changes during the dump is in it or not. A snapshot is one moment.
+
+Examples:
+  dunlin kv dump shm:kv items.tsv
+  dunlin kv dump udp://127.0.0.1:7700 items.jsonl.gz
+  dunlin kv dump kv.snapshot - --format csv | head")]
+pub struct Arguments {
+    /// The server, shm:NAME or udp://HOST:PORT, or a snapshot file
+    source: String,
+    /// The file; - for standard output
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    /// tsv, csv or jsonl; tsv on standard output unless told
+    #[arg(long)]
+    format: Option<Format>,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    let is_stdout = arguments.file == Path::new("-");
+    let format = match arguments.format.or_else(|| Format::of_path(&arguments.file)) {
+        Some(Format::Packages) => bail!("package indices are only read: choose tsv, csv or jsonl"),
+        Some(format) => format,
+        None if is_stdout => Format::Tsv,
+        None => bail!("the name does not tell the format of {}: say --format tsv, csv or jsonl", arguments.file.display()),
+    };
+    if is_stdout {
+        let outcome = dump(arguments, format, BufWriter::new(stdout().lock()), interrupt);
+        return report(outcome.map(|(records, _)| records), "standard output");
+    }
+    let name = arguments.file.display().to_string();
+    let unfinished = unfinished(&arguments.file);
+    let outcome = dump_to_file(arguments, format, &unfinished, interrupt);
+    let outcome = outcome.and_then(|records| {
+        fs::rename(&unfinished, &arguments.file).with_context(|| format!("cannot write {name}"))?;
+        Ok(records)
+    });
+    if outcome.is_err() {
+        // It may not have been made.
+        let _ = fs::remove_file(&unfinished);
+    }
+    report(outcome, &name)
+}
+
+fn report(outcome: Result<u64>, name: &str) -> Result<ExitCode> {
+    match outcome {
+        Ok(records) => {
+            eprintln!("{records} records written to {name}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => match error.downcast_ref::<DumpError>() {
+            Some(DumpError::Interrupted) => {
+                eprintln!("dunlin: interrupted");
+                Ok(ExitCode::from(EXIT_INTERRUPTED))
+            }
+            // A reader such as `head` has enough.
+            Some(DumpError::Write(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+            _ => Err(error),
+        },
+    }
+}
+
+/// The name of a file that is not complete.
+fn unfinished(file: &Path) -> PathBuf {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(".tmp");
+    file.with_file_name(name)
+}
+
+fn dump_to_file(arguments: &Arguments, format: Format, path: &Path, interrupt: &Interrupt) -> Result<u64> {
+    let cannot = || format!("cannot write {}", path.display());
+    let file = File::create(path).with_context(cannot)?;
+    let file = if arguments.file.extension().is_some_and(|extension| extension == "gz") {
+        let (records, output) = dump(arguments, format, GzipEncoder::new(BufWriter::new(file)), interrupt)?;
+        output.finish().with_context(cannot)?.into_inner().map_err(|error| error.into_error()).map(|file| (records, file))
+    } else {
+        let (records, output) = dump(arguments, format, BufWriter::new(file), interrupt)?;
+        output.into_inner().map_err(|error| error.into_error()).map(|file| (records, file))
+    };
+    let (records, file) = file.with_context(cannot)?;
+    file.sync_all().with_context(cannot)?;
+    Ok(records)
+}
+
+/// Writes everything, and gives the number of records and the output.
+fn dump<W: Write>(arguments: &Arguments, format: Format, output: W, interrupt: &Interrupt) -> Result<(u64, W)> {
+    let mut writer = Writer::new(output, format).map_err(DumpError::Write)?;
+    let records = match arguments.source.parse::<Addr>() {
+        Ok(server) => from_server(&server, &mut writer, interrupt)?,
+        Err(no_address) => {
+            let path = Path::new(&arguments.source);
+            if !path.exists() {
+                bail!("{} is no file, and no address: {no_address}", path.display());
+            }
+            from_snapshot(path, &mut writer, interrupt)?
+        }
+    };
+    Ok((records, writer.finish().map_err(DumpError::Write)?))
+}
+
+fn from_server<W: Write>(server: &Addr, writer: &mut Writer<W>, interrupt: &Interrupt) -> Result<u64> {
+    let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(server)?, EndpointConfig::default())?);
+    let mut config = ClientConfig::default();
+    config.deadline = Some(DEADLINE);
+    let client = KvClient::new(&endpoint, server, config);
+    let items = endpoint.block_on(client.stats()).with_context(|| format!("dumping {server}"))?.store().items;
+    let bar = progress_bar(None);
+    let mut shown = Instant::now();
+    let mut watch = |records| show(&bar, &mut shown, interrupt, || format!("{records} of about {items} records"));
+    let outcome = endpoint.block_on(dump_server(&client, writer, &mut watch));
+    bar.finish_and_clear();
+    client.close();
+    Ok(outcome?)
+}
+
+fn from_snapshot<W: Write>(path: &Path, writer: &mut Writer<W>, interrupt: &Interrupt) -> Result<u64> {
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let bar = progress_bar(file.metadata().ok().map(|metadata| metadata.len()));
+    let mut shown = Instant::now();
+    let mut watch = |records| show(&bar, &mut shown, interrupt, || format!("{records} records"));
+    let outcome = dump_snapshot(bar.wrap_read(BufReader::new(file)), writer, &mut watch);
+    bar.finish_and_clear();
+    Ok(outcome?)
+}
+
+/// Shows a message ten times a second. False if it is to end.
+fn show(bar: &ProgressBar, shown: &mut Instant, interrupt: &Interrupt, message: impl FnOnce() -> String) -> bool {
+    if shown.elapsed() >= BAR_INTERVAL {
+        *shown = Instant::now();
+        bar.set_message(message());
+        bar.tick();
+    }
+    !interrupt.is_set()
+}

@@ -1,0 +1,73 @@
+//! Asks a server for its statistics.
+
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dunlin_bench::peer::Interrupt;
+use dunlin_kv::client::{ClientConfig, KvClient, KvError};
+use dunlin_kv::metrics::ServerStats;
+use dunlin_net::{Addr, AnyTransport};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+
+/// How long an answer may take.
+const DEADLINE: Duration = Duration::from_secs(1);
+/// How often an interrupt is looked at.
+const LOOK_AROUND: Duration = Duration::from_millis(50);
+
+/// A client that asks one server.
+pub struct Poller {
+    endpoint: Rc<Endpoint<AnyTransport>>,
+    client: KvClient<AnyTransport>,
+}
+
+impl Poller {
+    /// Makes an endpoint. The server need not be there yet.
+    pub fn new(server: &Addr) -> Result<Poller> {
+        let transport = AnyTransport::for_peer(server)?;
+        let config = EndpointConfig { connect_timeout: DEADLINE, ..EndpointConfig::default() };
+        let endpoint = Rc::new(Endpoint::new(transport, config)?);
+        let mut config = ClientConfig::default();
+        config.sessions_per_core = 1;
+        config.deadline = Some(DEADLINE);
+        let client = KvClient::new(&endpoint, server, config);
+        Ok(Poller { endpoint, client })
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn ask(&self) -> Result<ServerStats, KvError> {
+        self.endpoint.block_on(self.client.stats())
+    }
+
+    /// Waits and keeps the sessions alive meanwhile. False if it was interrupted.
+    pub fn wait(&self, time: Duration, interrupt: &Interrupt) -> bool {
+        let mut left = time;
+        while !left.is_zero() && !interrupt.is_set() {
+            let step = left.min(LOOK_AROUND);
+            self.endpoint.run_for(step);
+            left -= step;
+        }
+        !interrupt.is_set()
+    }
+}
+
+/// Asks on a thread of its own, at once and then in intervals, until the flag is set or nobody listens.
+pub fn in_background(server: &Addr, interval: Duration, stop: Interrupt) -> Result<Receiver<Result<ServerStats, String>>> {
+    // A screen that is not drawn holds up the questions, not the memory.
+    let (sender, answers) = sync_channel(1);
+    let server = server.clone();
+    let work = move || {
+        let poller = match Poller::new(&server) {
+            Ok(poller) => poller,
+            Err(error) => {
+                let _ = sender.send(Err(format!("{error:#}")));
+                return;
+            }
+        };
+        while sender.send(poller.ask().map_err(|error| error.to_string())).is_ok() && poller.wait(interval, &stop) {}
+    };
+    thread::Builder::new().name("poll".into()).spawn(work).context("cannot start a thread")?;
+    Ok(answers)
+}

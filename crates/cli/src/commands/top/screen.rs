@@ -1,0 +1,112 @@
+//! What the screen shows: everything that is known, and nothing about terminals.
+
+use std::collections::VecDeque;
+
+use dunlin_kv::metrics::ServerStats;
+
+use super::figures::Figures;
+
+/// Intervals that the graph remembers.
+const HISTORY_MAX: usize = 1024;
+
+/// The state of the view.
+#[derive(Debug)]
+pub struct Screen {
+    /// The server's address.
+    pub server: String,
+    /// The last look.
+    pub latest: Option<ServerStats>,
+    /// The last interval.
+    pub figures: Option<Figures>,
+    /// The same by core.
+    pub cores: Vec<Figures>,
+    /// Operations per second of each interval, the last one at the end.
+    pub rates: VecDeque<u64>,
+    /// Why there was no answer to the last question.
+    pub error: Option<String>,
+    /// Whether it stands still.
+    pub is_paused: bool,
+}
+
+impl Screen {
+    /// One that knows nothing yet.
+    pub fn new(server: String) -> Screen {
+        let (rates, cores) = (VecDeque::new(), Vec::new());
+        Screen { server, latest: None, figures: None, cores, rates, error: None, is_paused: false }
+    }
+
+    /// Takes what the server answered, or why it did not.
+    pub fn update(&mut self, answer: Result<ServerStats, String>) {
+        if self.is_paused {
+            return;
+        }
+        match answer {
+            Err(error) => {
+                self.error = Some(error);
+                // The graph shows the gap.
+                self.remember(0);
+            }
+            Ok(stats) => {
+                self.error = None;
+                if let Some(before) = &self.latest {
+                    if let Some(figures) = Figures::of_server(&stats, before) {
+                        self.cores = Figures::of_cores(&stats, before);
+                        self.remember(figures.rate() as u64);
+                        self.figures = Some(figures);
+                    } else if !stats.is_same_process(before) {
+                        (self.figures, self.cores) = (None, Vec::new());
+                    }
+                }
+                self.latest = Some(stats);
+            }
+        }
+    }
+
+    fn remember(&mut self, rate: u64) {
+        if self.rates.len() == HISTORY_MAX {
+            self.rates.pop_front();
+        }
+        self.rates.push_back(rate);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{server, server_with};
+    use super::*;
+
+    #[test]
+    fn a_restarted_server_is_followed() {
+        let mut screen = Screen::new("shm:kv".into());
+        screen.update(Ok(server(1_000_000, 100)));
+        assert!(screen.figures.is_none() && screen.rates.is_empty(), "one look is no interval");
+        screen.update(Ok(server(2_000_000, 200)));
+        screen.update(Err("the peer died".into()));
+        assert!(screen.figures.is_some() && screen.error.is_some(), "the last figures stay while nobody answers");
+        screen.update(Ok(server_with(8, 100_000, 5)));
+        assert!(screen.figures.is_none() && screen.error.is_none() && screen.cores.is_empty());
+        screen.update(Ok(server_with(8, 1_100_000, 55)));
+        assert_eq!(screen.rates, [200, 0, 100]);
+        assert_eq!(screen.cores.len(), 2);
+    }
+
+    #[test]
+    fn a_paused_screen_stands_still() {
+        let mut screen = Screen::new("shm:kv".into());
+        screen.update(Ok(server(1_000_000, 100)));
+        screen.is_paused = true;
+        screen.update(Ok(server(2_000_000, 200)));
+        screen.update(Err("silent".into()));
+        assert!(screen.figures.is_none() && screen.error.is_none());
+        screen.is_paused = false;
+        screen.update(Ok(server(3_000_000, 300)));
+        assert_eq!(screen.rates, [200], "the interval is as long as the pause was");
+    }
+
+    #[test]
+    fn the_graph_forgets() {
+        let mut screen = Screen::new("shm:kv".into());
+        (0..3000).for_each(|_| screen.update(Err("nobody".into())));
+        assert_eq!(screen.rates.len(), HISTORY_MAX);
+    }
+}

@@ -1,0 +1,232 @@
+//! Statistics as text for Prometheus, in the format of OpenMetrics, which it asks for.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::latency::LatencyHistogram;
+use super::operation::{Operation, Outcome};
+use super::snapshot::{CoreStats, OperationStats, ServerStats};
+
+/// The content type of [`exposition`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What every name begins with.
+const PREFIX: &str = "dunlin_kv";
+
+/// Upper bounds of the buckets of latency, in nanoseconds: 1, 2 and 5 of each power of ten from 100 ns to 10 s.
+const BOUNDS_NANOS: [u64; 25] = {
+    let mut bounds = [0; 25];
+    let (mut at, mut decade) = (0, 100);
+    while at < bounds.len() {
+        bounds[at] = decade * [1, 2, 5][at % 3];
+        decade *= [1, 1, 10][at % 3];
+        at += 1;
+    }
+    bounds
+};
+
+const NANOS_PER_SECOND: f64 = 1e9;
+const MICROS_PER_SECOND: f64 = 1e6;
+
+type Labels<'a> = [(&'static str, &'a str)];
+
+/// The text of a scrape.
+pub fn exposition(stats: ServerStats) -> String {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(Scrape(stats)));
+    let mut text = String::new();
+    text::encode(&mut text, &registry).expect("writing to a string does not fail");
+    text
+}
+
+#[derive(Debug)]
+struct Scrape(ServerStats);
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let cores: Vec<String> = (0..self.0.cores.len()).map(|core| core.to_string()).collect();
+        let mut text = Text { encoder, stats: &self.0, cores: &cores };
+        text.process()?;
+        text.operations()?;
+        text.store()?;
+        text.connections()?;
+        text.endpoint()
+    }
+}
+
+struct Text<'a, 'e> {
+    encoder: DescriptorEncoder<'e>,
+    stats: &'a ServerStats,
+    /// Numbers of the cores, as labels.
+    cores: &'a [String],
+}
+
+impl<'a> Text<'a, '_> {
+    fn process(&mut self) -> fmt::Result {
+        let stats = self.stats;
+        let mut info = self.encoder.encode_descriptor("build", "Version and mode of the server.", None, MetricType::Info)?;
+        info.encode_info(&vec![("version", stats.server_version.as_str()), ("mode", stats.mode.as_str())])?;
+        let uptime = stats.uptime_micros as f64 / MICROS_PER_SECOND;
+        for (name, help, value) in [
+            ("start_time", "When the server was started, since 1970. Counters begin then.", stats.started as f64),
+            ("uptime", "For how long the server has run.", uptime),
+        ] {
+            self.encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    fn operations(&mut self) -> fmt::Result {
+        type Count = fn(&OperationStats) -> u64;
+        let counts: [(Outcome, Count); 4] = [
+            (Outcome::Hit, |stats| stats.hits),
+            (Outcome::Miss, |stats| stats.misses),
+            (Outcome::Conflict, |stats| stats.conflicts),
+            (Outcome::Refused, |stats| stats.refused),
+        ];
+        let all = self.stats.cores.iter().zip(self.cores);
+        let of_kinds = |(core, number): (&'a CoreStats, &'a String)| {
+            core.operations.iter().map(move |(operation, stats)| (number.as_str(), *operation, stats))
+        };
+        let kinds: Vec<(&str, Operation, &OperationStats)> = all.flat_map(of_kinds).collect();
+        let help = "Operations by kind and by what became of them: hit (done), miss (no such item), conflict (exists or changed), refused.";
+        let mut metric = self.encoder.encode_descriptor("operations", help, None, MetricType::Counter)?;
+        for (core, operation, stats) in &kinds {
+            for (outcome, count) in counts {
+                let labels = vec![("core", *core), ("operation", operation.name()), ("outcome", outcome.name())];
+                metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&count(stats), None)?;
+            }
+        }
+        let help = "Time from when requests were received until their responses were written.";
+        // The unit is in the name only: not every parser takes a line of its own for that of a histogram.
+        let name = "operation_duration_seconds";
+        let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (core, operation, OperationStats { latency, .. }) in &kinds {
+            let labels = vec![("core", *core), ("operation", operation.name())];
+            let sum = latency.sum_nanos() / NANOS_PER_SECOND;
+            metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, latency.count(), &buckets(latency), None)?;
+        }
+        Ok(())
+    }
+
+    fn store(&mut self) -> fmt::Result {
+        self.gauge("items", "Items that can be found.", None, |core| core.store.items)?;
+        self.gauge("item", "Bytes of keys and values.", Some(Unit::Bytes), |core| core.store.item_bytes)?;
+        self.gauge("memory", "Memory in use for items.", Some(Unit::Bytes), |core| core.store.memory_bytes)?;
+        self.gauge("memory_limit", "Memory that may be in use for items.", Some(Unit::Bytes), |c| c.store.memory_bytes_max)?;
+        self.counter("items_stored", "Items stored.", None, |core| core.store.stored)?;
+        self.counter("items_expired", "Items that were met after their time.", None, |core| core.store.expired)?;
+        let help = "Live items lost because the log or the index needed their place.";
+        self.counters("evictions", help, "reason", |core| {
+            vec![("log".into(), core.store.evicted_log), ("index".into(), core.store.evicted_index)]
+        })
+    }
+
+    fn connections(&mut self) -> fmt::Result {
+        self.gauge("connections", "Memcached connections that are open.", None, |core| core.connections.open)?;
+        let help = "Memcached connections by how they began and ended.";
+        self.counters("connection_events", help, "event", |core| {
+            let connections = &core.connections;
+            vec![
+                ("accepted".into(), connections.accepted),
+                ("rejected".into(), connections.rejected),
+                ("timed_out".into(), connections.timed_out),
+            ]
+        })?;
+        let bytes = Some(Unit::Bytes);
+        self.counter("connections_read", "Received on memcached connections.", bytes.clone(), |c| c.connections.read_bytes)?;
+        self.counter("connections_written", "Sent on memcached connections.", bytes, |c| c.connections.written_bytes)
+    }
+
+    fn endpoint(&mut self) -> fmt::Result {
+        self.gauge("sessions", "Sessions of clients.", None, |core| core.endpoint.sessions)?;
+        self.gauge("endpoint_calls_pending", "Calls in progress or queued.", None, |core| core.endpoint.calls_pending)?;
+        self.gauge("endpoint_requests_held", "Requests in progress, or with a response that is kept.", None, |core| {
+            core.endpoint.requests_held
+        })?;
+        self.gauge("endpoint_credits_reserved", "Places in the receive queue that are promised.", None, |core| {
+            core.endpoint.credits_reserved
+        })?;
+        self.counters(
+            "endpoint_events",
+            "Counts of the rpc endpoint, by their names in its documentation.",
+            "event",
+            |core| core.endpoint.counters.iter().map(|(name, value)| (name.clone(), *value)).collect(),
+        )?;
+        // Counts and bytes are different units, and so different metrics.
+        let of_unit = |core: &CoreStats, is_bytes: bool| -> Vec<(String, u64)> {
+            let counts = core.endpoint.transport.iter().filter(|(name, _)| name.ends_with("_bytes") == is_bytes);
+            counts.map(|(name, value)| (name.clone(), *value)).collect()
+        };
+        let help = "Counts of packet I/O, by their names in the documentation of the transport.";
+        self.counters("transport_events", help, "event", |core| of_unit(core, false))?;
+        self.counter("transport_received", "Bytes of packets received.", Some(Unit::Bytes), |core| {
+            core.endpoint.transport.get("rx_bytes").copied().unwrap_or(0)
+        })?;
+        self.counter("transport_sent", "Bytes of packets sent.", Some(Unit::Bytes), |core| {
+            core.endpoint.transport.get("tx_bytes").copied().unwrap_or(0)
+        })
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, unit: Option<Unit>, value: impl Fn(&CoreStats) -> u64) -> fmt::Result {
+        let mut metric = self.encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        for (core, number) in self.stats.cores.iter().zip(self.cores) {
+            let labels: &Labels<'_> = &[("core", number)];
+            metric.encode_family(&labels)?.encode_gauge(&Whole(value(core)))?;
+        }
+        Ok(())
+    }
+
+    fn counter(&mut self, name: &str, help: &str, unit: Option<Unit>, value: impl Fn(&CoreStats) -> u64) -> fmt::Result {
+        let mut metric = self.encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+        for (core, number) in self.stats.cores.iter().zip(self.cores) {
+            let labels: &Labels<'_> = &[("core", number)];
+            metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value(core), None)?;
+        }
+        Ok(())
+    }
+
+    /// Several counters of each core, told apart by one more label.
+    fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &'static str,
+        values: impl Fn(&CoreStats) -> Vec<(String, u64)>,
+    ) -> fmt::Result {
+        let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (core, number) in self.stats.cores.iter().zip(self.cores) {
+            for (what, value) in values(core) {
+                let labels: &Labels<'_> = &[("core", number), (label, &what)];
+                metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A gauge of up to 2^64: the library has a signed one and a rounded one.
+struct Whole(u64);
+
+impl EncodeGaugeValue for Whole {
+    fn encode(&self, encoder: &mut prometheus_client::encoding::GaugeValueEncoder<'_>) -> fmt::Result {
+        match i64::try_from(self.0) {
+            Ok(value) => value.encode(encoder),
+            Err(_) => (self.0 as f64).encode(encoder),
+        }
+    }
+}
+
+/// Counts of the buckets, not cumulated, with their bounds in seconds.
+fn buckets(latency: &LatencyHistogram) -> Vec<(f64, u64)> {
+    let mut counts = [0u64; BOUNDS_NANOS.len() + 1];
+    for (nanos, count) in latency.buckets() {
+        counts[BOUNDS_NANOS.partition_point(|bound| *bound < nanos)] += count;
+    }
+    let bounds = BOUNDS_NANOS.iter().map(|bound| *bound as f64 / NANOS_PER_SECOND).chain([f64::INFINITY]);
+    bounds.zip(counts).collect()
+}

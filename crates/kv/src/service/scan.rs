@@ -1,0 +1,39 @@
+//! Going through all items of a core while it serves: a few ranges of hashes for each request, and no state between them.
+
+use dunlin_rpc::Request;
+use dunlin_store::{Store, Visit};
+
+use crate::shard::Shard;
+use crate::wire::{Scan, ScanAnswerWriter, Status};
+
+/// Ranges that one request visits at most, if they are empty: some tens of microseconds.
+const RANGES_MAX: u32 = 256;
+
+/// Answers a scan.
+pub(super) fn scan<S: Store + Visit>(shard: &Shard<S>, request: Request<'_>) {
+    let Some(Scan { from }) = Scan::parse(request.payload()) else {
+        shard.count_stray(false);
+        return request.respond(&[Status::Malformed as u8]);
+    };
+    let store = shard.store.borrow();
+    let mut answer = ScanAnswerWriter::new();
+    let next = visit(&*store, from, &mut answer);
+    request.respond(&answer.finish(next));
+}
+
+/// Visits ranges from the one that begins at `from`, and gives the hash that the next one begins at.
+fn visit(store: &impl Visit, from: u64, answer: &mut ScanAnswerWriter) -> Option<u64> {
+    // One range has all hashes if there are no bits.
+    let last = u64::MAX.checked_shr(store.range_bits()).unwrap_or(0);
+    let mut start = from;
+    for _ in 0..RANGES_MAX {
+        // Ranges begin where the store's do, whatever the client asks for.
+        let end = start | last;
+        store.visit(start..=end, &mut |_, key, item| answer.push(key, item));
+        start = end.checked_add(1)?;
+        if answer.is_full() {
+            break;
+        }
+    }
+    Some(start)
+}

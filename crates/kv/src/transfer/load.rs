@@ -1,0 +1,256 @@
+//! Records into a server.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+
+use dunlin_net::Transport;
+use dunlin_records::{Numbered, Record, RecordError};
+use dunlin_store::{Put, Refused};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use thiserror::Error;
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::error::TryRecvError;
+
+use super::feed::{Event, feed};
+use crate::client::{KvClient, KvError};
+
+/// Bytes of keys and values on their way at a time. One record more may be.
+const BYTES_IN_FLIGHT_MAX: usize = 32 << 20;
+
+/// How records are loaded.
+#[derive(Debug, Clone, Copy)]
+pub struct Loading {
+    in_flight: usize,
+    is_strict: bool,
+}
+
+impl Loading {
+    /// With at most `in_flight` records on their way at a time, at least one; those that do not fit are left out.
+    pub fn new(in_flight: usize) -> Loading {
+        Loading { in_flight: in_flight.max(1), is_strict: false }
+    }
+
+    /// The same, ending at the first record that does not fit.
+    #[must_use]
+    pub fn strict(self) -> Loading {
+        Loading { is_strict: true, ..self }
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Records that the server has.
+    pub records: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// Records that were left out.
+    pub skipped: u64,
+}
+
+/// A record that was left out.
+#[derive(Debug)]
+pub struct Skipped {
+    /// Its line, from 1.
+    pub line: u64,
+    /// Why.
+    pub why: Misfit,
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.why {
+            // It names the line itself.
+            Misfit::Record(error) => error.fmt(f),
+            Misfit::Server { key, error } => write!(f, "line {}: key {key:?}: {error}", self.line),
+        }
+    }
+}
+
+/// Why a record cannot be loaded.
+#[derive(Debug)]
+pub enum Misfit {
+    /// It cannot be read.
+    Record(RecordError),
+    /// The server does not take it: a key or a value that is too long.
+    Server {
+        /// The beginning of its key.
+        key: String,
+        /// Why.
+        error: KvError,
+    },
+}
+
+/// Why loading ended before the records did. What was loaded stays.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A record that does not fit, where that ends it all.
+    #[error("{0}")]
+    Skipped(Skipped),
+    /// The file cannot be read on.
+    #[error(transparent)]
+    File(RecordError),
+    /// The server failed, is full, or is gone.
+    #[error("line {line}: {error}; {loaded} records were loaded before")]
+    Server {
+        /// The line of the record that it failed with.
+        line: u64,
+        /// Why.
+        error: KvError,
+        /// Records loaded before.
+        loaded: u64,
+    },
+    /// No thread could be started.
+    #[error("cannot start a thread to read records: {0}")]
+    Thread(io::Error),
+}
+
+/// Is told how loading goes on.
+pub trait Watch {
+    /// So many records are loaded. Called for every record and ten times a second. False ends it: records on their way are waited for.
+    fn loaded(&mut self, records: u64) -> bool;
+
+    /// A record was left out.
+    fn skipped(&mut self, skipped: &Skipped);
+}
+
+/// Stores every record, many at a time. Of records with the same key the last one stays.
+///
+/// The records are read on another thread, which ends when they do; if they come from a pipe that stays open, not before the next one.
+///
+/// # Errors
+/// [`LoadError`].
+pub async fn load<T, R>(
+    client: &KvClient<T>,
+    records: R,
+    loading: Loading,
+    watch: &mut impl Watch,
+) -> Result<Loaded, LoadError>
+where
+    T: Transport + 'static,
+    R: Iterator<Item = Result<Numbered, RecordError>> + Send + 'static,
+{
+    let mut source = Some(feed(records).map_err(LoadError::Thread)?);
+    let mut load = Load { loading, loaded: Loaded::default(), keys: HashSet::new(), bytes: 0, watch };
+    let mut next: Option<Numbered> = None;
+    let mut in_flight = FuturesUnordered::new();
+    loop {
+        if let Some(numbered) = next.take_if(|numbered| load.has_room(&numbered.record, in_flight.len())) {
+            load.begin(&numbered.record);
+            in_flight.push(store(client, numbered));
+        } else if next.is_some() {
+            // Without room there is something on its way.
+            if let Some(done) = in_flight.next().await {
+                load.end(done)?;
+            }
+        } else if let Some(events) = &mut source {
+            let event = match waiting(events) {
+                Some(event) => event,
+                None if in_flight.is_empty() => events.recv().await.unwrap_or(Event::End),
+                None => tokio::select! {
+                    biased;
+                    Some(done) = in_flight.next() => {
+                        load.end(done)?;
+                        continue;
+                    }
+                    event = events.recv() => event.unwrap_or(Event::End),
+                },
+            };
+            match event {
+                Event::Record(Ok(numbered)) => next = Some(numbered),
+                Event::Record(Err(error)) if error.is_fatal() => return Err(LoadError::File(error)),
+                Event::Record(Err(error)) => load.skip(Skipped { line: error.line, why: Misfit::Record(error) })?,
+                Event::Tick => {}
+                Event::End => source = None,
+            }
+            if !load.watch.loaded(load.loaded.records) {
+                (source, next) = (None, None);
+            }
+        } else if let Some(done) = in_flight.next().await {
+            load.end(done)?;
+        } else {
+            return Ok(load.loaded);
+        }
+    }
+}
+
+/// An event that is there already.
+fn waiting(events: &mut Receiver<Event>) -> Option<Event> {
+    match events.try_recv() {
+        Ok(event) => Some(event),
+        Err(TryRecvError::Disconnected) => Some(Event::End),
+        Err(TryRecvError::Empty) => None,
+    }
+}
+
+async fn store<T: Transport + 'static>(client: &KvClient<T>, numbered: Numbered) -> (Numbered, Result<(), KvError>) {
+    let record = &numbered.record;
+    let put = Put { flags: record.flags, expires: record.expires, ..Put::default() };
+    let result = client.put(&record.key, &record.value, put).await.map(drop);
+    (numbered, result)
+}
+
+struct Load<'w, W> {
+    loading: Loading,
+    loaded: Loaded,
+    /// Keys on their way: the next value of one waits for the last, so that the last wins.
+    keys: HashSet<Vec<u8>>,
+    /// Bytes on their way.
+    bytes: usize,
+    watch: &'w mut W,
+}
+
+impl<W: Watch> Load<'_, W> {
+    fn has_room(&self, record: &Record, in_flight: usize) -> bool {
+        in_flight < self.loading.in_flight && self.bytes < BYTES_IN_FLIGHT_MAX && !self.keys.contains(&record.key)
+    }
+
+    fn begin(&mut self, record: &Record) {
+        self.keys.insert(record.key.clone());
+        self.bytes += len(record);
+    }
+
+    fn end(&mut self, (numbered, result): (Numbered, Result<(), KvError>)) -> Result<(), LoadError> {
+        let Numbered { line, record } = numbered;
+        self.keys.remove(&record.key);
+        self.bytes -= len(&record);
+        match result {
+            Ok(()) => {
+                self.loaded.records += 1;
+                self.loaded.bytes += len(&record) as u64;
+                Ok(())
+            }
+            Err(error) if is_misfit(&error) => {
+                self.skip(Skipped { line, why: Misfit::Server { key: beginning(&record.key), error } })
+            }
+            Err(error) => Err(LoadError::Server { line, error, loaded: self.loaded.records }),
+        }
+    }
+
+    fn skip(&mut self, skipped: Skipped) -> Result<(), LoadError> {
+        if self.loading.is_strict {
+            return Err(LoadError::Skipped(skipped));
+        }
+        self.loaded.skipped += 1;
+        self.watch.skipped(&skipped);
+        Ok(())
+    }
+}
+
+fn len(record: &Record) -> usize {
+    record.key.len() + record.value.len()
+}
+
+/// Whether the record is what is wrong.
+fn is_misfit(error: &KvError) -> bool {
+    matches!(error, KvError::Key(_) | KvError::ValueTooLarge { .. } | KvError::Refused(Refused::TooLarge { .. }))
+}
+
+/// As much of a key as a line of text has room for.
+fn beginning(key: &[u8]) -> String {
+    const CHARS_MAX: usize = 60;
+    String::from_utf8_lossy(&key[..key.len().min(4 * CHARS_MAX)]).chars().take(CHARS_MAX).collect()
+}

@@ -1,0 +1,31 @@
+//! The metrics as a scraper sees them: over HTTP, judged by a parser of the format that somebody else wrote.
+
+mod exposition;
+mod http;
+
+use dunlin_kv::metrics::{CoreMetrics, CoreStats, Operation, Outcome, ServerStats};
+
+/// A server of two cores that has done some work.
+fn stats() -> ServerStats {
+    let core = |gets: u64| {
+        let mut metrics = CoreMetrics::default();
+        metrics.count_many(Operation::Get, Outcome::Hit, gets);
+        metrics.count_many(Operation::Get, Outcome::Miss, 7);
+        metrics.count(Operation::Add, Outcome::Conflict);
+        metrics.latency(Operation::Get, 90, 1);
+        metrics.latency(Operation::Get, 1_500, gets);
+        metrics.latency(Operation::Get, 30_000_000_000, 1);
+        metrics.connections.open = 3;
+        let mut core = CoreStats::default();
+        core.operations = metrics.operations().collect();
+        core.connections = metrics.connections;
+        core.store.items = u64::MAX;
+        core.store.memory_bytes = 4096;
+        core.store.evicted_log = 11;
+        core.endpoint.sessions = 2;
+        core.endpoint.counters = [("tx_packets".into(), 17), ("rx_packets".into(), 18)].into();
+        core.endpoint.transport = [("tx_bytes".into(), 99), ("waits".into(), 5)].into();
+        core
+    };
+    ServerStats::new("cache", 1_800_000_000, 2_500_000, vec![core(100), core(200)])
+}

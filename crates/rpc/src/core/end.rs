@@ -1,0 +1,140 @@
+//! How calls end: each exactly once, through [`Core::complete_call`], [`Core::fail_call`] or [`Core::cancel_call`]. Its slot and credits are free then,
+//! and its buffers go back.
+
+use std::task::Waker;
+
+use super::call::{CallRef, CallState, Ended, Waiter};
+use super::session::{SessionRef, State};
+use super::{Core, NONE};
+use crate::error::CallError;
+use crate::msgbuf::MsgBuf;
+
+impl Core {
+    /// Ends a call whose response is whole.
+    #[inline]
+    pub fn complete_call(&mut self, index: u32, response: MsgBuf) {
+        self.counters.calls_completed += 1;
+        self.leave_slot(index);
+        self.calls[index as usize].response = Some(response);
+        self.end_call(index);
+    }
+
+    /// Ends a call without a response.
+    pub fn fail_call(&mut self, index: u32, error: CallError) {
+        self.counters.calls_failed += 1;
+        self.leave_slot(index);
+        self.calls[index as usize].error = Some(error);
+        self.end_call(index);
+    }
+
+    /// Tells whoever waits for a call, whose slot, credits and buffers are free again.
+    #[inline]
+    fn end_call(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        call.state = CallState::Done;
+        match call.waiter {
+            Waiter::FUTURE => self.woken.extend(call.waker.take()),
+            Waiter::ROOT => self.root_woken = true,
+            Waiter(_) => self.ended.push_back(index),
+        }
+    }
+
+    /// The next call that ended and has a continuation.
+    #[inline]
+    pub fn next_ended(&mut self) -> Option<Ended> {
+        loop {
+            let index = self.ended.pop_front()?;
+            let call = &mut self.calls[index as usize];
+            let session = SessionRef { index: call.session, generation: call.session_generation };
+            let (Waiter(continuation), tag) = (call.waiter, call.tag);
+            let (result, request) = (call.take_result(), call.request.take());
+            self.free_call(index);
+            if let (Some(result), Some(request)) = (result, request) {
+                return Some(Ended { continuation, tag, session, result, request });
+            }
+        }
+    }
+
+    /// Frees the slot of a call, if it has one, and lets the next call have it.
+    #[inline]
+    fn leave_slot(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        call.response = None;
+        if call.state != CallState::InSlot {
+            return;
+        }
+        if call.tx_batch == self.tx.batch {
+            self.tx.forget_call(index);
+        }
+        call.state = CallState::Done;
+        let (si, slot) = (call.session, call.slot);
+        let in_flight = if call.window == NONE { call.in_flight() } else { self.drop_window(index) } as u16;
+        let session = &mut self.sessions[si as usize];
+        session.credits += in_flight;
+        debug_assert!(session.credits <= session.credits_max, "more credits than the session has");
+        session.client[slot as usize].call = NONE;
+        session.stalled &= !(1 << slot);
+        session.free_slots |= 1 << slot;
+        if session.state != State::Connected {
+            return;
+        }
+        self.pump_stalled(si, slot);
+        if let Some(next) = self.pop_queued(si) {
+            self.enter_slot(next);
+        }
+    }
+
+    /// Makes the entry of an ended call available.
+    #[inline]
+    pub fn free_call(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        debug_assert!(call.state == CallState::Done || call.state == CallState::Queued);
+        call.state = CallState::Free;
+        call.generation = call.generation.wrapping_add(1);
+        let request = call.request.take();
+        call.response = None;
+        self.free_calls.push(index);
+        if let Some(request) = request {
+            self.discard(request);
+        }
+    }
+
+    /// Ends a call that its caller no longer wants, in whatever state it is. Its buffers are free at once; a response that comes
+    /// later is stale.
+    ///
+    /// Gives back what awaited it, to be dropped once nobody borrows the core: a waker may own what comes back here.
+    pub fn cancel_call(&mut self, reference: CallRef) -> Option<Waker> {
+        let call = self.calls.get_mut(reference.place())?;
+        if call.generation != reference.generation() || call.state == CallState::Free {
+            return None;
+        }
+        let (state, session, sent) = (call.state, call.session, call.was_sent());
+        let waker = call.waker.take();
+        match state {
+            CallState::Queued => self.unlink_queued(reference.index()),
+            CallState::InSlot => self.leave_slot(reference.index()),
+            CallState::Done | CallState::Free => {}
+        }
+        if state != CallState::Done {
+            self.counters.calls_cancelled += 1;
+            if state == CallState::InSlot && sent {
+                self.send_release(session);
+            }
+        }
+        self.free_call(reference.index());
+        waker
+    }
+
+    /// A deadline has passed.
+    pub fn expire_call(&mut self, index: u32) {
+        let call = &self.calls[index as usize];
+        let (state, session, sent) = (call.state, call.session, call.was_sent());
+        if state == CallState::Queued {
+            self.unlink_queued(index);
+        }
+        self.fail_call(index, CallError::DeadlineExceeded);
+        if state == CallState::InSlot && sent {
+            self.send_release(session);
+        }
+    }
+}
