@@ -20,7 +20,11 @@ fn temporary(name: &str) -> PathBuf {
 #[test]
 fn demo_keeps_its_report() {
     let (json, html) = (temporary("demo.json"), temporary("demo.html"));
-    let output = dunlin().args(["demo", "--seconds", "1", "--json"]).arg(&json).arg("--html").arg(&html).output().unwrap();
+    let data = temporary("demo.tsv");
+    std::fs::write(&data, (0..500).map(|number| format!("key-{number}\tvalue {number}\n")).collect::<String>()).unwrap();
+    let mut demo = dunlin();
+    demo.args(["demo", "--seconds", "1", "--json"]).arg(&json).arg("--html").arg(&html).arg("--data").arg(&data);
+    let output = demo.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).contains("raw floor"));
 
@@ -32,9 +36,19 @@ fn demo_keeps_its_report() {
             assert!(row.value > 0.0 && row.floor.is_some_and(|floor| floor > 0.0), "{row:?}");
         }
     }
+    for case in [
+        "kv: load 500 records",
+        "kv: shm",
+        "kv: udp",
+        "kv: memcached library",
+        "kv: verify all 500 records after kill and restart",
+    ] {
+        let row = report.rows.iter().find(|row| row.case.starts_with(case)).unwrap();
+        assert!(row.metric == Metric::Operations && row.value > 0.0, "{row:?}");
+    }
     let page = std::fs::read_to_string(&html).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.contains("<svg"));
-    for file in [json, html] {
+    for file in [json, html, data] {
         std::fs::remove_file(file).unwrap();
     }
 }

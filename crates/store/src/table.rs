@@ -14,6 +14,8 @@ use crate::memory::{LINE_BYTES, LINE_WORDS, Line, Memory};
 
 /// Lines of an index that is new or flushed.
 pub(crate) const LINES_MIN: usize = 1024;
+/// How far, in pages, a free line may be from the home that needs it ([`Table::bring_free_line`]).
+const REACH_WORDS: usize = 16;
 /// Lines of a word of the map.
 pub(crate) const WORD_LINES: usize = 64;
 
@@ -194,6 +196,51 @@ impl Table {
         self.line_mut(memory, before).set_link(link);
         self.line_mut(memory, home).enchain(true, 0);
         Some(home)
+    }
+
+    /// Brings a free line that is too far from a home close to it: lines of chains between them move by a page each, away from the home, into
+    /// the line that is free and so on. False if there is none within [`REACH_WORDS`] pages, or nothing between may move.
+    pub(crate) fn bring_free_line(&mut self, memory: &mut Memory, hasher: &KeyHasher, home: usize) -> bool {
+        let own = home / WORD_LINES;
+        for distance in 2..=REACH_WORDS {
+            for is_behind in [true, false] {
+                let word = if is_behind { Some(own + distance) } else { own.checked_sub(distance) };
+                let Some(mut word) = word.filter(|&word| self.free_word(memory, word) != 0) else { continue };
+                while word.abs_diff(own) > 1 {
+                    let closer = if is_behind { word - 1 } else { word + 1 };
+                    if !self.shift(memory, hasher, closer, word) {
+                        break;
+                    }
+                    word = closer;
+                }
+                if word.abs_diff(own) <= 1 {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Moves a line of a chain from one word to a free line of the next, if the chain reaches there.
+    fn shift(&mut self, memory: &mut Memory, hasher: &KeyHasher, from: usize, to: usize) -> bool {
+        let free = to * WORD_LINES + self.free_word(memory, to).trailing_zeros() as usize;
+        for line in from * WORD_LINES..(from + 1) * WORD_LINES {
+            let cell = self.line(memory, line);
+            if cell.kind() == Kind::Free || cell.is_head() {
+                continue;
+            }
+            let owner = self.home_of(memory, hasher, line);
+            if (owner / WORD_LINES).abs_diff(to) <= 1 {
+                let before = self.before(memory, owner, line);
+                let moved = *self.line(memory, line);
+                self.take(memory, free);
+                *self.line_mut(memory, free) = moved;
+                self.line_mut(memory, before).set_link(link(owner, free));
+                self.give_back(memory, line);
+                return true;
+            }
+        }
+        false
     }
 
     /// The line before `line`, which is not the head, in the chain of a home.

@@ -45,6 +45,8 @@ pub(super) struct Turn {
     here_taken: usize,
     lanes: Vec<Lane>,
     /// Batches for later turns.
+    // Boxed, since they travel so.
+    #[allow(clippy::vec_box)]
     spare: Vec<Box<Batch>>,
 }
 

@@ -73,7 +73,7 @@ impl Partition {
         if let Some(at) = self.log.bump(bytes) {
             return Some(at);
         }
-        if claimant == Claimant::Cleaning && self.mode == Mode::Store && self.log.free > 0 {
+        if claimant == Claimant::Cleaning && self.log.free > 0 {
             self.log.seal();
             self.log.open(self.cas);
             return self.log.bump(bytes);
@@ -131,7 +131,8 @@ impl Partition {
             self.log.seal();
         }
         // Cleaning begins anew: what was cleaned of the victim is dead, and costs only another look.
-        self.log.victim = Some(Victim { segment, done: 0, allowance: 0 });
+        let allowance = self.log.segment_bytes / ALLOWANCE_DIVISOR;
+        self.log.victim = Some(Victim { segment, done: 0, allowance });
         self.clean_one()
     }
 

@@ -2,22 +2,16 @@
 
 use super::Partition;
 use super::find::Place;
-use crate::line::{Kind, POINTERS};
+use crate::entry::read_entry;
+use crate::line::{Kind, POINTERS, Pointer};
 use crate::table::WORD_LINES;
 
 /// Lines that are looked at before one goes that was read of late.
 const CANDIDATES: usize = 8;
 
 impl Partition {
-    /// Frees a line where this hash can use it. Prefers an item that was not read since eviction last passed by (CLOCK). False if no line
-    /// would be of use.
-    pub(super) fn evict_near(&mut self, hash: u64) -> bool {
-        let home = self.table.geometry.home(hash);
-        let Some(crowded) = self.table.blocked_home(&self.memory, &self.hasher, home) else { return false };
-        self.evict_around(crowded)
-    }
-
-    /// Frees a line where the chain of this home can use it. False if there is none.
+    /// Frees a line where the chain of this home can use it. Prefers an item that was not read since eviction last passed by (CLOCK). False
+    /// if there is none.
     pub(super) fn evict_around(&mut self, home: usize) -> bool {
         let chosen = self.choose_line(home);
         if let Some(line) = chosen {
@@ -29,7 +23,7 @@ impl Partition {
     fn choose_line(&mut self, crowded: usize) -> Option<usize> {
         let word = crowded / WORD_LINES;
         self.hand = (self.hand + 1) % WORD_LINES;
-        let (mut spared, mut pointers, mut looked_at) = (None, None, 0);
+        let (mut spared, mut pointers, mut spared_pointers, mut looked_at) = (None, None, None, 0);
         for step in 0..WORD_LINES {
             let line = word * WORD_LINES + (self.hand + step) % WORD_LINES;
             let cell = self.table.line(&self.memory, line);
@@ -47,6 +41,7 @@ impl Partition {
                     spared = spared.or(Some(line));
                     self.table.line_mut(&mut self.memory, line).cool();
                 }
+                Kind::Pointers if self.has_hot_pointer(line) => spared_pointers = spared_pointers.or(Some(line)),
                 Kind::Pointers => pointers = pointers.or(Some(line)),
                 Kind::Free => continue,
             }
@@ -55,7 +50,14 @@ impl Partition {
                 break;
             }
         }
-        spared.or(pointers)
+        spared.or(pointers).or(spared_pointers)
+    }
+
+    /// True if one of the items that a line points to was read of late.
+    fn has_hot_pointer(&self, line: usize) -> bool {
+        let cell = self.table.line(&self.memory, line);
+        let mut pointers = (0..POINTERS).map(|slot| cell.pointer(slot)).filter(|&pointer| pointer != Pointer::NONE);
+        pointers.any(|pointer| read_entry(&self.memory.bytes()[pointer.at()..]).fields.is_hot)
     }
 
     /// Evicts what a line holds.
@@ -65,7 +67,7 @@ impl Partition {
         match cell.kind() {
             Kind::Item => self.evict_item(Place::Line { home, line }),
             Kind::Pointers => {
-                for slot in (0..POINTERS).filter(|&slot| cell.pointer(slot) != crate::line::Pointer::NONE) {
+                for slot in (0..POINTERS).filter(|&slot| cell.pointer(slot) != Pointer::NONE) {
                     self.evict_item(Place::Log { home, line, slot, at: cell.pointer(slot).at() });
                 }
             }

@@ -10,14 +10,17 @@ use crate::memory::Line;
 use crate::table::WORD_LINES;
 
 /// The index grows when this part of its lines is free, and no more.
-const FREE_DIVISOR: usize = 16;
+const FREE_DIVISOR: usize = 12;
 /// It grows by this part: larger steps leave more lines empty, smaller ones move items more often.
 const STEP_DIVISOR: usize = 4;
 /// It grows by this part if lines have more than one item on average, so most are lines of pointers: nearly every home has one of those,
 /// and a smaller step would free few lines.
 const STEP_DIVISOR_POINTERS: usize = 2;
-/// Homes that are moved with each new item. The items that come while the index grows are a twentieth of those that made it grow.
-const HOMES_A_TIME: usize = 6;
+/// Homes that are moved with each new item. The first homes get more lines last, so few items may come until then: a thirty-second of
+/// the lines fills them to 95 %.
+const HOMES_A_TIME: usize = 32;
+/// An index that could add less than this part of its lines does not: all items move for it.
+const GAIN_DIVISOR: usize = 32;
 /// An index that cannot grow tries again when this part of its lines was stored anew.
 const RETRY_DIVISOR: usize = 64;
 /// Lines to spare around a home that items are moved to, beside those they need.
@@ -47,7 +50,7 @@ impl Partition {
             segments += 1;
         }
         let next = wanted.min(self.table.lines_until(segments * segment_bytes));
-        if next > lines {
+        if next > lines + lines / GAIN_DIVISOR {
             self.table.grow(next);
         } else {
             self.grow_after = self.cas + (lines / RETRY_DIVISOR) as u64;
@@ -93,39 +96,43 @@ impl Partition {
         self.table.clear_for(&mut self.memory, old_home);
         let mut lines = std::mem::take(&mut self.moving);
         lines.extend(self.table.chain(&self.memory, old_home).map(|line| *self.table.line(&self.memory, line)));
-        let has_room = lines.is_empty() || self.has_room_for(old_home, lines.len());
-        if has_room {
-            for _ in 0..lines.len() {
-                self.table.close(&mut self.memory, old_home, old_home);
+        let crowded = if lines.is_empty() { None } else { self.crowded_home(old_home, lines.len()) };
+        match crowded {
+            None => {
+                for _ in 0..lines.len() {
+                    self.table.close(&mut self.memory, old_home, old_home);
+                }
+                self.table.geometry.advance();
+                for line in &lines {
+                    self.move_line(line);
+                }
             }
-            self.table.geometry.advance();
-            for line in &lines {
-                self.move_line(line);
-            }
-        } else {
-            self.make_room_for(old_home);
+            Some(crowded) => self.make_room_for(old_home, crowded),
         }
         lines.clear();
         self.moving = lines;
-        has_room
+        crowded.is_none()
     }
 
-    /// True if the chains around the homes that an old home's items move to can all take that many lines.
-    fn has_room_for(&self, old_home: usize, lines: usize) -> bool {
-        let homes = self.table.geometry.homes_next(old_home);
-        let (first, last) = (homes.start() / WORD_LINES, homes.end() / WORD_LINES);
-        (first.saturating_sub(1)..=last + 1).all(|word| {
-            let is_there = word * WORD_LINES < self.table.geometry.lines_next;
-            !is_there || self.table.count_near(&self.memory, word * WORD_LINES) >= lines + LINES_SPARE
+    /// Of the homes that an old home's items move to, and those whose lines lie there and would have to give way, one around which that many
+    /// lines are not free. `None` is what happens: then the items can move.
+    fn crowded_home(&self, old_home: usize, lines: usize) -> Option<usize> {
+        let is_crowded = |home: &usize| self.table.count_near(&self.memory, *home) < lines + LINES_SPARE;
+        self.table.geometry.homes_next(old_home).find_map(|home| {
+            let owner = self.table.blocked_home(&self.memory, &self.hasher, home).filter(|&owner| owner != old_home);
+            Some(home).filter(is_crowded).or(owner.filter(is_crowded))
         })
     }
 
     /// An old home cannot be moved since there is hardly a free line where it is to go: a rare accident of hashing.
-    fn make_room_for(&mut self, old_home: usize) {
+    fn make_room_for(&mut self, old_home: usize, crowded: usize) {
+        if self.table.bring_free_line(&mut self.memory, &self.hasher, crowded) {
+            return;
+        }
         match self.mode {
             Mode::Store => self.fold(old_home),
             Mode::Cache => {
-                self.evict_around(*self.table.geometry.homes_next(old_home).start());
+                self.evict_around(crowded);
             }
         }
     }

@@ -120,16 +120,18 @@ impl Partition {
 
     /// Sees to it that a line can be opened for this hash: a cache gives something up. False if there is none.
     fn make_line(&mut self, hash: u64) -> bool {
-        while !self.has_line(hash) {
-            let is_made = match self.mode {
-                Mode::Cache => self.evict_near(hash),
-                Mode::Store => false,
-            };
-            if !is_made {
+        loop {
+            let home = self.table.geometry.home(hash);
+            let Some(crowded) = self.table.blocked_home(&self.memory, &self.hasher, home) else { return true };
+            if self.table.free_near(&self.memory, crowded).is_some()
+                || self.table.bring_free_line(&mut self.memory, &self.hasher, crowded)
+            {
+                return true;
+            }
+            if self.mode == Mode::Store || !self.evict_around(crowded) {
                 return false;
             }
         }
-        true
     }
 
     /// Sees to it that a pointer can be entered for this hash. False if there is no place: the store is full.

@@ -72,10 +72,11 @@ fn a_full_store_refuses_and_keeps_what_it_has() {
 
 #[test]
 fn a_cache_loses_only_what_it_says_it_evicted() {
-    for shape in
-        [Shape { keys: 60_000, ..Shape::SMALL }, Shape { keys: 6000, ..Shape::MIXED }, Shape { keys: 400, ..Shape::LARGE }]
-    {
-        for pair in long_runs(Mode::Cache, MIB, Shape { flushes: 0, ..shape }, 60_000) {
+    let small = (Shape { keys: 100_000, deletes: 0, ..Shape::SMALL }, 120_000);
+    let mixed = (Shape { keys: 6000, ..Shape::MIXED }, 60_000);
+    let large = (Shape { keys: 400, ..Shape::LARGE }, 20_000);
+    for (shape, steps) in [small, mixed, large] {
+        for pair in long_runs(Mode::Cache, MIB, Shape { flushes: 0, ..shape }, steps) {
             assert_eq!(pair.refused, 0);
             assert!(pair.lost > 0, "the run never filled the cache: {:?}", pair.stats());
         }

@@ -133,13 +133,17 @@ impl Role for DemoDriver {
             Client::Dunlin => drive(&self.server, &records, &mut pace)?,
             Client::Memcache => drive_memcached(&self.server, &records, &mut pace)?,
         }
-        Ok(pace.end())
+        match pace.end() {
+            Driven { operations: 0, .. } => Err(BenchError::NoSamples { what: "a key-value client" }),
+            driven => Ok(driven),
+        }
     }
 }
 
 /// The end of a run, and its rate so far.
 struct Pace<'a> {
-    begun: Instant,
+    /// When the first operation began: connecting does not count.
+    begun: Option<Instant>,
     run: Duration,
     shown: Instant,
     operations: u64,
@@ -148,22 +152,23 @@ struct Pace<'a> {
 
 impl<'a> Pace<'a> {
     fn new(run: Duration, control: &'a Control<DemoDriver>) -> Self {
-        let now = Instant::now();
-        Pace { begun: now, run, shown: now, operations: 0, control }
+        Pace { begun: None, run, shown: Instant::now(), operations: 0, control }
     }
 
     /// Notes how much was done in all. False at the end.
     fn go_on(&mut self, operations: u64) -> bool {
         self.operations = operations;
+        let begun = *self.begun.get_or_insert_with(Instant::now);
         if self.shown.elapsed() >= LIVE_INTERVAL {
             self.shown = Instant::now();
             self.control.live(Metric::Operations, self.rate());
         }
-        self.begun.elapsed() < self.run && !self.control.stopping()
+        begun.elapsed() < self.run && !self.control.stopping()
     }
 
     fn rate(&self) -> f64 {
-        self.operations as f64 / self.begun.elapsed().as_secs_f64().max(1e-6)
+        let seconds = self.begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
+        self.operations as f64 / seconds.max(1e-6)
     }
 
     fn end(&self) -> Driven {

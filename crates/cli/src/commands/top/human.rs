@@ -30,7 +30,7 @@ pub fn time(time: Duration) -> String {
 
 /// Bytes, by powers of 1024.
 pub fn bytes(bytes: u64) -> String {
-    human::bytes(bytes as f64)
+    if bytes < 1024 { format!("{bytes} B") } else { human::bytes(bytes as f64) }
 }
 
 /// For how long something has run: `42s`, `3h 05m`, `12d 04h`.

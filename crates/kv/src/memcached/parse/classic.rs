@@ -90,7 +90,7 @@ fn store<'a>(verb: Verb, tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
         return behind.swallow(Unit::Store(unit), len);
     }
     match behind.data(len) {
-        Err(need) => need,
+        Err(bytes) => Step::Need(bytes),
         Ok(None) => behind.with_data(Unit::Say(unless(is_quiet, BAD_DATA)), len),
         Ok(value) => behind.with_data(Unit::Store(StoreUnit { value, ..unit }), len),
     }

@@ -180,7 +180,7 @@ pub(super) fn set<'a>(tokens: &Tokens<'a>, text: &'a [u8], behind: &Behind<'a>) 
         return behind.swallow(Unit::Meta(unit), len);
     }
     match behind.data(len) {
-        Err(need) => need,
+        Err(bytes) => Step::Need(bytes),
         Ok(None) => behind.with_data(Unit::Say(b"CLIENT_ERROR bad data chunk\r\n"), len),
         Ok(value) => behind.with_data(Unit::Meta(Meta { value, ..unit }), len),
     }

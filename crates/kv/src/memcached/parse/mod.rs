@@ -158,10 +158,10 @@ impl<'a> Behind<'a> {
         Step::Unit(unit, self.used, Mode::Swallow(len + 2))
     }
 
-    /// The data block of `len` bytes: `Ok(None)` if what ends it is wrong.
-    fn data(&self, len: usize) -> Result<Option<&'a [u8]>, Step<'a>> {
+    /// The data block of `len` bytes: `Ok(None)` if what ends it is wrong, and if it is not here yet the bytes the input must have.
+    fn data(&self, len: usize) -> Result<Option<&'a [u8]>, usize> {
         match self.input.get(..len + 2) {
-            None => Err(Step::Need(self.used + len + 2)),
+            None => Err(self.used + len + 2),
             Some(block) => Ok(block.strip_suffix(b"\r\n")),
         }
     }
