@@ -4,10 +4,12 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use dunlin_kv::client::KvError;
 use dunlin_net::NetError;
 use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{CallError, ConnectError, EndpointError, RegisterError};
 use dunlin_sim::SimError;
+use dunlin_store::PartitionError;
 
 /// Why an experiment, or a process of it, gave no result. A missed target is not an error.
 ///
@@ -109,9 +111,27 @@ pub enum BenchError {
     /// A response was not what the request asks for.
     #[error("a response was wrong: this is a bug, figures would mean nothing")]
     WrongEcho,
+    /// Answers of a table or a server were not what was stored.
+    #[error(
+        "{wrong} values were wrong, {missing} items were missing and {refused} writes were refused: figures would mean nothing"
+    )]
+    WrongAnswers {
+        /// Values of another item, or damaged.
+        wrong: u64,
+        /// Items that were stored and not found.
+        missing: u64,
+        /// Writes that were refused.
+        refused: u64,
+    },
     /// A call failed.
     #[error("a call failed: {0}")]
     Call(CallError),
+    /// A partition could not be made.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// A client of the key-value service failed.
+    #[error("key-value client: {0}")]
+    Kv(KvError),
     /// A session did not open.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -152,6 +172,12 @@ pub enum BenchError {
 impl From<CallError> for BenchError {
     fn from(error: CallError) -> Self {
         BenchError::Call(error)
+    }
+}
+
+impl From<KvError> for BenchError {
+    fn from(error: KvError) -> Self {
+        BenchError::Kv(error)
     }
 }
 

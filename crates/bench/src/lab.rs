@@ -31,6 +31,8 @@ pub struct Settings {
     pub runs: usize,
     /// Runs of a case that may be taken again because its floor shows that the machine was disturbed meanwhile.
     pub repeats: usize,
+    /// Items of a case at most: cases that ask for more have so many instead.
+    pub items_max: u64,
     /// A core to keep busy with a neighbour all the while.
     pub busy_core: Option<usize>,
     /// What concerns cases in virtual time.
@@ -45,6 +47,7 @@ impl Default for Settings {
             run: Duration::from_secs(1),
             runs: RUNS,
             repeats: REPEATS,
+            items_max: u64::MAX,
             busy_core: None,
             simulations: Simulations::default(),
             data: None,
@@ -93,6 +96,16 @@ impl Lab {
     /// Length of one measured run.
     pub fn run_length(&self) -> Duration {
         self.settings.run
+    }
+
+    /// Runs of each case.
+    pub fn runs(&self) -> usize {
+        self.settings.runs
+    }
+
+    /// As many items as a case asks for, or as many as may be.
+    pub fn items(&self, wanted: u64) -> u64 {
+        wanted.min(self.settings.items_max)
     }
 
     /// What stops the experiment early.
@@ -160,6 +173,17 @@ impl Lab {
         Ok(outcomes)
     }
 
+    /// Measures one case once: for cases whose runs alternate with those of others.
+    ///
+    /// # Errors
+    /// That of the run.
+    pub fn once<T>(&self, name: &str, run: impl FnOnce(&Lab) -> Result<T, BenchError>) -> Result<T, BenchError> {
+        self.bar.set_prefix(name.to_owned());
+        let outcome = run(self)?;
+        self.bar.inc(1);
+        Ok(outcome)
+    }
+
     /// Measures one case beside its floor as often as the settings say, and again where the floor was disturbed. Each run measures the
     /// floor and then the figure, so that the two alternate. `cost` is what a floor takes: less is better.
     ///
@@ -187,6 +211,11 @@ impl Lab {
     /// Adds a row to the report.
     pub fn push(&mut self, row: RowBuilder) {
         self.report.push(row);
+    }
+
+    /// Says what could not be measured, why, and what to do about it.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.report.note(note);
     }
 
     /// Adds a plot to the report's page.

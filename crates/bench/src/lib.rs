@@ -17,5 +17,6 @@ pub mod measure;
 pub mod peer;
 pub mod report;
 mod roles;
+pub mod workload;
 
 pub use error::BenchError;

@@ -6,9 +6,13 @@ use dunlin_bench::experiments::{ALL, Experiment};
 use dunlin_bench::lab::Settings;
 use dunlin_bench::peer::{Interrupt, Launcher};
 
+/// Items of key-value experiments: enough for every case, and quick without optimization.
+const ITEMS_MAX: u64 = 5000;
+
 fn runs_to_its_end(experiment: &Experiment) {
     let launcher = Launcher::of_program(env!("CARGO_BIN_EXE_dunlin"), Interrupt::default());
-    let settings = Settings { run: Duration::from_millis(20), runs: 1, repeats: 0, ..Settings::default() };
+    let settings =
+        Settings { run: Duration::from_millis(20), runs: 1, repeats: 0, items_max: ITEMS_MAX, ..Settings::default() };
     let outcome = experiment.run(settings, launcher).unwrap();
     assert!(outcome.error.is_none(), "{}: {:?}", experiment.name, outcome.error);
     assert!(!outcome.report.rows.is_empty());

@@ -20,9 +20,9 @@ const CHILD_LIFE_MAX: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Processes that are killed, one after the other.
 const DEATHS: usize = 5;
-/// "Noticed at once": a few ticks of the endpoint, which come every 5 ms while calls are in progress and every 50 ms else. The median of
+/// "Noticed at once": a few ticks of the endpoint, which come every 5 ms while calls are in progress and every 100 ms else. The median of
 /// the deaths, so that a machine that is busy compiling has room.
-const DEATH_NOTICED_WITHIN: Duration = Duration::from_millis(100);
+const DEATH_NOTICED_WITHIN: Duration = Duration::from_millis(150);
 /// Over UDP an endpoint that waits for nothing learns of a death by its next keep-alive, which it sends after a quarter of the peer's
 /// timeout.
 const SILENT_DEATH_NOTICED_WITHIN: Duration = Duration::from_millis(500);

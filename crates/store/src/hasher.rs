@@ -2,8 +2,6 @@
 //!
 //! SipHash-1-3 under a random secret of 128 bits: whoever does not know the secret cannot choose keys that meet in one place of the index.
 
-use std::hash::Hasher;
-
 use siphasher::sip::SipHasher13;
 
 use crate::config::PartitionError;
@@ -37,8 +35,6 @@ impl KeyHasher {
 
     #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
-        let mut state = self.state;
-        state.write(key);
-        KeyHash(state.finish())
+        KeyHash(self.state.hash(key))
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! `docs/store.md` draws it. The first four bytes are the same for all kinds: how the chain goes on, and what the line is.
 
+use std::ops::Range;
+
 use crate::memory::Line;
 use crate::record::{Fields, Record, marks_of_bits, marks_to_bits};
 
@@ -140,6 +142,13 @@ impl Line {
     /// The item.
     #[inline]
     pub(crate) fn record(&self) -> Record<'_> {
+        let (fields, key, value) = self.parts();
+        Record { key: &self.0[key], value: &self.0[value], fields }
+    }
+
+    /// What is kept of the item, and where its key and value are.
+    #[inline]
+    pub(crate) fn parts(&self) -> (Fields, Range<usize>, Range<usize>) {
         let head = self.u32(0);
         let low = self.u64(4);
         let mut at = CELL_HEAD_BYTES;
@@ -147,25 +156,27 @@ impl Line {
             flags: 0,
             expires: 0,
             cas: low & ((1 << CAS_BITS) - 1),
-            minutes: (low >> CAS_BITS) as u32 | head >> MINUTES_HIGH_SHIFT << 20,
+            minutes: (low >> CAS_BITS) as u32 | (head >> MINUTES_HIGH_SHIFT << 20),
             marks: marks_of_bits(head >> MARKS_SHIFT & 7),
             is_hot: head & HOT != 0,
         };
-        if head & WIDE_CAS != 0 {
-            fields.cas = self.u64(at);
-            at += 8;
-        }
-        if head & FLAGS != 0 {
-            fields.flags = self.u32(at);
-            at += 4;
-        }
-        if head & EXPIRES != 0 {
-            fields.expires = self.u32(at);
-            at += 4;
+        if head & (WIDE_CAS | FLAGS | EXPIRES) != 0 {
+            if head & WIDE_CAS != 0 {
+                fields.cas = self.u64(at);
+                at += 8;
+            }
+            if head & FLAGS != 0 {
+                fields.flags = self.u32(at);
+                at += 4;
+            }
+            if head & EXPIRES != 0 {
+                fields.expires = self.u32(at);
+                at += 4;
+            }
         }
         let key_end = at + (head >> KEY_SHIFT & 63) as usize;
         let value_end = key_end + (head >> VALUE_SHIFT & 63) as usize;
-        Record { key: &self.0[at..key_end], value: &self.0[key_end..value_end], fields }
+        (fields, at..key_end, key_end..value_end)
     }
 
     /// Puts an item into a line of a chain. It fits ([`fits`]).

@@ -1,4 +1,5 @@
-//! What answers requests: one handler of each kind.
+//! What answers requests: one handler of each kind. An `unwrap` here is a check of the run: it fails if an endpoint refuses a first handler of a
+//! type, or if a worker's job has panicked.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -50,7 +50,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Named>, String> {
         return if intact { Ok(None) } else { Err(format!("an anonymous request of {} bytes is damaged", bytes.len())) };
     }
     let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let number = u64::from(u32_at(0)) | u64::from(u32_at(4)) << 32;
     let (response_len, len) = (u32_at(8) as usize, u32_at(12) as usize);
     if len != bytes.len() || !is_filled(number, &bytes[16..]) {
         return Err(format!("request {number} says {len} bytes, and has {} or is damaged", bytes.len()));

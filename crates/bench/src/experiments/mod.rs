@@ -5,7 +5,17 @@ mod paper;
 mod runs;
 
 mod demo;
+mod kv_latency;
+mod kv_memcached;
+mod kv_memory;
+mod kv_multiget;
+mod kv_native;
+mod kv_rate;
+mod kv_runs;
+mod kv_values;
+mod kv_ycsb;
 mod rpc_bandwidth;
+mod rpc_busy;
 mod rpc_cc_cost;
 mod rpc_factors;
 mod rpc_latency;
@@ -22,6 +32,7 @@ mod sim_latency;
 mod sim_loss;
 mod sim_reorder;
 mod sim_scale;
+mod store_ops;
 mod transfer;
 
 use std::process::ExitCode;
@@ -112,6 +123,12 @@ pub const ALL: &[Experiment] = &[
         run: rpc_wakeup::run,
     },
     Experiment {
+        name: "rpc-busy",
+        paper: "beyond the paper",
+        about: "rate and latency beside a neighbour on the server's core, against bare echoes",
+        run: rpc_busy::run,
+    },
+    Experiment {
         name: "sim-latency",
         paper: "eRPC Table 2",
         about: "latency of a 32 B call in the simulated clusters of the paper",
@@ -146,6 +163,60 @@ pub const ALL: &[Experiment] = &[
         paper: "beyond the paper",
         about: "bandwidth of 8 MB requests at 100 Gbit/s while packets overtake each other",
         run: sim_reorder::run,
+    },
+    Experiment {
+        name: "store-ops",
+        paper: "MICA, HERD Figure 4",
+        about: "operations on a partition in memory beside hash maps and random reads of memory",
+        run: store_ops::run,
+    },
+    Experiment {
+        name: "kv-memory",
+        paper: "beyond the paper",
+        about: "memory that an item takes beyond its key and value, at 10 and 50 million items",
+        run: kv_memory::run,
+    },
+    Experiment {
+        name: "kv-rate",
+        paper: "HERD Figure 9",
+        about: "operations per second of one server core, 5 % PUT, uniform and Zipf",
+        run: kv_rate::run,
+    },
+    Experiment {
+        name: "kv-latency",
+        paper: "HERD Figure 11",
+        about: "latency against throughput, from one operation in flight to 256",
+        run: kv_latency::run,
+    },
+    Experiment {
+        name: "kv-values",
+        paper: "HERD Figure 10",
+        about: "operations and bytes per second with values of 4 B to 1000 B",
+        run: kv_values::run,
+    },
+    Experiment {
+        name: "kv-memcached",
+        paper: "beyond the paper",
+        about: "memcached and Dunlin's memcached port under the same load over TCP",
+        run: kv_memcached::run,
+    },
+    Experiment {
+        name: "kv-native-vs-memcached",
+        paper: "beyond the paper",
+        about: "Dunlin's client over UDP against memcached over TCP",
+        run: kv_native::run,
+    },
+    Experiment {
+        name: "kv-ycsb",
+        paper: "YCSB",
+        about: "workloads A, B, C, D and F on ten million records",
+        run: kv_ycsb::run,
+    },
+    Experiment {
+        name: "kv-multiget",
+        paper: "beyond the paper",
+        about: "keys per second with 1 to 256 keys a request",
+        run: kv_multiget::run,
     },
     #[cfg(feature = "peers")]
     Experiment {
@@ -199,6 +270,15 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::SessionsClient>(),
     Entry::of::<roles::SlowServer>(),
     Entry::of::<roles::WorkersClient>(),
+    Entry::of::<roles::StoreOps>(),
+    Entry::of::<roles::CacheFill>(),
+    Entry::of::<roles::KvServer>(),
+    Entry::of::<roles::KvMemcachedServer>(),
+    Entry::of::<roles::KvLoad>(),
+    Entry::of::<roles::MultiGetLoad>(),
+    Entry::of::<roles::MemcachedLoad>(),
+    Entry::of::<roles::MemcachedProcess>(),
+    Entry::of::<roles::BareServer>(),
     Entry::of::<roles::Sleeper>(),
     Entry::of::<roles::IdleWatcher>(),
     Entry::of::<roles::Alarm>(),
@@ -227,6 +307,16 @@ pub fn find(name: &str) -> Result<Vec<&'static Experiment>, BenchError> {
         return Err(BenchError::UnknownExperiment { name: name.into(), known: known.join(", ") });
     }
     Ok(found)
+}
+
+/// What a report says of a case that was left out.
+fn too_little_memory(case: &str, needed: u64, available: u64) -> String {
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    format!(
+        "{case} was skipped: it needs {:.1} GiB and {:.1} GiB are free. `--items-max` takes fewer items.",
+        gib(needed),
+        gib(available)
+    )
 }
 
 impl Experiment {

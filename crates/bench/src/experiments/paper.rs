@@ -114,3 +114,19 @@ pub(super) fn scale(hosts: u32, threads: u16, metric: Metric) -> Option<PaperFig
     };
     Some(PaperFigure { value, setup: "CX4 25 GbE" })
 }
+
+/// HERD's Figure 14 (thesis chapter 4): GETs per second of one server core over the network, 8 million items of 16 B + 32 B, 5 % PUT,
+/// uniform, with requests in batches.
+pub(super) const HERD_ONE_CORE: PaperFigure = PaperFigure { value: 12.3e6, setup: "HERD, 1 core, CIB 100 Gb InfiniBand" };
+
+/// Figure 13 of the thesis: the same under Zipf .99, a core of six.
+pub(super) const HERD_ZIPF_PER_CORE: PaperFigure = PaperFigure { value: 4.32e6, setup: "HERD, a core of 6, CX3 InfiniBand" };
+
+/// Figure 12 of the thesis: one server core, items of 48 B.
+pub(super) const HERD_PER_CORE: PaperFigure = PaperFigure { value: 6.3e6, setup: "HERD, 1 core, CX3 InfiniBand" };
+
+/// Figure 10 of the thesis: latency at the peak of 26 million operations per second.
+pub(super) const HERD_LATENCY: PaperFigure = PaperFigure { value: 5_000.0, setup: "HERD at its peak, CX3 InfiniBand" };
+
+/// MICA's own code, measured on a machine of two cores: reads that its lossy index loses, in percent.
+pub(super) const MICA_LOST: PaperFigure = PaperFigure { value: 0.85, setup: "MICA's code, 4 M items, a VM" };

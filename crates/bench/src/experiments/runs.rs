@@ -7,7 +7,8 @@ use crate::lab::Lab;
 use crate::measure::{BesideFloor, Measured, Percentiles};
 use crate::report::{Metric, RowBuilder};
 use crate::roles::{
-    BandwidthClient, BandwidthFloor, Carrier, EchoServer, LatencyClient, LatencyFloor, Load, RateClient, RateFloor, Setup,
+    BandwidthClient, BandwidthFloor, Carrier, EchoServer, LatencyClient, LatencyFloor, Load, RateClient, RateFigures,
+    RateFloor, Setup,
 };
 
 /// Bytes of a small request and of its response, as in the paper.
@@ -68,13 +69,18 @@ pub(super) fn rate(lab: &Lab, setup: &Setup, load: &Load) -> Result<Measured<f64
 }
 
 /// The rate of bare echoes, as many in flight.
-fn rate_floor(lab: &Lab, carrier: Carrier) -> Result<f64, BenchError> {
+pub(super) fn rate_floor(lab: &Lab, carrier: Carrier) -> Result<f64, BenchError> {
     let floor = RateFloor { carrier, in_flight: IN_FLIGHT, cores: lab.cores()?, run: lab.run_length() };
     lab.anywhere(floor, lab.run_length())?.result()
 }
 
 /// Echoes in batches.
 pub(super) fn rate_without_floor(lab: &Lab, setup: &Setup, load: &Load) -> Result<f64, BenchError> {
+    Ok(rate_figures(lab, setup, load)?.rate)
+}
+
+/// Echoes in batches, and how many were sent again.
+pub(super) fn rate_figures(lab: &Lab, setup: &Setup, load: &Load) -> Result<RateFigures, BenchError> {
     with_server(lab, setup, |server| {
         let client = RateClient { setup: setup.clone(), server, sessions: SESSIONS, load: load.clone() };
         lab.client(client, lab.run_length())?.result()

@@ -24,7 +24,7 @@ const CALLS_END_WITHIN: u64 = 10 * SECOND;
 const ROUND_TRIP: u64 = MILLISECOND / 3;
 /// Sessions that only one end knows of are found so soon.
 const STRAYS_END_WITHIN: u64 = 120 * SECOND;
-/// What an idle endpoint takes, besides twice its timeout, to find a peer silent: it looks, and asks, some times, 50 ms apart.
+/// What an idle endpoint takes, besides twice its timeout, to find a peer silent: it looks, and asks, some times, up to 100 ms apart.
 const SILENCE_NOTICED_WITHIN: u64 = 300 * MILLISECOND;
 /// Least time between two looks at everything.
 const LOOK_EVERY: u64 = MILLISECOND;

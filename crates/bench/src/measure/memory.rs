@@ -1,4 +1,4 @@
-//! Memory of this process.
+//! Memory of processes, and of the machine.
 
 use std::fs;
 
@@ -9,13 +9,33 @@ use crate::BenchError;
 /// # Errors
 /// [`BenchError::Io`] if the system does not tell.
 pub fn resident_bytes() -> Result<u64, BenchError> {
-    let doing = || BenchError::io("read VmRSS from /proc/self/status");
-    let status = fs::read_to_string("/proc/self/status").map_err(doing())?;
-    parse(&status).ok_or_else(|| doing()(std::io::ErrorKind::InvalidData.into()))
+    read("/proc/self/status", "VmRSS:")
 }
 
-fn parse(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+/// Resident memory of another process in bytes, shared pages included.
+///
+/// # Errors
+/// [`BenchError::Io`] if the system does not tell, as when the process has ended.
+pub fn resident_bytes_of(process: u32) -> Result<u64, BenchError> {
+    read(&format!("/proc/{process}/status"), "VmRSS:")
+}
+
+/// Memory in bytes that can be used before the machine has to swap or to end a process.
+///
+/// # Errors
+/// [`BenchError::Io`] if the system does not tell.
+pub fn available_bytes() -> Result<u64, BenchError> {
+    read("/proc/meminfo", "MemAvailable:")
+}
+
+fn read(file: &str, field: &str) -> Result<u64, BenchError> {
+    let doing = || BenchError::io(format!("read {field} from {file}"));
+    let text = fs::read_to_string(file).map_err(doing())?;
+    parse(&text, field).ok_or_else(|| doing()(std::io::ErrorKind::InvalidData.into()))
+}
+
+fn parse(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -25,11 +45,13 @@ mod tests {
 
     #[test]
     fn grows_with_what_is_touched() {
-        assert_eq!(parse("Name:\tx\nVmRSS:\t    12 kB\n"), Some(12 * 1024));
-        assert_eq!(parse("VmRSS:\tlots\n"), None);
+        assert_eq!(parse("Name:\tx\nVmRSS:\t    12 kB\n", "VmRSS:"), Some(12 * 1024));
+        assert_eq!(parse("VmRSS:\tlots\n", "VmRSS:"), None);
         let before = resident_bytes().unwrap();
         let touched = std::hint::black_box(vec![1u8; 32 << 20]);
         assert!(resident_bytes().unwrap() >= before + (24 << 20));
         drop(touched);
+        assert!(resident_bytes_of(std::process::id()).unwrap() > 1 << 20);
+        assert!(available_bytes().unwrap() > 1 << 20);
     }
 }

@@ -65,7 +65,7 @@ impl Launcher {
     /// Starts a process that does `role` on `core`, and has `limit` for all of it.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if it cannot be started.
+    /// [`BenchError::Io`] if it cannot be started, [`BenchError::Interrupted`].
     pub fn start<R: Role>(&self, role: R, core: Option<usize>, limit: Duration) -> Result<Peer<R>, BenchError> {
         let doing = || BenchError::io(format!("start a process for {}", R::NAME));
         let task = serde_json::to_value(role).map_err(|e| doing()(e.into()))?;
@@ -86,7 +86,11 @@ impl Launcher {
         let sent = stdin.write_all(assignment.as_bytes());
         let peer = Peer::new(child, stdin, stdout, (Instant::now(), limit), self.interrupt.clone(), self.live.clone());
         // Only now: from here on dropping the peer ends the process.
-        sent.map_err(doing())?;
-        Ok(peer)
+        match sent {
+            Ok(()) => Ok(peer),
+            // A ctrl-C reaches a process that has no group of its own yet.
+            Err(_) if self.interrupt.is_set() => Err(BenchError::Interrupted),
+            Err(error) => Err(doing()(error)),
+        }
     }
 }

@@ -113,6 +113,8 @@ impl<R: Role> Peer<R> {
     /// Its output has ended: says how it ended itself.
     fn died(&mut self) -> BenchError {
         match self.exited() {
+            // A ctrl-C reaches a process that has no group of its own yet.
+            Some(_) if self.interrupt.is_set() => BenchError::Interrupted,
             Some(status) => BenchError::PeerDied { role: R::NAME, status },
             None => self.bad("it closed its output but runs on".into()),
         }

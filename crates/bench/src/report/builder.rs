@@ -11,18 +11,30 @@ pub struct ReportBuilder {
     experiment: String,
     machine: Machine,
     rows: Vec<RowBuilder>,
+    notes: Vec<String>,
     plots: Vec<Plot>,
 }
 
 impl ReportBuilder {
     /// An empty report; its date is now.
     pub fn new(experiment: &str) -> Self {
-        ReportBuilder { experiment: experiment.to_owned(), machine: Machine::detect(), rows: Vec::new(), plots: Vec::new() }
+        ReportBuilder {
+            experiment: experiment.to_owned(),
+            machine: Machine::detect(),
+            rows: Vec::new(),
+            notes: Vec::new(),
+            plots: Vec::new(),
+        }
     }
 
     /// Adds a row.
     pub fn push(&mut self, row: RowBuilder) {
         self.rows.push(row);
+    }
+
+    /// Says what could not be measured, why, and what to do about it.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
     }
 
     /// Adds a plot.
@@ -37,6 +49,7 @@ impl ReportBuilder {
             machine: self.machine,
             commit: env!("DUNLIN_COMMIT").to_owned(),
             rows: row::finish(self.rows),
+            notes: self.notes,
             plots: self.plots,
         }
     }

@@ -33,6 +33,9 @@ pub struct Report {
     pub commit: String,
     /// The figures, in the order they were measured.
     pub rows: Vec<Row>,
+    /// What could not be measured, why, and what to do about it.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// What the page shows beside them.
     #[serde(skip)]
     pub plots: Vec<Plot>,
@@ -88,6 +91,7 @@ mod tests {
             RowBuilder::new("shm B=3", Metric::Rate, spread).floor(6e7).paper(Some(paper)).target(Target::Absolute(1e7)),
         );
         builder.push(RowBuilder::new("udp B=3", Metric::Rate, spread).target(Target::Absolute(2e7)));
+        builder.note("shm B=11 was skipped");
         builder.finish()
     }
 
@@ -95,7 +99,7 @@ mod tests {
     fn json_has_the_documented_shape() {
         let value: serde_json::Value = serde_json::from_str(&json(&[report()]).unwrap()).unwrap();
         let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(keys(&value), ["commit", "experiment", "machine", "rows"]);
+        assert_eq!(keys(&value), ["commit", "experiment", "machine", "notes", "rows"]);
         assert_eq!(
             value["rows"][0],
             serde_json::json!({"case": "shm B=3", "metric": "rate", "unit": "RPC/s", "value": 1.1e7, "min": 1e7, "max": 1.2e7,
@@ -103,6 +107,14 @@ mod tests {
                 "not_beyond": null})
         );
         assert!(value["rows"][1]["floor"].is_null() && value["rows"][1]["paper_setup"].is_null());
+    }
+
+    #[test]
+    fn notes_are_shown_everywhere() {
+        let report = report();
+        assert!(json(std::slice::from_ref(&report)).unwrap().contains("shm B=11 was skipped"));
+        assert!(table::render(&report).contains("shm B=11 was skipped"));
+        assert!(html::page(&[report]).contains("shm B=11 was skipped"));
     }
 
     #[test]

@@ -30,7 +30,8 @@ pub fn render(report: &Report) -> String {
         }
     }
     let disturbance = report.disturbance().map_or_else(String::new, |note| format!("\n(!) {note}"));
-    format!("{}\n{table}\n{}{disturbance}", heading(report), summary(report))
+    let notes: String = report.notes.iter().map(|note| format!("\n(!) {note}")).collect();
+    format!("{}\n{table}\n{}{disturbance}{notes}", heading(report), summary(report))
 }
 
 fn cells(case: &str, row: &Row) -> Vec<Cell> {

@@ -2,26 +2,35 @@
 
 mod bandwidth;
 mod floor;
+mod kv;
 mod latency;
 mod load;
+mod memcached;
+mod random_reads;
 mod rate;
 mod rates_in_turn;
 mod server;
 mod sessions;
 mod setup;
+mod store_ops;
 mod wakeup;
 mod workers;
 
 pub use bandwidth::BandwidthClient;
 pub use floor::{BandwidthFloor, LatencyFloor, RateFloor, WakeFloor};
+pub use kv::{Fill, KvFigures, KvLoad, KvMemcachedServer, KvServer, KvServing, MultiGetFigures, MultiGetLoad};
 pub use latency::LatencyClient;
 pub use load::{Hints, Load};
-pub use rate::RateClient;
+pub use memcached::{
+    BareServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, TextOperation, installed_version,
+};
 pub(crate) use rate::open_sessions;
+pub use rate::{RateClient, RateFigures};
 pub use rates_in_turn::RatesInTurn;
 pub use server::EchoServer;
 pub use sessions::{SessionFigures, SessionsClient};
 pub use setup::{Carrier, Congestion, Factor, LossRecovery, Setup};
+pub use store_ops::{CacheFigures, CacheFill, Kind, StoreCase, StoreFigures, StoreOps, System};
 pub use wakeup::{Alarm, IdleWatcher, Sleeper};
 pub use workers::{FULL_POOL, Mode, SlowServer, Work, WorkersClient, WorkersFigures};
 

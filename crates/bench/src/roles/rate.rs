@@ -26,13 +26,21 @@ pub struct RateClient {
     pub load: Load,
 }
 
+/// What the calls of a [`RateClient`] came to.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct RateFigures {
+    /// Calls per second.
+    pub rate: f64,
+    /// Times per second that requests were taken for lost and sent again, from the first call to the last.
+    pub retransmissions: f64,
+}
+
 impl Role for RateClient {
     const NAME: &'static str = "rate client";
     type Ready = ();
-    /// Calls per second.
-    type Output = f64;
+    type Output = RateFigures;
 
-    fn run(self, control: &Control<Self>) -> Result<f64, BenchError> {
+    fn run(self, control: &Control<Self>) -> Result<RateFigures, BenchError> {
         self.setup.on_transport(Side::Client, Call { client: &self, control })
     }
 }
@@ -43,15 +51,19 @@ struct Call<'a> {
 }
 
 impl OnTransport for Call<'_> {
-    type Output = f64;
+    type Output = RateFigures;
 
-    fn run<T: Transport>(self, transport: T) -> Result<f64, BenchError> {
+    fn run<T: Transport>(self, transport: T) -> Result<RateFigures, BenchError> {
         let endpoint = Endpoint::new(transport, self.client.setup.endpoint())?;
         let sessions = open_sessions(&endpoint, &self.client.server.parse()?, self.client.sessions)?;
-        self.client.load.run(&endpoint, sessions, |rate| {
+        let (start, before) = (endpoint.now(), endpoint.stats().counters.retransmissions);
+        let rate = self.client.load.run(&endpoint, sessions, |rate| {
             self.control.live(Metric::Rate, rate);
             !self.control.stopping()
-        })
+        })?;
+        let again = endpoint.stats().counters.retransmissions - before;
+        let seconds = (endpoint.now() - start).max(1) as f64 / 1e9;
+        Ok(RateFigures { rate, retransmissions: again as f64 / seconds })
     }
 }
 

@@ -154,7 +154,7 @@ pub(super) enum Side {
 /// Something done on a transport. It is compiled for each transport apart, as in a program that has only one.
 pub(super) trait OnTransport {
     type Output;
-    fn run<T: Transport>(self, transport: T) -> Result<Self::Output, BenchError>;
+    fn run<T: Transport + 'static>(self, transport: T) -> Result<Self::Output, BenchError>;
 }
 
 impl Setup {

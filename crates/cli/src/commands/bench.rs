@@ -15,6 +15,9 @@ use dunlin_sim::CostModel;
 use super::seconds;
 use crate::reports::{Collected, Files};
 
+/// Fewer items than this measure nothing.
+const ITEMS_MIN: u64 = 1000;
+
 /// Repeat the experiments of the papers on this machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -57,6 +60,9 @@ struct Run {
     /// Keep this core busy with another process all the while
     #[arg(long, value_name = "CORE")]
     busy_core: Option<usize>,
+    /// Items of key-value experiments at most: for a machine of little memory, or a quick look
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(ITEMS_MIN..))]
+    items_max: Option<u64>,
     /// Seed of experiments in virtual time: the same seed gives the same figures, on any machine
     #[arg(long, default_value = "1")]
     seed: u64,
@@ -95,7 +101,9 @@ fn run_experiments(arguments: Run, interrupt: Interrupt) -> Result<ExitCode> {
     arguments.files.check()?;
     let cost = arguments.cost.as_deref().map(read_cost).transpose()?;
     let simulations = Simulations { seed: arguments.seed, seeds: arguments.seeds, cost };
-    let settings = Settings { run: arguments.seconds, busy_core: arguments.busy_core, simulations, ..Settings::default() };
+    let items_max = arguments.items_max.unwrap_or(u64::MAX);
+    let settings =
+        Settings { run: arguments.seconds, items_max, busy_core: arguments.busy_core, simulations, ..Settings::default() };
     let mut collected = Collected::default();
     for experiment in experiments {
         let outcome = experiment.run(settings.clone(), Launcher::new(interrupt.clone()))?;

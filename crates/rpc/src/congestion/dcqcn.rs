@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, Allowance, Sample, bits_per_second, bytes_per_nano, check_rates, refuse};
+use super::rate::{Rate, bytes_per_nano, check_rates};
+use super::{Algorithm, Allowance, Sample, refuse};
 use crate::config::ConfigError;
 
 /// Parameters of DCQCN. The defaults are those of its paper, with the timers of "ECN or Delay" (section 3).
@@ -72,11 +73,9 @@ const PERIODS_MAX: u64 = 4096;
 /// State of one session. Times in nanoseconds, rates in bytes per nanosecond.
 #[derive(Debug)]
 pub(crate) struct Dcqcn {
-    rate: f64,
+    rate: Rate,
     /// Where the rate was before it was cut, and where it goes back to.
     target: f64,
-    rate_max: f64,
-    rate_min: f64,
     additive_step: f64,
     hyper_step: f64,
     /// Estimate of congestion: the share of observations with a mark.
@@ -99,10 +98,8 @@ pub(crate) struct Dcqcn {
 impl Dcqcn {
     pub(super) fn new(config: &DcqcnConfig, now: u64) -> Dcqcn {
         Dcqcn {
-            rate: bytes_per_nano(config.link_rate),
+            rate: Rate::of_link(config.link_rate, config.rate_min),
             target: bytes_per_nano(config.link_rate),
-            rate_max: bytes_per_nano(config.link_rate),
-            rate_min: bytes_per_nano(config.rate_min),
             additive_step: bytes_per_nano(config.additive_step),
             hyper_step: bytes_per_nano(config.hyper_step),
             alpha: 1.0,
@@ -122,8 +119,8 @@ impl Dcqcn {
     }
 
     fn cut(&mut self, now: u64) {
-        self.target = self.rate;
-        self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(self.rate_min);
+        self.target = self.rate.get();
+        self.rate.set(self.rate.get() * (1.0 - self.alpha / 2.0));
         self.alpha = (1.0 - self.gain) * self.alpha + self.gain;
         (self.cut_at, self.alpha_at, self.timer_at) = (Some(now), now, now);
         (self.bytes, self.timer_steps, self.byte_steps) = (0, 0, 0);
@@ -136,12 +133,10 @@ impl Dcqcn {
         } else if most > self.recovery_steps {
             self.target += self.additive_step;
         }
-        self.target = self.target.min(self.rate_max);
-        self.rate = (self.rate + self.target) / 2.0;
-        if self.rate > 0.999 * self.rate_max {
-            // Halving the distance would never arrive.
-            self.rate = self.rate_max;
-        }
+        self.target = self.target.min(self.rate.max());
+        let next = (self.rate.get() + self.target) / 2.0;
+        // Halving the distance would never arrive.
+        self.rate.set(if next > 0.999 * self.rate.max() { self.rate.max() } else { next });
     }
 }
 
@@ -175,15 +170,15 @@ impl Algorithm for Dcqcn {
     }
 
     fn spacing(&self, bytes: u32) -> u64 {
-        (f64::from(bytes) / self.rate) as u64
+        self.rate.spacing(bytes)
     }
 
     fn is_unlimited(&self) -> bool {
-        self.rate >= self.rate_max
+        self.rate.is_unlimited()
     }
 
     fn allowance(&self) -> Allowance {
-        if self.is_unlimited() { Allowance::Unlimited } else { Allowance::Rate(bits_per_second(self.rate)) }
+        self.rate.allowance()
     }
 }
 
@@ -201,11 +196,11 @@ mod tests {
     fn the_first_mark_halves_the_rate_and_others_soon_after_do_nothing() {
         let mut dcqcn = Dcqcn::new(&DcqcnConfig::default(), 0);
         answer(&mut dcqcn, 10, true);
-        assert_eq!(dcqcn.rate, 0.5 * dcqcn.rate_max);
+        assert_eq!(dcqcn.rate.get(), 0.5 * dcqcn.rate.max());
         answer(&mut dcqcn, 59, true);
-        assert_eq!(dcqcn.rate, 0.5 * dcqcn.rate_max);
+        assert_eq!(dcqcn.rate.get(), 0.5 * dcqcn.rate.max());
         answer(&mut dcqcn, 60, true);
-        assert!(dcqcn.rate < 0.26 * dcqcn.rate_max);
+        assert!(dcqcn.rate.get() < 0.26 * dcqcn.rate.max());
     }
 
     #[test]
@@ -221,7 +216,7 @@ mod tests {
             answer(&mut dcqcn, 150 + 55 * step, false);
         }
         assert_eq!(dcqcn.target, target);
-        assert!(dcqcn.rate > 0.95 * target && dcqcn.rate < target);
+        assert!(dcqcn.rate.get() > 0.95 * target && dcqcn.rate.get() < target);
         answer(&mut dcqcn, 150 + 55 * 6, false);
         assert!((dcqcn.target - target - dcqcn.additive_step).abs() < 1e-12);
         // Long afterwards it is where it was.

@@ -11,7 +11,7 @@
 //! | [`dcqcn`] | DCQCN | ECN | rate |
 //! | [`swift`] | ours, after Swift | round-trip time, and ECN if there is any | window, paced below one packet |
 //!
-//! `pacing` turns rates into times.
+//! `rate` is what those have in common that limit a rate, and `pacing` lets packets go in time.
 //!
 //! Every algorithm begins *unlimited* and is told of a packet only when that matters; see `Algorithm::is_unlimited`.
 
@@ -21,6 +21,7 @@ mod incast_tests;
 #[cfg(test)]
 mod model;
 pub(crate) mod pacing;
+mod rate;
 pub mod swift;
 pub mod timely;
 
@@ -205,31 +206,9 @@ impl Algorithm for Controller {
     }
 }
 
-/// Bytes per nanosecond of a rate in bits per second.
-fn bytes_per_nano(bits_per_second: u64) -> f64 {
-    bits_per_second as f64 / 8e9
-}
-
-/// Bits per second of a rate in bytes per nanosecond.
-fn bits_per_second(bytes_per_nano: f64) -> f64 {
-    bytes_per_nano * 8e9
-}
-
 /// Refuses a parameter.
 fn refuse(name: &'static str, value: impl std::fmt::Debug, allowed: &'static str) -> Result<(), ConfigError> {
     Err(ConfigError { name, value: format!("{value:?}"), allowed })
-}
-
-/// Checks the rates that rate-based algorithms have.
-fn check_rates(link_rate: u64, rate_min: u64) -> Result<(), ConfigError> {
-    if rate_min < 1_000_000 || link_rate < rate_min || link_rate > 10_000_000_000_000 {
-        return refuse(
-            "congestion rate_min, link_rate",
-            (rate_min, link_rate),
-            "choose 1 Mbit/s <= min <= link <= 10 Tbit/s",
-        );
-    }
-    Ok(())
 }
 
 #[cfg(test)]

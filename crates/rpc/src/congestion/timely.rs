@@ -5,10 +5,14 @@
 //! queue length will do, and any division of the link. Its patch adds a term for the queue's length itself: [`Gradient::Patched`].
 //!
 //! A loss means nothing to Timely: the retransmission timeout is its own back-off.
+//!
+//! One thing is ours: a session that is not limited becomes so only if round trips stay long. Clocks are read by software here, and a process that
+//! was without its processor for a moment makes every packet on the way late, once. A queue lasts: what is sent next is late too.
 
 use std::time::Duration;
 
-use super::{Algorithm, Allowance, Sample, bits_per_second, bytes_per_nano, check_rates, refuse};
+use super::rate::{Rate, bytes_per_nano, check_rates};
+use super::{Algorithm, Allowance, Sample, refuse};
 use crate::config::ConfigError;
 
 /// How round trips between `t_low` and `t_high` change the rate.
@@ -85,9 +89,7 @@ const SHARE_MIN: f64 = 0.5;
 /// State of one session. Times in nanoseconds, rates in bytes per nanosecond.
 #[derive(Debug)]
 pub(crate) struct Timely {
-    rate: f64,
-    rate_max: f64,
-    rate_min: f64,
+    rate: Rate,
     step: f64,
     rtt_min: f64,
     t_low: f64,
@@ -102,15 +104,15 @@ pub(crate) struct Timely {
     /// Falling round trips in a row.
     falling: u32,
     updated: u64,
+    /// When a late answer came while nothing was limited: what was sent before says no more than that answer.
+    late_at: u64,
 }
 
 impl Timely {
     pub(super) fn new(config: &TimelyConfig, now: u64) -> Timely {
         let rtt_min = config.rtt_min.as_nanos() as f64;
         Timely {
-            rate: bytes_per_nano(config.link_rate),
-            rate_max: bytes_per_nano(config.link_rate),
-            rate_min: bytes_per_nano(config.rate_min),
+            rate: Rate::of_link(config.link_rate, config.rate_min),
             step: bytes_per_nano(config.step),
             rtt_min,
             t_low: config.t_low.as_nanos() as f64,
@@ -123,29 +125,42 @@ impl Timely {
             trend: 0.0,
             falling: 0,
             updated: now,
+            late_at: 0,
         }
+    }
+
+    /// Whether a long round trip says that a queue lasts: that of a packet which was sent soon after an answer was late.
+    fn is_lasting(&mut self, sample: &Sample) -> bool {
+        let sent = sample.now.saturating_sub(sample.rtt);
+        if sent < self.late_at {
+            return false;
+        }
+        let is_lasting = self.late_at > 0 && (sent - self.late_at) as f64 <= self.t_low;
+        self.late_at = sample.now;
+        is_lasting
     }
 
     /// The next rate. `scale` is the part of a minimal round trip since the last update, at most 1: many answers in one round trip
     /// together change as much as one.
     fn next_rate(&self, rtt: f64, scale: f64) -> f64 {
+        let rate = self.rate.get();
         let step = self.step * scale;
         let cut = self.beta * scale;
         if rtt < self.t_low {
-            return self.rate + step;
+            return rate + step;
         }
         if rtt > self.t_high {
-            return self.rate * (1.0 - cut * (1.0 - self.t_high / rtt));
+            return rate * (1.0 - cut * (1.0 - self.t_high / rtt));
         }
         let gradient = self.trend / self.rtt_min;
         match self.gradient {
-            Gradient::Original if gradient > 0.0 => self.rate * (1.0 - cut * gradient),
-            Gradient::Original if self.falling >= self.hyper_after => self.rate + HYPER_STEPS * step,
-            Gradient::Original => self.rate + step,
+            Gradient::Original if gradient > 0.0 => rate * (1.0 - cut * gradient),
+            Gradient::Original if self.falling >= self.hyper_after => rate + HYPER_STEPS * step,
+            Gradient::Original => rate + step,
             Gradient::Patched => {
                 let weight = (2.0 * gradient + 0.5).clamp(0.0, 1.0);
                 let excess = (rtt - self.t_low) / self.t_low;
-                self.rate * (1.0 - cut * weight * excess) + step * (1.0 - weight)
+                rate * (1.0 - cut * weight * excess) + step * (1.0 - weight)
             }
         }
     }
@@ -158,25 +173,27 @@ impl Algorithm for Timely {
             // A retransmission whose first copy was answered.
             return;
         }
+        if self.is_unlimited() && rtt >= self.t_low && !self.is_lasting(sample) {
+            return;
+        }
         let difference = rtt - self.last_rtt;
         self.falling = if difference < 0.0 { self.falling.saturating_add(1) } else { 0 };
         self.trend = (1.0 - self.alpha) * self.trend + self.alpha * difference;
         let scale = (sample.now.saturating_sub(self.updated) as f64 / self.rtt_min).min(1.0);
-        let next = self.next_rate(rtt, scale).max(self.rate * SHARE_MIN);
-        self.rate = next.clamp(self.rate_min, self.rate_max);
+        self.rate.set(self.next_rate(rtt, scale).max(self.rate.get() * SHARE_MIN));
         (self.last_rtt, self.updated) = (rtt, sample.now);
     }
 
     fn spacing(&self, bytes: u32) -> u64 {
-        (f64::from(bytes) / self.rate) as u64
+        self.rate.spacing(bytes)
     }
 
     fn is_unlimited(&self) -> bool {
-        self.rate >= self.rate_max
+        self.rate.is_unlimited()
     }
 
     fn allowance(&self) -> Allowance {
-        if self.is_unlimited() { Allowance::Unlimited } else { Allowance::Rate(bits_per_second(self.rate)) }
+        self.rate.allowance()
     }
 }
 
@@ -190,10 +207,10 @@ mod tests {
         Timely::new(&TimelyConfig { gradient, ..TimelyConfig::default() }, 0)
     }
 
-    /// One answer per 10 us, a whole step each.
+    /// One packet after the other, a whole step each.
     fn answers(timely: &mut Timely, rtts: &[u64]) {
         for rtt in rtts {
-            let now = timely.updated + 10 * MICRO;
+            let now = timely.updated.max(timely.late_at) + rtt * MICRO;
             timely.on_answer(&Sample { now, rtt: rtt * MICRO, is_marked: false, credits: 32, bytes: 1000 });
         }
     }
@@ -209,28 +226,44 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_of_a_process_limits_nothing_and_a_queue_does() {
+        let mut timely = timely(Gradient::Original);
+        let mut answer = |now: u64, rtt: u64| {
+            let (now, rtt) = (now * MICRO, rtt * MICRO);
+            timely.on_answer(&Sample { now, rtt, is_marked: false, credits: 32, bytes: 1000 });
+            timely.is_unlimited()
+        };
+        // All that was on the way is late, whether its answers come at once or one by one.
+        assert!(answer(5_000, 4_000) && answer(5_000, 3_990) && answer(5_002, 3_900));
+        // Another pause, much later.
+        assert!(answer(9_000, 3_000));
+        // What was sent then is late too.
+        assert!(!answer(9_200, 190));
+    }
+
+    #[test]
     fn growing_round_trips_lower_the_rate_and_falling_ones_raise_it() {
         let mut timely = timely(Gradient::Original);
         answers(&mut timely, &[60, 70, 80, 90]);
-        let low = timely.rate;
-        assert!(low < 0.2 * timely.rate_max, "a gradient above 1 halves the rate each time: {low}");
+        let low = timely.rate.get();
+        assert!(low < 0.2 * timely.rate.max(), "a gradient above 1 halves the rate each time: {low}");
         answers(&mut timely, &[80]);
-        let before = timely.rate;
+        let before = timely.rate.get();
         answers(&mut timely, &[75, 70, 65]);
-        assert!(timely.rate > before);
-        let before = timely.rate;
+        assert!(timely.rate.get() > before);
+        let before = timely.rate.get();
         // By now five have fallen in a row.
         answers(&mut timely, &[64]);
-        assert!((timely.rate - before - HYPER_STEPS * timely.step).abs() < 1e-9);
+        assert!((timely.rate.get() - before - HYPER_STEPS * timely.step).abs() < 1e-9);
     }
 
     #[test]
     fn one_update_takes_half_at_most_and_the_least_rate_stays() {
         let mut timely = timely(Gradient::Original);
-        answers(&mut timely, &[50_000]);
-        assert!(timely.rate >= 0.5 * timely.rate_max);
+        answers(&mut timely, &[50_000, 50_000]);
+        assert!(!timely.is_unlimited() && timely.rate.get() >= 0.5 * timely.rate.max());
         answers(&mut timely, &[60, 900, 60, 900, 60, 900, 60, 900, 60, 900, 60, 900, 60, 900, 60, 900]);
-        assert!(timely.rate >= timely.rate_min);
+        assert!(timely.rate.get() >= bytes_per_nano(TimelyConfig::default().rate_min));
     }
 
     #[test]
@@ -240,6 +273,6 @@ mod tests {
             answers(timely, &[200; 2_000]);
         }
         assert!(original.is_unlimited(), "a constant queue is all right with the gradient");
-        assert!(patched.rate < 0.2 * patched.rate_max, "{}", patched.rate);
+        assert!(patched.rate.get() < 0.2 * patched.rate.max(), "{}", patched.rate.get());
     }
 }

@@ -50,11 +50,11 @@ impl Core {
             self.drop_on(session, DropReason::Duplicate);
             return;
         }
-        if call.received == 0 && !call.sent_again {
-            let sample = self.now.saturating_sub(call.started);
-            self.on_rtt_sample(session, sample, header.ecn_echo);
-            if self.calls[index as usize].sequence % RTT_SAMPLING == 1 {
-                self.sampled.push(RoundTrip { session, since: self.calls[index as usize].started });
+        let (is_first, since) = (call.received == 0, call.timed_at);
+        if let Some(rtt) = call.take_timing(packet, self.now) {
+            self.on_rtt_sample(session, rtt, header.ecn_echo);
+            if is_first && self.calls[index as usize].sequence % RTT_SAMPLING == 1 {
+                self.sampled.push(RoundTrip { session, since });
             }
         }
         let call = &mut self.calls[index as usize];
@@ -138,6 +138,7 @@ impl Core {
         let call = &mut self.calls[index as usize];
         call.response = Some(response);
         call.response_packets = total.div_ceil(packet_data) as u32;
+        (call.timed, call.sent_again_below) = (NONE, 0);
         if call.window == NONE {
             self.take_window(index);
         }
@@ -167,9 +168,14 @@ impl Core {
         }
         packet.copy_to(header.wire_len(), &mut response[offset..offset + header.payload_len()]);
         session.credits += 1;
+        let answered = call.received;
         call.received += 1;
         call.progress = self.now;
         call.retries = 0;
+        if let Some(rtt) = call.take_timing(answered, self.now) {
+            self.on_rtt_sample(si, rtt, header.ecn_echo);
+        }
+        let call = &mut self.calls[index as usize];
         if call.received < call.sendable() {
             self.pump_in_turn(index);
         } else if let Some(response) = call.response.take() {

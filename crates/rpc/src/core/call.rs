@@ -78,6 +78,11 @@ pub(crate) struct Call {
     pub response_packets: u32,
     pub sent: u32,
     pub received: u32,
+    /// The packet whose round trip is measured, of a call of several packets without a window, and when it was sent; else `NONE`.
+    pub timed: u32,
+    pub timed_at: u64,
+    /// Packets before this one were sent again, so that their round trips are ambiguous (Karn's rule).
+    pub sent_again_below: u32,
     /// Transmit batch in which a packet of this call was queued last.
     pub tx_batch: u32,
     /// Next call that waits for a slot of the session.
@@ -118,6 +123,9 @@ impl Call {
             response_packets: 0,
             sent: 0,
             received: 0,
+            timed: NONE,
+            timed_at: 0,
+            sent_again_below: 0,
             tx_batch: 0,
             next: NONE,
             progress: 0,
@@ -162,6 +170,25 @@ impl Call {
     #[inline]
     pub fn awaits_handler(&self) -> bool {
         self.sent == self.request_packets && self.response_packets == 0
+    }
+
+    /// Measures the round trip of the packet that is sent next, unless one is measured, or this one was sent before, or its answer waits for
+    /// the handler. One in a round trip is enough to follow it.
+    #[cold]
+    pub fn time_next(&mut self, now: u64) {
+        let is_last = self.sent + 1 == self.request_packets;
+        if self.timed == NONE && !is_last && (self.sent_again_below..self.sendable()).contains(&self.sent) {
+            (self.timed, self.timed_at) = (self.sent, now);
+        }
+    }
+
+    /// The round trip that is measured, if `answered` is the packet or one behind it. In nanoseconds.
+    pub fn take_timing(&mut self, answered: u32, now: u64) -> Option<u64> {
+        // `NONE` comes behind every packet.
+        (self.timed <= answered).then(|| {
+            self.timed = NONE;
+            now.saturating_sub(self.timed_at)
+        })
     }
 
     /// Credits that it holds, if it has no window.
@@ -267,6 +294,7 @@ impl Core {
         (call.progress, call.started) = (self.now, self.now);
         let (si, has_many) = (call.session, call.request_packets > 1);
         if has_many {
+            (call.timed, call.sent_again_below) = (NONE, 0);
             self.take_window(index);
         }
         self.pump(index);

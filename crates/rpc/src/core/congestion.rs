@@ -239,6 +239,9 @@ impl Core {
         let cold = &self.cold[session as usize];
         let Some(flow) = self.congestion.flow_or_new(session, entry.credits_max, cold, self.now) else { return u32::MAX };
         let window = flow.controller.window();
+        if window == u32::MAX {
+            return window;
+        }
         // A request whose handler runs is not on the way. Which of them run is unknown here, so none is counted: pacing limits them.
         let calls = entry.client.iter().filter(|slot| slot.call != NONE).map(|slot| &self.calls[slot.call as usize]);
         let at_handlers = calls.filter(|call| call.in_flight() > 0 && call.awaits_handler()).count() as u32;

@@ -204,10 +204,14 @@ impl Core {
         }
     }
 
+    /// Nanoseconds of silence after which a peer is asked whether it lives.
+    pub fn ping_after(&self) -> u64 {
+        self.config.peer_timeout.as_nanos() as u64 / 4
+    }
+
     /// Looks after every peer: asks the silent, ends the dead.
     pub fn tick_peers(&mut self, routes: &mut dyn Routes) {
-        let timeout = self.config.peer_timeout.as_nanos() as u64;
-        let ping_after = timeout / 4;
+        let (timeout, ping_after) = (self.config.peer_timeout.as_nanos() as u64, self.ping_after());
         for index in 0..self.peers.entries.len() as u32 {
             let now = self.now;
             let Some(peer) = self.peers.get_mut(index) else { continue };

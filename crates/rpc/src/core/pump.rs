@@ -27,6 +27,9 @@ impl Core {
         let call = &mut self.calls[index as usize];
         let session = &mut self.sessions[call.session as usize];
         let sendable = call.sendable();
+        if sendable > 1 && session.credits > 0 && granted > 0 {
+            call.time_next(context.now);
+        }
         while call.sent < sendable {
             if session.credits == 0 || granted == 0 {
                 session.stalled |= 1 << call.slot;
@@ -87,6 +90,7 @@ impl Core {
         let in_flight = call.in_flight();
         let lost = u16::from(is_planted(Mutation::CreditNotReturned));
         self.sessions[call.session as usize].credits += (in_flight as u16).saturating_sub(lost);
+        (call.timed, call.sent_again_below) = (NONE, call.sent_again_below.max(call.sent));
         call.sent = call.received;
         call.sent_again = true;
         call.retries = call.retries.saturating_add(1);

@@ -12,8 +12,9 @@ const KIND_SESSION: u64 = 2 << 32;
 
 /// Time between ticks while calls are in progress: how soon a dead process of this host is noticed.
 const TICK_BUSY_NANOS: u64 = 5_000_000;
-/// Time between ticks while no calls are.
-const TICK_IDLE_NANOS: u64 = 50_000_000;
+/// Time between ticks while no calls are, at most: as long as the longest sleep of an endpoint, so that ticks wake it no more often. With a short
+/// [`crate::EndpointConfig::peer_timeout`] they come as often as peers are asked whether they live.
+const TICK_IDLE_NANOS: u64 = dunlin_net::poll::SLEEP_MAX.as_nanos() as u64;
 /// A tick looks at so many sessions that may have something to release.
 const RELEASES_PER_TICK: usize = 512;
 /// A tick looks at so many requests that may have stopped arriving.
@@ -85,7 +86,7 @@ impl Core {
     /// Makes sure that the tick comes: while there are sessions, and once after anything that it limits or gives back.
     pub fn arm_tick(&mut self) {
         let is_awaited = self.calls_pending() > 0 || self.loans_are_moving() || self.ticked.is_some();
-        let pause = if is_awaited { TICK_BUSY_NANOS } else { TICK_IDLE_NANOS };
+        let pause = if is_awaited { TICK_BUSY_NANOS } else { self.ping_after().clamp(TICK_BUSY_NANOS, TICK_IDLE_NANOS) };
         // With very many peers, looking at each of them may not take the whole core.
         let pause = pause.max(self.peers.len() as u64 * 20_000);
         self.wheel.arm_by(self.tick_timer, self.now + pause);

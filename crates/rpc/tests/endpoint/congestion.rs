@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
 use dunlin_rpc::congestion::{Allowance, CongestionControl, DcqcnConfig, SwiftConfig, TimelyConfig};
-use dunlin_rpc::{Endpoint, EndpointConfig, Optimizations, Session, Switch};
+use dunlin_rpc::{Endpoint, EndpointConfig, Optimizations, Recovery, Session, Switch};
 
 use crate::marking::Marking;
 use crate::pair::{Lab, address, config};
@@ -63,6 +63,23 @@ fn sessions_of_several_calls_share_the_pace() {
     let last = done.borrow()[3] - start;
     assert!((31_500_000..36_000_000).contains(&last), "{last}");
     assert!(first > last * 8 / 10, "{first} of {last}");
+}
+
+#[test]
+fn go_back_n_measures_round_trips_all_along_a_message() {
+    let going_back = EndpointConfig { recovery: Recovery::GoBackN, ..config() };
+    let observing = EndpointConfig { observe_packets: Switch::On, ..going_back.clone() };
+    let network = LoopbackConfig { mtu: 1_024, delay: Duration::from_micros(10), ..LoopbackConfig::default() };
+    let lab = Lab::over(network, &[going_back, observing]);
+    echo(lab.server());
+    let session = lab.connect();
+    lab.drive(1, session.call(ECHO, vec![3; 100_000])).unwrap();
+    let seen = lab.client().stats().packet_rtt.unwrap();
+    // A hundred packets each way, eight on the way at a time.
+    let round_trips = 2 * 100 / 8;
+    assert!((round_trips - 4..=2 * round_trips).contains(&seen.samples()), "{} samples", seen.samples());
+    let median = seen.percentile(50.0);
+    assert!((20..60).contains(&median.as_micros()), "{median:?}");
 }
 
 #[test]

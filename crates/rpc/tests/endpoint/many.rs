@@ -58,7 +58,8 @@ fn a_lost_peer_is_noticed_as_soon_with_many_sessions_as_with_one() {
         let (lab, _opened) = crowd(sessions);
         lab.network.set_health(1, PeerHealth::Dead);
         let death = millis_until(&lab, &[1], || lab.client().stats().sessions == 0);
-        assert!(death <= 60, "{sessions} sessions: {death} ms");
+        // Idle peers are looked at every 100 ms.
+        assert!(death <= 110, "{sessions} sessions: {death} ms");
     }
 }
 

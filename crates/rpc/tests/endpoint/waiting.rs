@@ -12,9 +12,9 @@ use crate::{ECHO, echo};
 const IDLE: Duration = Duration::from_secs(1);
 /// Share of a core that an idle endpoint may use: 1 % is promised. This is time that it had a core, whatever else the machine does.
 const IDLE_SHARE_MAX: f64 = 0.01;
-/// An idle endpoint with a session sleeps until its next look at its peer, every 50 ms; a keep-alive of the peer, or an answer to its
-/// own, ends a sleep early.
-const IDLE_SLEEPS: std::ops::RangeInclusive<u64> = 8..=100;
+/// An idle endpoint with a session sleeps until its next look at its peer, every 100 ms; a keep-alive of the peer, or an answer to its
+/// own, ends a sleep early, four times a second.
+const IDLE_SLEEPS: std::ops::RangeInclusive<u64> = 4..=40;
 const CALLS: u64 = 20;
 
 /// Time that this thread has used its core.

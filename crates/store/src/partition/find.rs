@@ -15,8 +15,9 @@ pub(super) enum Place {
     Log { home: usize, line: usize, slot: usize, at: usize },
 }
 
+/// True if two keys are the same.
 #[inline(always)]
-fn is_same(a: &[u8], b: &[u8]) -> bool {
+pub(super) fn is_same(a: &[u8], b: &[u8]) -> bool {
     // The sizes of keys that are most common compare without a call.
     match (<&[u8; 16]>::try_from(a), <&[u8; 16]>::try_from(b)) {
         (Ok(a), Ok(b)) => u128::from_le_bytes(*a) == u128::from_le_bytes(*b),
@@ -67,7 +68,11 @@ impl Partition {
     #[inline]
     pub(super) fn find_live(&mut self, key: &Key<'_>) -> Option<Place> {
         let place = self.find(key)?;
-        if self.record(place).fields.has_expired(self.clock.now) {
+        let expires = match place {
+            Place::Line { line, .. } => self.table.line(&self.memory, line).parts().0.expires,
+            Place::Log { at, .. } => read_entry(&self.memory.bytes()[at..]).fields.expires,
+        };
+        if expires != 0 && expires <= self.clock.now {
             self.drop_item(place);
             self.counters.expired += 1;
             return None;

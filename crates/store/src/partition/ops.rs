@@ -1,7 +1,7 @@
 //! The operations of [`Store`].
 
 use super::Partition;
-use super::find::Place;
+use super::find::{Place, is_same};
 use crate::entry::{entry_bytes, note_entry_read, write_fields};
 use crate::error::{KeyError, Refused, check_len};
 use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
@@ -13,6 +13,13 @@ use crate::record::{Fields, Record};
 use crate::store::{Store, StoreStats};
 
 impl Partition {
+    #[cold]
+    fn drop_expired(&mut self, place: Place) -> Option<Item<'_>> {
+        self.drop_item(place);
+        self.counters.expired += 1;
+        None
+    }
+
     /// The live item of a key, if its token is the one expected.
     fn find_unchanged(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<Place, Refused> {
         let place = self.find_live(key).ok_or(Refused::NotFound)?;
@@ -79,7 +86,7 @@ impl Store for Partition {
                 self.memory.prefetch(pointer.at() + LINE_BYTES);
             }
         } else if cell.is_head()
-            && cell.key() != key.bytes()
+            && !is_same(cell.key(), key.bytes())
             && let Some(next) = self.table.next(&self.memory, home, home)
         {
             self.memory.prefetch(self.table.offset(next));
@@ -92,14 +99,27 @@ impl Store for Partition {
 
     #[inline]
     fn get(&mut self, key: &Key<'_>) -> Option<Item<'_>> {
-        let place = self.find_live(key)?;
-        let before = self.record(place).fields;
         let minutes = self.clock.minutes();
-        match place {
-            Place::Line { line, .. } => self.table.line_mut(&mut self.memory, line).note_read(minutes),
-            Place::Log { at, .. } => note_entry_read(&mut self.memory.bytes_mut()[at..], minutes),
+        match self.find(key)? {
+            place @ Place::Line { line, .. } => {
+                let (fields, key, value) = self.table.line(&self.memory, line).parts();
+                if fields.has_expired(self.clock.now) {
+                    return self.drop_expired(place);
+                }
+                let cell = self.table.line_mut(&mut self.memory, line);
+                cell.note_read(minutes);
+                let cell = self.table.line(&self.memory, line);
+                Some(Record { key: &cell.0[key], value: &cell.0[value], fields }.item(&self.clock))
+            }
+            place @ Place::Log { at, .. } => {
+                let fields = self.record(place).fields;
+                if fields.has_expired(self.clock.now) {
+                    return self.drop_expired(place);
+                }
+                note_entry_read(&mut self.memory.bytes_mut()[at..], minutes);
+                Some(Record { fields, ..self.record(place) }.item(&self.clock))
+            }
         }
-        Some(Record { fields: before, ..self.record(place) }.item(&self.clock))
     }
 
     #[inline]

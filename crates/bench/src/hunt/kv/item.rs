@@ -65,7 +65,7 @@ fn change(state: &Option<Item>, input: &Input, output: Option<&Output>) -> Optio
         (Ok(Some(item)), Some(Output::Stored(token))) => Some(Some(Item { token: Some(*token), ..item })),
         (Ok(Some(item)), Some(Output::Number(number, token))) => {
             let is_it = item.value.trim_ascii_end() == number.to_string().as_bytes();
-            is_it.then(|| Some(Item { token: Some(*token), ..item }))
+            is_it.then_some(Some(Item { token: Some(*token), ..item }))
         }
         // Nobody knows the token, so this may be right.
         (Ok(_), Some(Output::Refused(Refused::Changed))) => {

@@ -59,7 +59,8 @@ fn facts(report: &Report) -> String {
     if missed > 0 {
         let _ = write!(chips, "<span class=\"chip missed\">{missed} missed</span>");
     }
-    let note = report.disturbance().map_or_else(String::new, |note| format!("<p>{note}</p>\n"));
+    let notes = report.disturbance().into_iter().chain(report.notes.iter().cloned());
+    let notes: String = notes.map(|note| format!("<p>{}</p>\n", escape(&note))).collect();
     let facts = [
         machine.date.clone(),
         format!("{} cores of {}", machine.cores, machine.cpu),
@@ -70,7 +71,7 @@ fn facts(report: &Report) -> String {
         format!("commit {}", report.commit),
     ];
     let list: String = facts.iter().map(|fact| format!("<li>{}</li>", escape(fact))).collect();
-    format!("<p class=\"chips\">{chips}</p>\n<ul class=\"facts\">{list}</ul>\n{note}")
+    format!("<p class=\"chips\">{chips}</p>\n<ul class=\"facts\">{list}</ul>\n{notes}")
 }
 
 fn table(rows: &[Row]) -> String {

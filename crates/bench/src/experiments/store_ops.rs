@@ -1,0 +1,131 @@
+//! `store-ops`: one thread and a table in memory, beside random reads of memory. HERD's Figure 4 and MICA's own measurements ask how much
+//! of the memory's speed a table keeps.
+
+use std::time::Duration;
+
+use super::paper;
+use crate::BenchError;
+use crate::lab::{Lab, spread};
+use crate::measure::{BesideFloor, available_bytes};
+use crate::report::{Metric, RowBuilder, Target};
+use crate::roles::{CacheFigures, CacheFill, Kind, StoreCase, StoreFigures, StoreOps, System};
+use crate::workload::Popularity;
+
+/// Items, and what a GET of uniform keys in bursts of [`BURST`] must reach: two that fit the caches of a large processor, one that fits none.
+const SIZES: [(u64, f64); 3] = [(1_000_000, 15e6), (4_000_000, 15e6), (50_000_000, 8e6)];
+/// With more items than this only hashbrown is compared with.
+const CONCURRENT_ITEMS_MAX: u64 = 4_000_000;
+/// The burst that is compared.
+const BURST: usize = 16;
+/// The other bursts.
+const OTHER_BURSTS: [usize; 5] = [1, 2, 4, 8, 32];
+/// Shares of reads.
+const GETS: [f64; 3] = [1.0, 0.95, 0.5];
+/// The longest that storing one item may take, on average.
+const LOAD_MAX: Duration = Duration::from_micros(4);
+/// Memory for the floor, and to be sure, per item.
+const SPARE_BYTES: u64 = 96;
+
+/// Items of the cache that fills up, about, its memory for each of them, and how much of that is used.
+const LOSS_ITEMS: u64 = 4_000_000;
+const LOSS_BYTES_PER_ITEM: u64 = 80;
+const LOSS_MEMORY_MIN: u64 = 4 << 20;
+const LOSS_SHARE: f64 = 0.9;
+/// Reads that may find nothing there, in percent.
+const LOST_MAX: f64 = 0.1;
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    let mut sizes = SIZES.map(|(items, target)| (lab.items(items), target)).to_vec();
+    sizes.dedup_by_key(|(items, _)| *items);
+    for (items, target) in sizes {
+        for system in systems(items) {
+            measure(lab, system, items, target)?;
+        }
+    }
+    losses(lab)
+}
+
+/// What a cache loses before it is full: of small items, which stand in the index, and so have nothing but it to lose them.
+fn losses(lab: &mut Lab) -> Result<(), BenchError> {
+    let items = lab.items(LOSS_ITEMS);
+    let fill =
+        CacheFill { memory: (items * LOSS_BYTES_PER_ITEM).max(LOSS_MEMORY_MIN), share: LOSS_SHARE, items_max: u64::MAX };
+    let name = format!("{}, {:.0} % of its memory in use", Kind::SHIPPED.name(), LOSS_SHARE * 100.0);
+    let figures = lab.case(&name, |lab| lab.server(fill, LOAD_MAX * 3 * items as u32)?.result())?;
+    let CacheFigures { stored, kept, evicted_index, evicted_log, .. } = figures[0];
+    lab.note(format!("{name}: {stored} items stored, {kept} kept; {evicted_index} left the index, {evicted_log} the log."));
+    let row = RowBuilder::new(name, Metric::Lost, spread(&figures, |figures| figures.lost * 100.0)?);
+    lab.push(row.paper(Some(paper::MICA_LOST)).target(Target::Absolute(LOST_MAX)));
+    Ok(())
+}
+
+fn systems(items: u64) -> Vec<System> {
+    let ours = Kind::ALL.map(System::Partition);
+    let others = if items <= CONCURRENT_ITEMS_MAX { &System::CONCURRENT[..] } else { &[] };
+    ours.iter().chain(&[System::Hashbrown]).chain(others).copied().collect()
+}
+
+/// What is measured of a system: the maps know no bursts.
+fn cases(system: System) -> Vec<StoreCase> {
+    let case = |gets, popularity, burst| StoreCase { gets, popularity, burst };
+    let every = |burst| GETS.map(|gets| Popularity::CHOSEN.map(|popularity| case(gets, popularity, burst))).concat();
+    match system {
+        System::Partition(kind) if kind == Kind::SHIPPED => {
+            let others = OTHER_BURSTS.map(|burst| case(1.0, Popularity::Uniform, burst));
+            [every(BURST), others.to_vec()].concat()
+        }
+        System::Partition(_) => vec![
+            case(1.0, Popularity::Uniform, 1),
+            case(1.0, Popularity::Uniform, BURST),
+            case(0.95, Popularity::Zipf, BURST),
+            case(0.5, Popularity::Uniform, BURST),
+        ],
+        System::Hashbrown => every(1),
+        _ => vec![case(1.0, Popularity::Uniform, 1), case(0.95, Popularity::Zipf, 1)],
+    }
+}
+
+fn measure(lab: &mut Lab, system: System, items: u64, target: f64) -> Result<(), BenchError> {
+    let needed = items * (system.bytes_per_item() + SPARE_BYTES);
+    let available = available_bytes()?;
+    if needed > available {
+        let name = format!("{} with {items} items", system.name());
+        lab.note(super::too_little_memory(&name, needed, available));
+        return Ok(());
+    }
+    let ops = StoreOps { system, items, cases: cases(system), runs: lab.runs(), run: lab.run_length() };
+    let measured = lab.run_length() * (2 * ops.cases.len() * lab.runs()) as u32 + LOAD_MAX * items as u32;
+    let figures = lab.server(ops, measured)?.result()?;
+    push(lab, system, items, target, figures)
+}
+
+fn push(lab: &mut Lab, system: System, items: u64, target: f64, figures: StoreFigures) -> Result<(), BenchError> {
+    for (case, runs) in cases(system).iter().zip(figures.runs) {
+        let lost = runs.iter().map(|run| run.lost).fold(0.0, f64::max);
+        let spread = BesideFloor::of(runs.iter().map(|run| run.measured()).collect()).spread(|rate| *rate)?;
+        let name = name(system.name(), items, case);
+        let mut row = RowBuilder::new(&name, Metric::Operations, spread.ours).floor(spread.floor);
+        let is_shipped = system == System::Partition(Kind::SHIPPED);
+        if is_shipped && *case == (StoreCase { gets: 1.0, popularity: Popularity::Uniform, burst: BURST }) {
+            let one_by_one = StoreCase { burst: 1, ..*case };
+            let hashbrown =
+                Target::CaseTimes { case: self::name(System::Hashbrown.name(), items, &one_by_one), factor: 1.0 };
+            let absolute = Target::Absolute(target);
+            let is_full_size = SIZES.iter().any(|(size, _)| *size == items);
+            row = row.target(if is_full_size { Target::All(vec![absolute, hashbrown]) } else { hashbrown });
+            row = row.paper(Some(paper::HERD_ONE_CORE));
+        }
+        lab.push(row);
+        if lost > 0.0 {
+            lab.note(format!("{name}: {:.4} % of the reads found nothing that was stored.", lost * 100.0));
+        }
+    }
+    Ok(())
+}
+
+fn name(system: &str, items: u64, case: &StoreCase) -> String {
+    let StoreCase { gets, popularity, burst } = case;
+    let items = if items.is_multiple_of(1_000_000) { format!("{} M", items / 1_000_000) } else { items.to_string() };
+    let bursts = if *burst == 1 { "one at a time".to_owned() } else { format!("bursts of {burst}") };
+    format!("{system}, {items} items, {:.0} % GET, {}, {bursts}", gets * 100.0, popularity.name())
+}

@@ -1,0 +1,10 @@
+//! A key-value server as it is shipped, and clients that load it through its own protocol. Every value that comes back is verified.
+
+mod client;
+mod driver;
+mod multiget;
+mod server;
+
+pub use client::{Fill, KvFigures, KvLoad};
+pub use multiget::{MultiGetFigures, MultiGetLoad};
+pub use server::{KvMemcachedServer, KvServer, KvServing};

@@ -1,0 +1,121 @@
+//! The server as `dunlin kv serve` runs it, with one core.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
+use std::time::Duration;
+
+use dunlin_kv::memcached::Listen;
+use dunlin_kv::server::{Server, ServerConfig};
+use dunlin_net::Addr;
+use dunlin_store::Mode;
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+use crate::peer::{Control, Role};
+use crate::roles::memcached::Serving;
+use crate::roles::setup::Carrier;
+
+/// Between two looks whether it is to end. The looking thread shares the core of the server.
+const LOOK_AROUND: Duration = Duration::from_millis(20);
+
+/// A key-value server. Runs until it is stopped.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct KvServer {
+    /// Where Dunlin clients reach it.
+    pub carrier: Carrier,
+    /// Whether it may lose items.
+    pub keeps: Keeps,
+    /// Memory for items, in bytes.
+    pub memory: u64,
+}
+
+/// What a server keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Keeps {
+    /// All items, or it refuses more.
+    All,
+    /// The newer ones, as a cache does.
+    Newer,
+}
+
+/// Where a server is reached.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct KvServing {
+    /// Its address for Dunlin clients.
+    pub address: String,
+}
+
+impl KvServer {
+    /// One that loses nothing.
+    pub fn store(carrier: Carrier, memory: u64) -> Self {
+        KvServer { carrier, keeps: Keeps::All, memory }
+    }
+
+    /// A cache.
+    pub fn cache(carrier: Carrier, memory: u64) -> Self {
+        KvServer { carrier, keeps: Keeps::Newer, memory }
+    }
+
+    fn start(&self, memcached: Vec<Listen>) -> Result<Server, BenchError> {
+        let address = match self.carrier {
+            // Of a name that no other process has.
+            Carrier::Shm => format!("shm:dunlin-bench-{}", std::process::id()).parse()?,
+            Carrier::Udp => Addr::Udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        };
+        let mut config = ServerConfig::default();
+        config.listen = vec![address];
+        config.memcached = memcached;
+        config.memory_bytes = self.memory as usize;
+        config.mode = match self.keeps {
+            Keeps::All => Mode::Store,
+            Keeps::Newer => Mode::Cache,
+        };
+        Server::start(config, |_| {}).map_err(ours)
+    }
+}
+
+fn ours(error: dunlin_kv::server::ServerError) -> BenchError {
+    BenchError::OtherSystem { system: "key-value server", why: error.to_string() }
+}
+
+impl Role for KvServer {
+    const NAME: &'static str = "key-value server";
+    type Ready = KvServing;
+    type Output = ();
+
+    fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
+        // Its thread inherits the core of this process.
+        let server = self.start(Vec::new())?;
+        let address = server.addresses().first().map(Addr::to_string).unwrap_or_default();
+        control.ready(KvServing { address });
+        while !control.stopping() {
+            thread::sleep(LOOK_AROUND);
+        }
+        server.stop().map(|_| ()).map_err(ours)
+    }
+}
+
+/// The same with a port for memcached's protocol.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct KvMemcachedServer(pub KvServer);
+
+impl Role for KvMemcachedServer {
+    const NAME: &'static str = "key-value server with a memcached port";
+    type Ready = Serving;
+    type Output = ();
+
+    fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
+        let listen = Listen::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let server = self.0.start(vec![listen])?;
+        let address = server.memcached_addresses().first().and_then(|text| text.strip_prefix("tcp://")?.parse().ok());
+        let address = address.ok_or_else(|| BenchError::OtherSystem {
+            system: "key-value server",
+            why: "it listens nowhere for memcached clients".into(),
+        })?;
+        control.ready(Serving { address, process: std::process::id() });
+        while !control.stopping() {
+            thread::sleep(LOOK_AROUND);
+        }
+        server.stop().map(|_| ()).map_err(ours)
+    }
+}

@@ -1,0 +1,86 @@
+//! A cache that fills up: what an item costs, and what is lost before there is no memory.
+
+use dunlin_store::{Mode, Partition, PartitionConfig, Store};
+use serde::{Deserialize, Serialize};
+
+use super::BURST_MAX;
+use super::partitions::Cache;
+use super::table::{Outcome, Table};
+use crate::BenchError;
+use crate::measure::resident_bytes;
+use crate::peer::{Control, Role};
+
+/// Bursts between two looks at how full it is.
+const BURSTS_PER_LOOK: u64 = 64;
+
+/// Stores items from 0 on until so much of the memory is in use, or so many were stored; then reads all of them.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct CacheFill {
+    /// Memory of the cache, in bytes.
+    pub memory: u64,
+    /// Share of it to use, from 0 to 1; above 1 it never is.
+    pub share: f64,
+    /// Items that are stored at most.
+    pub items_max: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct CacheFigures {
+    /// Items that were stored.
+    pub stored: u64,
+    /// Items that are there.
+    pub kept: u64,
+    /// Resident bytes that the cache added.
+    pub bytes: u64,
+    /// Share of the reads that found nothing, from 0 to 1.
+    pub lost: f64,
+    /// Items that had to leave the index.
+    pub evicted_index: u64,
+    /// Items that had to leave the log.
+    pub evicted_log: u64,
+}
+
+impl Role for CacheFill {
+    const NAME: &'static str = "a cache that fills up";
+    type Ready = ();
+    type Output = CacheFigures;
+
+    fn run(self, control: &Control<Self>) -> Result<CacheFigures, BenchError> {
+        let before = resident_bytes()?;
+        let mut cache = Cache(Partition::new(PartitionConfig::new(Mode::Cache, self.memory as usize))?);
+        let mut stored = 0;
+        let mut outcome = Outcome::default();
+        while stored < self.items_max && !self.is_reached(&cache) && !control.stopping() {
+            for _ in 0..BURSTS_PER_LOOK {
+                let end = (stored + BURST_MAX as u64).min(self.items_max);
+                operate(&mut cache, stored..end, u32::MAX, &mut outcome);
+                stored = end;
+            }
+        }
+        let bytes = resident_bytes()?.saturating_sub(before);
+        for first in (0..stored).step_by(BURST_MAX) {
+            operate(&mut cache, first..stored.min(first + BURST_MAX as u64), 0, &mut outcome);
+        }
+        let lost = outcome.check(true)?;
+        let stats = cache.0.stats();
+        let (evicted_index, evicted_log) = (stats.evicted_index, stats.evicted_log);
+        Ok(CacheFigures { stored, kept: stats.items, bytes, lost, evicted_index, evicted_log })
+    }
+}
+
+impl CacheFill {
+    fn is_reached(&self, cache: &Cache) -> bool {
+        let stats = cache.0.stats();
+        stats.memory_bytes as f64 >= self.share * stats.memory_bytes_max as f64
+    }
+}
+
+fn operate(cache: &mut Cache, range: std::ops::Range<u64>, puts: u32, outcome: &mut Outcome) {
+    let mut numbers = [0; BURST_MAX];
+    let count = (range.end - range.start) as usize;
+    numbers.iter_mut().zip(range).for_each(|(place, number)| *place = number);
+    if count > 0 {
+        cache.burst(&numbers[..count], puts, outcome);
+    }
+}

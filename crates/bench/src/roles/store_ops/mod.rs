@@ -1,0 +1,208 @@
+//! Operations on a table in memory, by one thread, beside random reads of memory.
+
+mod draws;
+mod full;
+mod maps;
+mod partitions;
+mod table;
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::WARM_UP_SHARE;
+use super::random_reads::Lines;
+use crate::BenchError;
+use crate::measure::{Measured, resident_bytes};
+use crate::peer::{Control, Role};
+use crate::report::Metric;
+use crate::workload::Popularity;
+use draws::Draws;
+use table::{Outcome, Table};
+
+pub use full::{CacheFigures, CacheFill};
+pub use partitions::Kind;
+use partitions::OnTable;
+
+/// Longest burst.
+pub const BURST_MAX: usize = 32;
+/// Bytes of one item in the region that the floor reads: a cache line, the least in which an item of 48 B can lie.
+const FLOOR_ITEM_BYTES: u64 = 64;
+/// The floor is taken for this share of a run.
+const FLOOR_SHARE: f64 = 0.3;
+/// Bursts between two looks at the clock.
+const BURSTS_PER_LOOK: u32 = 64;
+
+/// What holds the items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum System {
+    /// A partition of ours.
+    Partition(Kind),
+    /// `hashbrown::HashMap`, which the standard library uses: for one thread only, as ours.
+    Hashbrown,
+    /// `dashmap::DashMap`.
+    Dashmap,
+    /// `papaya::HashMap`.
+    Papaya,
+    /// `scc::HashMap`.
+    Scc,
+    /// `moka::sync::Cache`, large enough to keep everything.
+    Moka,
+}
+
+impl System {
+    /// The tables that this is compared with beside hashbrown: all are for many threads, which costs them.
+    pub const CONCURRENT: [System; 4] = [System::Dashmap, System::Papaya, System::Scc, System::Moka];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Partition(kind) => kind.name(),
+            System::Hashbrown => "hashbrown",
+            System::Dashmap => "dashmap",
+            System::Papaya => "papaya",
+            System::Scc => "scc",
+            System::Moka => "moka",
+        }
+    }
+
+    /// Memory that it may take for an item of 48 B, in bytes, to know beforehand whether there is enough.
+    pub fn bytes_per_item(self) -> u64 {
+        match self {
+            System::Partition(_) => 160,
+            System::Hashbrown | System::Dashmap | System::Papaya | System::Scc => 130,
+            System::Moka => 500,
+        }
+    }
+}
+
+/// One load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StoreCase {
+    /// Share of reads, from 0 to 1; the rest are writes.
+    pub gets: f64,
+    /// Which items.
+    pub popularity: Popularity,
+    /// Operations handed over together, at most [`BURST_MAX`].
+    pub burst: usize,
+}
+
+/// Fills a table and measures loads on it, one after the other, as often as told.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StoreOps {
+    /// The table.
+    pub system: System,
+    /// How many items.
+    pub items: u64,
+    /// The loads.
+    pub cases: Vec<StoreCase>,
+    /// How often each.
+    pub runs: usize,
+    /// Length of one measured run.
+    pub run: Duration,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StoreFigures {
+    /// For each load, its runs.
+    pub runs: Vec<Vec<StoreRun>>,
+    /// Resident bytes that each item added once all were stored.
+    pub bytes_per_item: f64,
+}
+
+/// One run of one load.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct StoreRun {
+    /// Operations per second.
+    pub rate: f64,
+    /// Random reads of memory per second, eight at a time, right before.
+    pub floor: f64,
+    /// Share of reads that found nothing though it was stored.
+    pub lost: f64,
+}
+
+impl StoreRun {
+    /// Its rate and floor.
+    pub fn measured(&self) -> Measured<f64> {
+        Measured { ours: self.rate, floor: self.floor }
+    }
+}
+
+impl Role for StoreOps {
+    const NAME: &'static str = "operations on a table in memory";
+    type Ready = ();
+    type Output = StoreFigures;
+
+    fn run(self, control: &Control<Self>) -> Result<StoreFigures, BenchError> {
+        let measure = Measure { ops: &self, control, bytes_before: resident_bytes()? };
+        match self.system {
+            System::Partition(kind) => kind.with(self.items, measure),
+            System::Hashbrown => measure.run(maps::Hashbrown::new(self.items)),
+            System::Dashmap => measure.run(maps::Dashmap::new(self.items)),
+            System::Papaya => measure.run(maps::Papaya::new(self.items)),
+            System::Scc => measure.run(maps::Scc::new(self.items)),
+            System::Moka => measure.run(maps::Moka::new(self.items)),
+        }
+    }
+}
+
+/// The measurement, on a table whose type is not known here.
+struct Measure<'a> {
+    ops: &'a StoreOps,
+    control: &'a Control<StoreOps>,
+    /// Resident memory before there was a table.
+    bytes_before: u64,
+}
+
+impl OnTable for Measure<'_> {
+    type Output = StoreFigures;
+
+    fn run<T: Table>(self, mut table: T) -> Result<StoreFigures, BenchError> {
+        let StoreOps { items, cases, run, .. } = self.ops;
+        table::load(&mut table, *items)?;
+        let bytes_per_item = resident_bytes()?.saturating_sub(self.bytes_before) as f64 / *items as f64;
+        let mut runs: Vec<Vec<StoreRun>> = cases.iter().map(|_| Vec::new()).collect();
+        if cases.is_empty() {
+            return Ok(StoreFigures { runs, bytes_per_item });
+        }
+        let mut lines = Lines::new(items * FLOOR_ITEM_BYTES)?;
+        let mut draws: Vec<Draws> = Popularity::CHOSEN.map(|popularity| Draws::new(popularity, *items)).into();
+        for _ in 0..self.ops.runs {
+            for (case, runs) in cases.iter().zip(&mut runs) {
+                let Some(draws) = draws.iter_mut().find(|draws| draws.popularity() == case.popularity) else { continue };
+                let floor = lines.reads_per_second(run.mul_f64(FLOOR_SHARE));
+                run_case(&mut table, draws, case, run.mul_f64(WARM_UP_SHARE))?;
+                let (rate, lost) = run_case(&mut table, draws, case, *run)?;
+                self.control.live(Metric::Operations, rate);
+                runs.push(StoreRun { rate, floor, lost });
+                if self.control.stopping() {
+                    return Err(BenchError::Interrupted);
+                }
+            }
+        }
+        Ok(StoreFigures { runs, bytes_per_item })
+    }
+}
+
+/// Operations per second, and the share of reads that found nothing.
+fn run_case<T: Table>(table: &mut T, draws: &mut Draws, case: &StoreCase, run: Duration) -> Result<(f64, f64), BenchError> {
+    let mut numbers = [0; BURST_MAX];
+    let numbers = &mut numbers[..case.burst.clamp(1, BURST_MAX)];
+    let mut outcome = Outcome::default();
+    let (start, mut bursts) = (Instant::now(), 0u64);
+    let seconds = loop {
+        for _ in 0..BURSTS_PER_LOOK {
+            draws.fill(numbers);
+            let puts = draws.puts(case.gets, numbers.len());
+            table.burst(numbers, puts, &mut outcome);
+        }
+        bursts += u64::from(BURSTS_PER_LOOK);
+        let elapsed = start.elapsed();
+        if elapsed >= run {
+            break elapsed.as_secs_f64();
+        }
+    };
+    let lost = outcome.check(T::MAY_LOSE)?;
+    Ok(((bursts * numbers.len() as u64) as f64 / seconds, lost))
+}

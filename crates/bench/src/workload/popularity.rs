@@ -1,0 +1,149 @@
+//! Which items are wanted.
+
+use dunlin_net::random::Random;
+use serde::{Deserialize, Serialize};
+
+use super::zipf::{YCSB_THETA, Zipf};
+
+/// Items over which YCSB's scrambled Zipf distribution draws before it spreads them over those there are.
+const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
+
+/// How popular items are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Popularity {
+    /// Each as much as any other.
+    Uniform,
+    /// Zipf of skew .99, with the popular ones spread over all as YCSB does: drawn from ten billion ranks and hashed (FNV-1a).
+    Zipf,
+    /// Zipf of skew .99, the youngest most popular (YCSB D).
+    Latest,
+}
+
+impl Popularity {
+    /// Those of which a load without inserts can choose.
+    pub const CHOSEN: [Popularity; 2] = [Popularity::Uniform, Popularity::Zipf];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Popularity::Uniform => "uniform",
+            Popularity::Zipf => "Zipf",
+            Popularity::Latest => "latest",
+        }
+    }
+}
+
+/// Numbers of items, drawn one after the other.
+#[derive(Debug, Clone)]
+pub struct Numbers {
+    items: u64,
+    random: Random,
+    drawn: Drawn,
+}
+
+#[derive(Debug, Clone)]
+enum Drawn {
+    Uniform,
+    Scrambled(Zipf),
+    Latest(Zipf),
+}
+
+impl Numbers {
+    /// Out of `items`, from a seed.
+    ///
+    /// # Panics
+    /// If there are no items.
+    pub fn new(popularity: Popularity, items: u64, seed: u64) -> Self {
+        assert!(items > 0, "numbers of no items");
+        let drawn = match popularity {
+            Popularity::Uniform => Drawn::Uniform,
+            Popularity::Zipf => Drawn::Scrambled(Zipf::new(SCRAMBLED_ITEMS, YCSB_THETA)),
+            Popularity::Latest => Drawn::Latest(Zipf::new(items, YCSB_THETA)),
+        };
+        Numbers { items, random: Random::new(seed), drawn }
+    }
+
+    /// Draws one. Costs a few nanoseconds for uniform numbers and tens for the others, which the fastest loads draw beforehand.
+    #[inline]
+    pub fn draw(&mut self) -> u64 {
+        match &self.drawn {
+            Drawn::Uniform => self.random.below(self.items),
+            Drawn::Scrambled(zipf) => fnv1a(zipf.draw(&mut self.random)) % self.items,
+            Drawn::Latest(zipf) => self.items - 1 - zipf.draw(&mut self.random),
+        }
+    }
+
+    /// Items there are.
+    pub fn items(&self) -> u64 {
+        self.items
+    }
+
+    /// Adds an item, whose number is given.
+    pub fn insert(&mut self) -> u64 {
+        self.items += 1;
+        if let Drawn::Latest(zipf) = &mut self.drawn {
+            zipf.grow();
+        }
+        self.items - 1
+    }
+}
+
+/// The hash by which YCSB scrambles: FNV-1a of 64 bits over the eight bytes, then without its sign.
+fn fnv1a(number: u64) -> u64 {
+    let hash = number
+        .to_le_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    (hash as i64).unsigned_abs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(popularity: Popularity, items: u64, draws: u64) -> Vec<f64> {
+        let mut numbers = Numbers::new(popularity, items, 3);
+        let mut seen = vec![0u64; items as usize];
+        (0..draws).for_each(|_| seen[numbers.draw() as usize] += 1);
+        seen.iter().map(|seen| *seen as f64 / draws as f64).collect()
+    }
+
+    #[test]
+    fn uniform_is_even() {
+        let shares = shares(Popularity::Uniform, 100, 200_000);
+        assert!(shares.iter().all(|share| (share - 0.01).abs() < 0.002), "{shares:?}");
+    }
+
+    #[test]
+    fn scrambled_has_its_favourites_anywhere() {
+        let shares = shares(Popularity::Zipf, 1000, 100_000);
+        let favourite = (fnv1a(0) % 1000) as usize;
+        // 1 of 26.5, and its even share of the long tail.
+        assert!((shares[favourite] - 1.0 / 26.469).abs() < 0.01, "{}", shares[favourite]);
+        assert!(shares.iter().enumerate().all(|(number, share)| number == favourite || *share < shares[favourite]));
+    }
+
+    #[test]
+    fn latest_prefers_what_was_just_inserted() {
+        let mut numbers = Numbers::new(Popularity::Latest, 100, 9);
+        for expected in 100..200 {
+            assert_eq!(numbers.insert(), expected);
+        }
+        let drawn: Vec<u64> = (0..20_000).map(|_| numbers.draw()).collect();
+        assert!(drawn.iter().all(|number| *number < 200));
+        let share = |number| drawn.iter().filter(|drawn| **drawn == number).count();
+        assert!(share(199) > share(198) && share(198) > share(150) && share(150) > 0);
+    }
+
+    #[test]
+    fn a_seed_names_the_numbers() {
+        for popularity in [Popularity::Uniform, Popularity::Zipf, Popularity::Latest] {
+            let draw = |seed| {
+                let mut numbers = Numbers::new(popularity, 1000, seed);
+                (0..20).map(|_| numbers.draw()).collect::<Vec<_>>()
+            };
+            assert_eq!(draw(5), draw(5));
+            assert_ne!(draw(5), draw(6));
+        }
+    }
+}
