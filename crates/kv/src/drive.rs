@@ -11,8 +11,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-/// Nanoseconds after which other tasks, and the sockets that tokio looks after, have their turn. A turn costs half a microsecond if there
-/// is nothing.
+/// Nanoseconds after which other tasks, and the sockets that tokio looks after, have their turn.
 const YIELD_NANOS: u64 = 20_000;
 /// Tokio's timers go off up to a millisecond late. What is due sooner is waited for awake: a retransmission, or a packet that is paced.
 const SLEEP_MIN: Duration = Duration::from_millis(1);

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 const ECHO: u8 = 1;
 /// Where counters are told.
 const COUNTERS: &str = "127.0.0.1:31851";
-/// Nanoseconds after which tokio's other tasks and sockets have their turn. If there is nothing that costs about a half of one per mille.
+/// Nanoseconds after which tokio's other tasks and sockets have their turn.
 const YIELD_NANOS: u64 = 20_000;
 /// Tokio's timers go off up to a millisecond late; what is due sooner is waited for awake.
 const SLEEP_MIN: Duration = Duration::from_millis(1);

@@ -1,7 +1,7 @@
 //! memcached's text protocol and meta commands, for clients that know no other.
 //!
 //! Bytes are parsed where they were read ([`parse`]), up to 32 operations at a time run as a burst on the partition of the core
-//! ([`execute`]), and the answers of everything that was read leave with one write. Keys that other cores own travel to them in a [`Batch`].
+//! (`execute`), and the answers of everything that was read leave with one write. Keys that other cores own travel to them in a [`Batch`].
 //! The protocol is a state machine without I/O ([`Session`]); what it asks of the thread it runs on is the trait [`Backend`].
 //!
 //! | To serve | Use |

@@ -21,7 +21,7 @@ pub enum Progress {
     More,
     /// That its answers are written and others had their turn. There may be more in the input.
     Full,
-    /// That its batches are sent to other cores and come back: see [`Session::take_batches`], then [`Session::merge`].
+    /// That its batches are sent to other cores and come back: see `Session::take_batches`, then `Session::merge`.
     Forward,
     /// An answer that concerns all cores, to be added to the output.
     Ask(Ask),
