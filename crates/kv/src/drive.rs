@@ -37,19 +37,21 @@ const SLEEP_MIN: Duration = Duration::from_millis(1);
 ///
 /// let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 /// let local = tokio::task::LocalSet::new();
+/// let any_port = "udp://127.0.0.1:0".parse()?;
+/// # let done: Result<(), Box<dyn std::error::Error>> =
 /// local.block_on(&runtime, async {
-///     let bind = || AnyTransport::bind(&"udp://127.0.0.1:0".parse()?);
-///     let server = Rc::new(Endpoint::new(bind()?, EndpointConfig::default())?);
+///     let server = Rc::new(Endpoint::new(AnyTransport::bind(&any_port)?, EndpointConfig::default())?);
 ///     server.register(7, |request| request.respond(b"pong"))?;
-///     let client = Rc::new(Endpoint::new(bind()?, EndpointConfig::default())?);
+///     let client = Rc::new(Endpoint::new(AnyTransport::bind(&any_port)?, EndpointConfig::default())?);
 ///     for endpoint in [server.clone(), client.clone()] {
 ///         tokio::task::spawn_local(async move { drive(&endpoint).await });
 ///     }
 ///     let session = client.connect(&server.local_addr()).await?;
 ///     assert_eq!(&session.call(7, b"ping".to_vec()).await?.response[..], b"pong");
 ///     Ok(())
-/// })
-/// # as Result<(), Box<dyn std::error::Error>>
+/// });
+/// # done?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub async fn drive<T: Transport>(endpoint: &Endpoint<T>) -> Result<Infallible, NetError> {
     let fd = endpoint.wake_fd()?;

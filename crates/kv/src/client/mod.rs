@@ -47,7 +47,7 @@ use crate::wire::ServerMap;
 /// use dunlin_kv::client::{ClientConfig, KvClient};
 /// use dunlin_rpc::{Endpoint, EndpointConfig};
 /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
-/// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+/// # let server = Rc::new(Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?);
 /// # let routing = Routing::new([0; 16], 1).ok_or("no cores")?;
 /// # let map = ServerMap { incarnation: 1, routing, limits: Limits { value_bytes_max: 1 << 20 }, addresses: vec![vec!["node:1".into()]] };
 /// # KvService::new(Rc::new(Shard::new(dunlin_store::Model::new(), routing, 0)), map).register(&server)?;
