@@ -32,7 +32,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         let name = format!("Dunlin, cache of {} B for each of {items} items, full", FULL_BYTES_PER_ITEM);
         let memory = items * FULL_BYTES_PER_ITEM;
         if has_memory(lab, &name, memory)? {
-            let fill = CacheFill { memory, share: f64::INFINITY, items_max: (items as f64 * OFFERED) as u64 };
+            let fill = CacheFill { memory, items: (items as f64 * OFFERED) as u64 };
             let figures = lab.server(fill, ITEM_MAX * (2.0 * OFFERED * items as f64) as u32)?.result()?;
             push(lab, name, figures.bytes as f64 / figures.kept.max(1) as f64);
         }

@@ -26,7 +26,7 @@ const LOAD_MAX: Duration = Duration::from_micros(4);
 /// Memory for the floor, and to be sure, per item.
 const SPARE_BYTES: u64 = 96;
 
-/// Items of the cache that fills up, about, its memory for each of them, and how much of that is used.
+/// Items of the cache that fills up, about, its memory for each of them, and its load.
 const LOSS_ITEMS: u64 = 4_000_000;
 const LOSS_BYTES_PER_ITEM: u64 = 80;
 const LOSS_MEMORY_MIN: u64 = 4 << 20;
@@ -45,15 +45,20 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     losses(lab)
 }
 
-/// What a cache loses before it is full: of small items, which stand in the index, and so have nothing but it to lose them.
+/// What a cache loses before it is full: of small items, which stand in the index, and so have nothing but it to lose them. How many it
+/// holds is what is left of twice as many; a load is a share of that.
 fn losses(lab: &mut Lab) -> Result<(), BenchError> {
-    let items = lab.items(LOSS_ITEMS);
-    let fill =
-        CacheFill { memory: (items * LOSS_BYTES_PER_ITEM).max(LOSS_MEMORY_MIN), share: LOSS_SHARE, items_max: u64::MAX };
-    let name = format!("{}, {:.0} % of its memory in use", Kind::SHIPPED.name(), LOSS_SHARE * 100.0);
-    let figures = lab.case(&name, |lab| lab.server(fill, LOAD_MAX * 3 * items as u32)?.result())?;
+    let memory = (lab.items(LOSS_ITEMS) * LOSS_BYTES_PER_ITEM).max(LOSS_MEMORY_MIN);
+    let offered = memory / LOSS_BYTES_PER_ITEM * 2;
+    let (overfull, time) = (CacheFill { memory, items: offered }, LOAD_MAX * 3 * offered as u32);
+    let held = lab.server(overfull, time)?.result()?.kept;
+    let fill = CacheFill { items: (held as f64 * LOSS_SHARE) as u64, ..overfull };
+    let name = format!("{} at {:.0} % load", Kind::SHIPPED.name(), LOSS_SHARE * 100.0);
+    let figures = lab.case(&name, |lab| lab.server(fill, time)?.result())?;
     let CacheFigures { stored, kept, evicted_index, evicted_log, .. } = figures[0];
-    lab.note(format!("{name}: {stored} items stored, {kept} kept; {evicted_index} left the index, {evicted_log} the log."));
+    lab.note(format!(
+        "{name}: it holds {held} items; {stored} stored, {kept} kept; {evicted_index} left the index, {evicted_log} the log."
+    ));
     let row = RowBuilder::new(name, Metric::Lost, spread(&figures, |figures| figures.lost * 100.0)?);
     lab.push(row.paper(Some(paper::MICA_LOST)).target(Target::Absolute(LOST_MAX)));
     Ok(())

@@ -10,18 +10,16 @@ use crate::BenchError;
 use crate::measure::resident_bytes;
 use crate::peer::{Control, Role};
 
-/// Bursts between two looks at how full it is.
+/// Bursts between two looks at whether it shall stop.
 const BURSTS_PER_LOOK: u64 = 64;
 
-/// Stores items from 0 on until so much of the memory is in use, or so many were stored; then reads all of them.
+/// Stores so many items, from 0 on, then reads all of them.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct CacheFill {
     /// Memory of the cache, in bytes.
     pub memory: u64,
-    /// Share of it to use, from 0 to 1; above 1 it never is.
-    pub share: f64,
-    /// Items that are stored at most.
-    pub items_max: u64,
+    /// Items that are stored.
+    pub items: u64,
 }
 
 /// What came of it.
@@ -51,9 +49,9 @@ impl Role for CacheFill {
         let mut cache = Cache(Partition::new(PartitionConfig::new(Mode::Cache, self.memory as usize))?);
         let mut stored = 0;
         let mut outcome = Outcome::default();
-        while stored < self.items_max && !self.is_reached(&cache) && !control.stopping() {
+        while stored < self.items && !control.stopping() {
             for _ in 0..BURSTS_PER_LOOK {
-                let end = (stored + BURST_MAX as u64).min(self.items_max);
+                let end = (stored + BURST_MAX as u64).min(self.items);
                 operate(&mut cache, stored..end, u32::MAX, &mut outcome);
                 stored = end;
             }
@@ -66,13 +64,6 @@ impl Role for CacheFill {
         let stats = cache.0.stats();
         let (evicted_index, evicted_log) = (stats.evicted_index, stats.evicted_log);
         Ok(CacheFigures { stored, kept: stats.items, bytes, lost, evicted_index, evicted_log })
-    }
-}
-
-impl CacheFill {
-    fn is_reached(&self, cache: &Cache) -> bool {
-        let stats = cache.0.stats();
-        stats.memory_bytes as f64 >= self.share * stats.memory_bytes_max as f64
     }
 }
 
