@@ -16,6 +16,7 @@ const ITEM_MAX: Duration = Duration::from_micros(4);
 /// Memory of the cache that fills up, for each item of the size; and how many items are put into it.
 const FULL_BYTES_PER_ITEM: u64 = 100;
 const OFFERED: f64 = 1.5;
+const FULL_MEMORY_MIN: u64 = 4 << 20;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let mut sizes = SIZES.map(|items| lab.items(items)).to_vec();
@@ -29,8 +30,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
                 push(lab, format!("{}, {items} items", system.name()), figures.bytes_per_item);
             }
         }
-        let name = format!("Dunlin, cache of {} B for each of {items} items, full", FULL_BYTES_PER_ITEM);
-        let memory = items * FULL_BYTES_PER_ITEM;
+        let name = format!("Dunlin, cache of {FULL_BYTES_PER_ITEM} B for each of {items} items, full");
+        let memory = (items * FULL_BYTES_PER_ITEM).max(FULL_MEMORY_MIN);
         if has_memory(lab, &name, memory)? {
             let fill = CacheFill { memory, items: (items as f64 * OFFERED) as u64 };
             let figures = lab.server(fill, ITEM_MAX * (2.0 * OFFERED * items as f64) as u32)?.result()?;

@@ -330,3 +330,18 @@ impl Experiment {
         Ok(Outcome { report: lab.finish(), error })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_names_of_one() {
+        let roles: HashSet<_> = ROLES.iter().map(Entry::name).collect();
+        assert_eq!(roles.len(), ROLES.len());
+        let experiments: HashSet<_> = ALL.iter().map(|experiment| experiment.name).collect();
+        assert_eq!(experiments.len(), ALL.len());
+    }
+}

@@ -26,11 +26,13 @@ const LOAD_MAX: Duration = Duration::from_micros(4);
 /// Memory for the floor, and to be sure, per item.
 const SPARE_BYTES: u64 = 96;
 
-/// Items of the cache that fills up, about, its memory for each of them, and its load.
+/// Memory of the cache in which losses are counted, for each of so many items, and how full it is.
 const LOSS_ITEMS: u64 = 4_000_000;
 const LOSS_BYTES_PER_ITEM: u64 = 80;
 const LOSS_MEMORY_MIN: u64 = 4 << 20;
-const LOSS_SHARE: f64 = 0.9;
+const LOSS_LOAD: f64 = 0.9;
+/// How many times the items that it may hold are stored to learn how many it holds.
+const LOSS_OFFERED: u64 = 2;
 /// Reads that may find nothing there, in percent.
 const LOST_MAX: f64 = 0.1;
 
@@ -45,20 +47,20 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     losses(lab)
 }
 
-/// What a cache loses before it is full: of small items, which stand in the index, and so have nothing but it to lose them. How many it
-/// holds is what is left of twice as many; a load is a share of that.
+/// What a cache loses before it is full: of small items, which stand in the index, and so have nothing but it to lose them. How many it holds
+/// when it is full is measured first.
 fn losses(lab: &mut Lab) -> Result<(), BenchError> {
     let memory = (lab.items(LOSS_ITEMS) * LOSS_BYTES_PER_ITEM).max(LOSS_MEMORY_MIN);
-    let offered = memory / LOSS_BYTES_PER_ITEM * 2;
-    let (overfull, time) = (CacheFill { memory, items: offered }, LOAD_MAX * 3 * offered as u32);
-    let held = lab.server(overfull, time)?.result()?.kept;
-    let fill = CacheFill { items: (held as f64 * LOSS_SHARE) as u64, ..overfull };
-    let name = format!("{} at {:.0} % load", Kind::SHIPPED.name(), LOSS_SHARE * 100.0);
-    let figures = lab.case(&name, |lab| lab.server(fill, time)?.result())?;
-    let CacheFigures { stored, kept, evicted_index, evicted_log, .. } = figures[0];
-    lab.note(format!(
-        "{name}: it holds {held} items; {stored} stored, {kept} kept; {evicted_index} left the index, {evicted_log} the log."
-    ));
+    let offered = LOSS_OFFERED * memory / LOSS_BYTES_PER_ITEM;
+    let fill = |lab: &Lab, items| lab.server(CacheFill { memory, items }, LOAD_MAX * 2 * offered as u32)?.result();
+    let full = fill(lab, offered)?.kept;
+    let items = (full as f64 * LOSS_LOAD) as u64;
+    let name = format!("{}, {:.0} % of the {full} items it holds", Kind::SHIPPED.name(), LOSS_LOAD * 100.0);
+    let figures = lab.case(&name, |lab| fill(lab, items))?;
+    if let Some(CacheFigures { kept, evicted_index, evicted_log, .. }) = figures.first().filter(|figures| figures.lost > 0.0)
+    {
+        lab.note(format!("{name}: {items} stored, {kept} kept; {evicted_index} left the index and {evicted_log} the log."));
+    }
     let row = RowBuilder::new(name, Metric::Lost, spread(&figures, |figures| figures.lost * 100.0)?);
     lab.push(row.paper(Some(paper::MICA_LOST)).target(Target::Absolute(LOST_MAX)));
     Ok(())

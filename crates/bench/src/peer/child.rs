@@ -75,6 +75,11 @@ impl Entry {
     pub const fn of<R: Role>() -> Self {
         Entry { name: R::NAME, run: run::<R> }
     }
+
+    /// The name, which no other role of the program may have.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
 }
 
 /// Is a peer: reads what to be, does it, and says what came of it. The whole life of the process.

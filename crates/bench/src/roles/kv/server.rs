@@ -79,7 +79,7 @@ fn ours(error: dunlin_kv::server::ServerError) -> BenchError {
 }
 
 impl Role for KvServer {
-    const NAME: &'static str = "key-value server";
+    const NAME: &'static str = "key-value server with one core";
     type Ready = KvServing;
     type Output = ();
 
@@ -100,7 +100,7 @@ impl Role for KvServer {
 pub struct KvMemcachedServer(pub KvServer);
 
 impl Role for KvMemcachedServer {
-    const NAME: &'static str = "key-value server with a memcached port";
+    const NAME: &'static str = "key-value server with one core and a memcached port";
     type Ready = Serving;
     type Output = ();
 

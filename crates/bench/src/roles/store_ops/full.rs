@@ -1,5 +1,7 @@
 //! A cache that fills up: what an item costs, and what is lost before there is no memory.
 
+use std::ops::Range;
+
 use dunlin_store::{Mode, Partition, PartitionConfig, Store};
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +12,7 @@ use crate::BenchError;
 use crate::measure::resident_bytes;
 use crate::peer::{Control, Role};
 
-/// Bursts between two looks at whether it shall stop.
-const BURSTS_PER_LOOK: u64 = 64;
-
-/// Stores so many items, from 0 on, then reads all of them.
+/// Stores so many items from 0 on, then reads all of them.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct CacheFill {
     /// Memory of the cache, in bytes.
@@ -25,8 +24,6 @@ pub struct CacheFill {
 /// What came of it.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct CacheFigures {
-    /// Items that were stored.
-    pub stored: u64,
     /// Items that are there.
     pub kept: u64,
     /// Resident bytes that the cache added.
@@ -47,31 +44,28 @@ impl Role for CacheFill {
     fn run(self, control: &Control<Self>) -> Result<CacheFigures, BenchError> {
         let before = resident_bytes()?;
         let mut cache = Cache(Partition::new(PartitionConfig::new(Mode::Cache, self.memory as usize))?);
-        let mut stored = 0;
         let mut outcome = Outcome::default();
-        while stored < self.items && !control.stopping() {
-            for _ in 0..BURSTS_PER_LOOK {
-                let end = (stored + BURST_MAX as u64).min(self.items);
-                operate(&mut cache, stored..end, u32::MAX, &mut outcome);
-                stored = end;
-            }
-        }
+        self.each_burst(control, |range| operate(&mut cache, range, u32::MAX, &mut outcome));
         let bytes = resident_bytes()?.saturating_sub(before);
-        for first in (0..stored).step_by(BURST_MAX) {
-            operate(&mut cache, first..stored.min(first + BURST_MAX as u64), 0, &mut outcome);
-        }
+        self.each_burst(control, |range| operate(&mut cache, range, 0, &mut outcome));
         let lost = outcome.check(true)?;
         let stats = cache.0.stats();
         let (evicted_index, evicted_log) = (stats.evicted_index, stats.evicted_log);
-        Ok(CacheFigures { stored, kept: stats.items, bytes, lost, evicted_index, evicted_log })
+        Ok(CacheFigures { kept: stats.items, bytes, lost, evicted_index, evicted_log })
     }
 }
 
-fn operate(cache: &mut Cache, range: std::ops::Range<u64>, puts: u32, outcome: &mut Outcome) {
+impl CacheFill {
+    fn each_burst(&self, control: &Control<Self>, mut burst: impl FnMut(Range<u64>)) {
+        for first in (0..self.items).step_by(BURST_MAX).take_while(|_| !control.stopping()) {
+            burst(first..self.items.min(first + BURST_MAX as u64));
+        }
+    }
+}
+
+fn operate(cache: &mut Cache, range: Range<u64>, puts: u32, outcome: &mut Outcome) {
     let mut numbers = [0; BURST_MAX];
     let count = (range.end - range.start) as usize;
     numbers.iter_mut().zip(range).for_each(|(place, number)| *place = number);
-    if count > 0 {
-        cache.burst(&numbers[..count], puts, outcome);
-    }
+    cache.burst(&numbers[..count], puts, outcome);
 }
