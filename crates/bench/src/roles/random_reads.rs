@@ -32,7 +32,7 @@ impl Lines {
         for (number, line) in region.chunks_exact_mut(LINE_BYTES).enumerate() {
             line[..8].copy_from_slice(&(number as u64 | 1).to_le_bytes());
         }
-        Ok(Lines { region, states: std::array::from_fn(|chain| chain as u64 * KNUTH + 1) })
+        Ok(Lines { region, states: std::array::from_fn(|chain| (chain as u64).wrapping_mul(KNUTH) + 1) })
     }
 
     /// Reads per second: eight chains, in which where to read next follows from what was read.
