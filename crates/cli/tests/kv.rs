@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::rc::Rc;
@@ -28,8 +29,12 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str]) -> Server {
-        let arguments = [&["serve", "--memory", "192MiB"], arguments].concat();
-        let mut process = dunlin(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Server::of(dunlin(&[&["serve", "--memory", "192MiB"], arguments].concat()))
+    }
+
+    /// The one that a command starts.
+    fn of(mut command: Command) -> Server {
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(process.stdout.take().unwrap());
         let mut ready = String::new();
         output.read_line(&mut ready).unwrap();
@@ -171,6 +176,57 @@ fn a_snapshot_survives_the_server() {
     let message = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && message.contains("cannot load the snapshot"), "{message}");
     assert_eq!(std::fs::read(&file).unwrap(), bytes);
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_looked_at_is_not_taken_for_none() {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kv-{}.loop", std::process::id()));
+    let _ = std::fs::remove_file(&file);
+    std::os::unix::fs::symlink(&file, &file).unwrap();
+    let refused = run(&["serve", "--listen", &shm("loop"), "--snapshot", file.to_str().unwrap()]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    std::fs::remove_file(&file).unwrap();
+    assert!(!refused.status.success(), "{message}");
+    assert!(message.contains("cannot open the snapshot") && message.contains("symbolic links"), "{message}");
+}
+
+/// Files of a server started here end at 64 KiB: what a full disk does, on any machine.
+#[test]
+fn a_full_disk_costs_a_snapshot_and_nothing_else() {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kv-{}.full", std::process::id()));
+    let path = file.to_str().unwrap();
+    let limited = "trap '' XFSZ; ulimit -f 128; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_dunlin"), "kv", "serve", "--memory", "64MiB"]);
+    command.args(["--listen", "udp://127.0.0.1:0", "--snapshot", path]);
+    let mut server = Server::of(command);
+    let address = server.addresses[0].clone();
+    assert_eq!(code(&["set", &address, "small", "v"]), 0);
+    assert_eq!(code(&["snapshot", &address]), 0);
+    let saved = std::fs::read(&file).unwrap();
+    assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600, "others may read the items");
+    for i in 0..4 {
+        let mut set = dunlin(&["set", &address, &format!("large-{i}")]).stdin(Stdio::piped()).spawn().unwrap();
+        set.stdin.take().unwrap().write_all(&[b'x'; 40_000]).unwrap();
+        assert!(set.wait().unwrap().success());
+    }
+    let failed = run(&["snapshot", &address]);
+    assert_eq!(failed.status.code(), Some(2), "{failed:?}");
+    assert_eq!(std::fs::read(&file).unwrap(), saved, "the file before is there still");
+    assert!(!file.with_extension("full.tmp").exists());
+    assert_eq!(code(&["get", &address, "small"]), 0);
+    server.signal("-TERM");
+    let mut errors = String::new();
+    server.process.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert!(!server.process.wait().unwrap().success(), "what was not saved is said by the exit code too");
+    assert_eq!(
+        errors.matches("cannot save the snapshot").count(),
+        2,
+        "once when it was asked for, once at the end: {errors}"
+    );
+    assert!(errors.contains("File too large"), "{errors}");
+    assert_eq!(std::fs::read(&file).unwrap(), saved);
     std::fs::remove_file(&file).unwrap();
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{DeferredRequest, Endpoint, EndpointConfig};
-use dunlin_store::snapshot::{Misfit, Part, Progress, Turn, load_file};
+use dunlin_store::snapshot::{Misfit, Part, Progress, SnapshotError, Turn, load_file};
 use dunlin_store::{Mode, Partition, PartitionConfig, Store as _};
 use tokio::task::{LocalSet, spawn_local, yield_now};
 
@@ -100,7 +100,12 @@ impl Setup {
     fn fill(&self) -> Result<Partition, ServerError> {
         let memory = self.config.memory_bytes / usize::from(self.routing.cores());
         let mut partition = Partition::new(PartitionConfig::new(self.config.mode, memory))?;
-        let Some(path) = self.config.snapshot.as_deref().filter(|path| path.exists()) else { return Ok(partition) };
+        let Some(path) = self.config.snapshot.as_deref() else { return Ok(partition) };
+        // Only a file that is known not to be there means "nothing yet": one that cannot be looked at would be lost when the next is saved.
+        let is_there = path.try_exists();
+        if !is_there.map_err(|source| SnapshotError::Open { path: path.to_owned(), source })? {
+            return Ok(partition);
+        }
         let misfit = if self.config.mode == Mode::Cache { Misfit::Count } else { Misfit::Refuse };
         let route = |key: &[u8]| (self.routing.owner(key) == self.core).then_some(0);
         let progress = |progress| {

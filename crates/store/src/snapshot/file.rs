@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -12,6 +12,8 @@ use super::error::SaveError;
 
 /// Attempts to lock the unfinished file while others finish theirs under its name.
 const LOCK_TRIES: usize = 10;
+/// Rights of the file: the items are the business of nobody but the user.
+const MODE: u32 = 0o600;
 
 /// A file under a name of its own, `.tmp` behind, until [`Replacement::commit`]. Removed if it is dropped before; a process that is killed
 /// leaves it behind, and the next one takes it over.
@@ -83,8 +85,9 @@ impl Drop for Replacement {
 fn open_locked(path: &Path) -> Result<File, SaveError> {
     let io = |what, source| SaveError::Io { what, path: path.to_owned(), source };
     for _ in 0..LOCK_TRIES {
-        let file =
-            OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(|source| io("create", source))?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(MODE);
+        let file = options.open(path).map_err(|source| io("create", source))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(SaveError::Busy { path: path.to_owned() }),

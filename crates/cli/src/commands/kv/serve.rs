@@ -17,6 +17,7 @@ use dunlin_net::Addr;
 use dunlin_store::Mode;
 use dunlin_store::snapshot::{Progress, Report};
 use signal_hook::consts::SIGUSR1;
+use tracing::Level;
 
 use super::size::{bytes, human_bytes};
 
@@ -113,6 +114,8 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
             "dunlin: warning: traffic at {address} is neither encrypted nor authenticated: let only those reach it whom you trust"
         );
     }
+    // What threads of the server have to say, such as why a snapshot that a client asked for failed.
+    tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
     let save = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGUSR1, save.clone()).context("cannot handle signals")?;
     let mut server = Server::start(config, show_progress)?;
