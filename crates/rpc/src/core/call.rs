@@ -209,7 +209,8 @@ pub(crate) struct NewCall {
 }
 
 impl Core {
-    /// Starts a call, or queues it. Gives the request back if it cannot even be queued.
+    /// Starts a call, or queues it. Gives the request back if it cannot even be queued. Inlined, since what it takes and gives is many words.
+    #[inline(always)]
     pub fn start_call(&mut self, session: SessionRef, new: NewCall) -> Result<CallRef, (CallError, Payload)> {
         let Some(found) = self.session(session) else {
             return Err((CallError::Closed, new.request));
@@ -230,10 +231,10 @@ impl Core {
         }
         let packet_data = found.packet_data as usize;
         let has_slot = found.free_slots != 0;
-        let index = self.free_calls.pop().unwrap_or_else(|| {
-            self.calls.push(Call::new());
-            self.calls.len() as u32 - 1
-        });
+        let index = match self.free_calls.pop() {
+            Some(index) => index,
+            None => self.add_call_entry(),
+        };
         let call = &mut self.calls[index as usize];
         let reference = CallRef::new(index, call.generation);
         call.req_type = new.req_type;
@@ -258,6 +259,12 @@ impl Core {
             self.fresh_deadlines.push(reference);
         }
         Ok(reference)
+    }
+
+    #[inline(never)]
+    fn add_call_entry(&mut self) -> u32 {
+        self.calls.push(Call::new());
+        self.calls.len() as u32 - 1
     }
 
     /// Turns the timeouts of calls issued since the last iteration into deadlines, now that the time is known.
@@ -297,7 +304,9 @@ impl Core {
             (call.timed, call.sent_again_below) = (NONE, 0);
             self.take_window(index);
         }
-        self.pump(index);
+        if has_many || !self.pump_single(index) {
+            self.pump(index);
+        }
         self.watch_call(index);
         self.release_later(si);
     }

@@ -8,10 +8,11 @@ use super::session::{SessionRef, State};
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
+use crate::wire::control::SLOTS_MAX;
 
 impl Core {
     /// Ends a call whose response is whole.
-    #[inline]
+    #[inline(always)]
     pub fn complete_call(&mut self, index: u32, response: MsgBuf) {
         self.counters.calls_completed += 1;
         self.leave_slot(index);
@@ -48,7 +49,7 @@ impl Core {
             let session = SessionRef { index: call.session, generation: call.session_generation };
             let (Waiter(continuation), tag) = (call.waiter, call.tag);
             let (result, request) = (call.take_result(), call.request.take());
-            self.free_call(index);
+            self.free_entry(index);
             if let (Some(result), Some(request)) = (result, request) {
                 return Some(Ended { continuation, tag, session, result, request });
             }
@@ -59,7 +60,9 @@ impl Core {
     #[inline]
     fn leave_slot(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
-        call.response = None;
+        if call.response.is_some() {
+            call.response = None;
+        }
         if call.state != CallState::InSlot {
             return;
         }
@@ -69,6 +72,8 @@ impl Core {
         call.state = CallState::Done;
         let (si, slot) = (call.session, call.slot);
         let in_flight = if call.window == NONE { call.in_flight() } else { self.drop_window(index) } as u16;
+        // Masked, so that the compiler sees what holds anyway: there are so many slots.
+        let slot = slot % SLOTS_MAX as u8;
         let session = &mut self.sessions[si as usize];
         session.credits += in_flight;
         debug_assert!(session.credits <= session.credits_max, "more credits than the session has");
@@ -78,8 +83,11 @@ impl Core {
         if session.state != State::Connected {
             return;
         }
-        self.pump_stalled(si, slot);
-        if let Some(next) = self.pop_queued(si) {
+        let (is_stalled, is_queued) = (session.stalled != 0, session.queued != 0);
+        if is_stalled {
+            self.pump_stalled(si, slot);
+        }
+        if is_queued && let Some(next) = self.pop_queued(si) {
             self.enter_slot(next);
         }
     }
@@ -88,15 +96,23 @@ impl Core {
     #[inline]
     pub fn free_call(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
-        debug_assert!(call.state == CallState::Done || call.state == CallState::Queued);
-        call.state = CallState::Free;
-        call.generation = call.generation.wrapping_add(1);
         let request = call.request.take();
         call.response = None;
-        self.free_calls.push(index);
+        self.free_entry(index);
         if let Some(request) = request {
             self.discard(request);
         }
+    }
+
+    /// Makes the entry of an ended call available whose buffers were taken.
+    #[inline]
+    fn free_entry(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        debug_assert!(call.state == CallState::Done || call.state == CallState::Queued);
+        debug_assert!(call.request.is_none() && call.response.is_none());
+        call.state = CallState::Free;
+        call.generation = call.generation.wrapping_add(1);
+        self.free_calls.push(index);
     }
 
     /// Ends a call that its caller no longer wants, in whatever state it is. Its buffers are free at once; a response that comes

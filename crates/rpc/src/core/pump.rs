@@ -43,6 +43,22 @@ impl Core {
         }
     }
 
+    /// As [`Core::pump`], of a call that was just started and has one packet; false, and nothing done, if credits or congestion control may
+    /// stand in its way.
+    #[inline(always)]
+    pub fn pump_single(&mut self, index: u32) -> bool {
+        let context = Context { index, now: self.now, adjacent: self.config.optimizations.adjacent_header };
+        let call = &mut self.calls[index as usize];
+        let session = &mut self.sessions[call.session as usize];
+        if session.limited || session.credits == 0 {
+            return false;
+        }
+        session.credits -= 1;
+        call.sent = 1;
+        push_packet(&mut self.tx, context, call, session, 0);
+        true
+    }
+
     /// Queues one packet of a call.
     pub fn send_packet(&mut self, index: u32, number: u32) {
         let context = Context { index, now: self.now, adjacent: self.config.optimizations.adjacent_header };
@@ -64,7 +80,7 @@ impl Core {
 
     /// Lets calls that wait for credits send, after credits came back from the call in slot `from`: those in the slots behind it first,
     /// so that none waits for ever.
-    #[inline]
+    #[inline(never)]
     pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
         let entry = &self.sessions[session as usize];
         if entry.stalled != 0 && entry.may_borrow && !entry.limited {
