@@ -8,6 +8,7 @@
 use std::task::Waker;
 
 use super::handle::Handle;
+use super::pump::{Context, push_packet};
 use super::session::{SessionRef, State};
 use super::{Core, NONE};
 use crate::error::CallError;
@@ -281,8 +282,9 @@ impl Core {
     }
 
     /// Gives a call a free slot of its session and sends what credits allow.
-    #[inline]
+    #[inline(always)]
     pub fn enter_slot(&mut self, index: u32) {
+        let context = Context { index, now: self.now, adjacent: self.config.optimizations.adjacent_header };
         let call = &mut self.calls[index as usize];
         let session = &mut self.sessions[call.session as usize];
         let slot = session.free_slots.trailing_zeros() as usize;
@@ -299,16 +301,31 @@ impl Core {
         call.sent = 0;
         call.received = 0;
         (call.progress, call.started) = (self.now, self.now);
-        let (si, has_many) = (call.session, call.request_packets > 1);
-        if has_many {
+        let (si, timer) = (call.session, call.timer);
+        let is_known = std::mem::replace(&mut session.unreleased, true);
+        if call.request_packets == 1 && !session.limited && session.credits > 0 {
+            // Nothing stands in its way: no loop, and nothing is looked up again.
+            session.credits -= 1;
+            call.sent = 1;
+            push_packet(&mut self.tx, context, call, session, 0);
+        } else {
+            self.pump_first(index);
+        }
+        self.watch_call(index, timer);
+        if !is_known {
+            self.unreleased.push_back(si);
+        }
+    }
+
+    /// Sends what may be sent of a call that just entered its slot.
+    #[inline(never)]
+    fn pump_first(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        if call.request_packets > 1 {
             (call.timed, call.sent_again_below) = (NONE, 0);
             self.take_window(index);
         }
-        if has_many || !self.pump_single(index) {
-            self.pump(index);
-        }
-        self.watch_call(index);
-        self.release_later(si);
+        self.pump(index);
     }
 
     /// Makes sure that the server of a session is told what is over, once the session is quiet.
@@ -334,8 +351,8 @@ impl Core {
     /// Makes sure that the timer of a call that was just sent fires in time. In a stream of small calls it is armed already, for an
     /// earlier call of this entry, and nothing needs to be worked out.
     #[inline]
-    fn watch_call(&mut self, index: u32) {
-        let armed = self.calls[index as usize].timer.and_then(|timer| self.wheel.due(timer));
+    fn watch_call(&mut self, index: u32, timer: Option<TimerId>) {
+        let armed = timer.and_then(|timer| self.wheel.due(timer));
         if armed.is_none_or(|due| due > self.now + self.rto_min) {
             let due = self.call_due(index);
             self.arm_call(index, due);

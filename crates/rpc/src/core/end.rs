@@ -15,7 +15,6 @@ impl Core {
     #[inline(always)]
     pub fn complete_call(&mut self, index: u32, response: MsgBuf) {
         self.counters.calls_completed += 1;
-        self.leave_slot(index);
         self.calls[index as usize].response = Some(response);
         self.end_call(index);
     }
@@ -23,20 +22,25 @@ impl Core {
     /// Ends a call without a response.
     pub fn fail_call(&mut self, index: u32, error: CallError) {
         self.counters.calls_failed += 1;
-        self.leave_slot(index);
-        self.calls[index as usize].error = Some(error);
+        let call = &mut self.calls[index as usize];
+        call.response = None;
+        call.error = Some(error);
         self.end_call(index);
     }
 
-    /// Tells whoever waits for a call, whose slot, credits and buffers are free again.
-    #[inline]
+    /// Tells whoever waits for a call, and frees its slot, if it has one.
+    #[inline(always)]
     fn end_call(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
+        let was_in_slot = call.state == CallState::InSlot;
         call.state = CallState::Done;
         match call.waiter {
             Waiter::FUTURE => self.woken.extend(call.waker.take()),
             Waiter::ROOT => self.root_woken = true,
             Waiter(_) => self.ended.push_back(index),
+        }
+        if was_in_slot {
+            self.leave_slot(index);
         }
     }
 
@@ -56,20 +60,14 @@ impl Core {
         }
     }
 
-    /// Frees the slot of a call, if it has one, and lets the next call have it.
+    /// Frees the slot of a call that has one, and lets the next call have it.
     #[inline]
     fn leave_slot(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
-        if call.response.is_some() {
-            call.response = None;
-        }
-        if call.state != CallState::InSlot {
-            return;
-        }
+        call.state = CallState::Done;
         if call.tx_batch == self.tx.batch {
             self.tx.forget_call(index);
         }
-        call.state = CallState::Done;
         let (si, slot) = (call.session, call.slot);
         let in_flight = if call.window == NONE { call.in_flight() } else { self.drop_window(index) } as u16;
         // Masked, so that the compiler sees what holds anyway: there are so many slots.

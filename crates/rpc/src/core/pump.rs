@@ -43,22 +43,6 @@ impl Core {
         }
     }
 
-    /// As [`Core::pump`], of a call that was just started and has one packet; false, and nothing done, if credits or congestion control may
-    /// stand in its way.
-    #[inline(always)]
-    pub fn pump_single(&mut self, index: u32) -> bool {
-        let context = Context { index, now: self.now, adjacent: self.config.optimizations.adjacent_header };
-        let call = &mut self.calls[index as usize];
-        let session = &mut self.sessions[call.session as usize];
-        if session.limited || session.credits == 0 {
-            return false;
-        }
-        session.credits -= 1;
-        call.sent = 1;
-        push_packet(&mut self.tx, context, call, session, 0);
-        true
-    }
-
     /// Queues one packet of a call.
     pub fn send_packet(&mut self, index: u32, number: u32) {
         let context = Context { index, now: self.now, adjacent: self.config.optimizations.adjacent_header };
@@ -123,15 +107,15 @@ impl Core {
 
 /// What a packet of a call depends on besides call and session.
 #[derive(Clone, Copy)]
-struct Context {
-    index: u32,
-    now: u64,
-    adjacent: Switch,
+pub(super) struct Context {
+    pub index: u32,
+    pub now: u64,
+    pub adjacent: Switch,
 }
 
 /// Queues one packet of a call.
 #[inline(always)]
-fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, session: &mut Session, number: u32) {
+pub(super) fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, session: &mut Session, number: u32) {
     call.tx_batch = tx.batch;
     let request = call.sequence as u64 * 8 + call.slot as u64;
     let mut header = Header::new(Kind::Request, 0, session.remote_session, request, session.remote_tag);

@@ -10,6 +10,7 @@ use dunlin_net::{Addr, Route, Transport, TxPacket};
 use super::Core;
 use crate::msgbuf::{HEADROOM_BYTES, MsgBuf};
 use crate::wire::control::Body;
+use crate::wire::header::EXTENSION_BYTES;
 use crate::wire::{HEADER_BYTES, HEADER_BYTES_MAX, Header, Kind, MASK_24};
 
 /// Packets handed to the transport in one call (the paper's TX queue has 64 entries).
@@ -73,6 +74,13 @@ fn write_adjacent(buf: &mut MsgBuf, header: &Header, len: usize) -> u8 {
         // Of fixed length, so that it is one store.
         buf.put_header(&header.base(), len);
         return HEADER_BYTES as u8;
+    }
+    if let (None, Some(us)) = (header.multi, header.deadline_us) {
+        let mut bytes = [0; HEADER_BYTES + EXTENSION_BYTES];
+        bytes[..HEADER_BYTES].copy_from_slice(&header.base());
+        bytes[HEADER_BYTES..].copy_from_slice(&u64::from(us).to_le_bytes());
+        buf.put_header(&bytes, len);
+        return bytes.len() as u8;
     }
     write_adjacent_extended(buf, header, len)
 }
