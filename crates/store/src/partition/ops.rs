@@ -1,7 +1,7 @@
 //! The operations of [`Store`].
 
 use super::Partition;
-use super::find::{Place, is_same};
+use super::find::Place;
 use crate::entry::{entry_bytes, note_entry_read, write_fields};
 use crate::error::{KeyError, Refused, check_len};
 use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
@@ -64,7 +64,7 @@ impl Partition {
 }
 
 impl Store for Partition {
-    #[inline]
+    #[inline(always)]
     fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, KeyError> {
         Key::new(bytes, |bytes| self.hasher.hash(bytes))
     }
@@ -85,11 +85,11 @@ impl Store for Partition {
                 self.memory.prefetch(pointer.at());
                 self.memory.prefetch(pointer.at() + LINE_BYTES);
             }
-        } else if cell.is_head()
-            && !is_same(cell.key(), key.bytes())
-            && let Some(next) = self.table.next(&self.memory, home, home)
-        {
-            self.memory.prefetch(self.table.offset(next));
+        } else {
+            // Asked for whether or not the key is in its home line: to look would be a branch that is guessed wrong as often as two keys
+            // share a home. A chain that ends here links to itself.
+            let link = if cell.is_head() { cell.link() } else { 0 };
+            self.memory.prefetch(self.table.offset(home.wrapping_add_signed(isize::from(link))));
         }
     }
 
