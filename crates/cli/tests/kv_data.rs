@@ -3,6 +3,7 @@
 mod program;
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
@@ -82,6 +83,23 @@ fn standard_input_and_output_will_do() {
     refused(&["kv", "load", "/nowhere/file.tsv", &address], "cannot read /nowhere/file.tsv");
     refused(&["kv", "dump", "/nowhere/kv.snapshot"], "is no file, and no address");
     refused(&["kv", "dump", &address, "out.unknown"], "say --format");
+}
+
+#[test]
+fn a_pipe_is_written_to_and_not_replaced() {
+    let (_server, address) = serve("fifo", &[]);
+    assert!(run(&["kv", "set", &address, "bird", "dunlin"]).status.success());
+    let pipe = temporary("pipe.tsv");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read_to_string(pipe).unwrap()
+    });
+    let dumped = run(&["kv", "dump", &address, pipe.to_str().unwrap()]);
+    let is_pipe = std::fs::metadata(&pipe).unwrap().file_type().is_fifo();
+    std::fs::remove_file(&pipe).unwrap();
+    assert!(dumped.status.success() && is_pipe, "{}", text(&dumped.stderr));
+    assert_eq!(reader.join().unwrap(), "key\tvalue\tflags\texpires\nbird\tdunlin\t0\t\n");
 }
 
 #[test]

@@ -62,6 +62,10 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         return report(outcome.map(|(records, _)| records), "standard output");
     }
     let name = arguments.file.display().to_string();
+    // A pipe or a device is written to. A file of the same name would take its place.
+    if fs::metadata(&arguments.file).is_ok_and(|metadata| !metadata.is_file()) {
+        return report(dump_to_file(arguments, format, &arguments.file, interrupt), &name);
+    }
     let unfinished = unfinished(&arguments.file);
     let outcome = dump_to_file(arguments, format, &unfinished, interrupt);
     let outcome = outcome.and_then(|records| {
@@ -110,7 +114,9 @@ fn dump_to_file(arguments: &Arguments, format: Format, path: &Path, interrupt: &
         output.into_inner().map_err(|error| error.into_error()).map(|file| (records, file))
     };
     let (records, file) = file.with_context(cannot)?;
-    file.sync_all().with_context(cannot)?;
+    if file.metadata().with_context(cannot)?.is_file() {
+        file.sync_all().with_context(cannot)?;
+    }
     Ok(records)
 }
 
