@@ -26,6 +26,12 @@ fn refuses_with_one_line() {
     refused(&["bench", "run", "all", "--seconds", "soon"], "not a number of seconds");
     refused(&["bench", "run", "all", "--seconds", "-1"], "--seconds");
     refused(&["bench", "run", "rpc-latency", "--busy-core", "1023"], "core 1023 cannot be used");
+    refused(
+        &["demo", "--data", "/nowhere/data.tsv"],
+        "dunlin: cannot read /nowhere/data.tsv: No such file or directory (os error 2)",
+    );
+    let toml = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    refused(&["demo", "--data", toml], "the name does not tell the format");
     refused(&["frobnicate"], "frobnicate");
 }
 
