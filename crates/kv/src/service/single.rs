@@ -121,8 +121,11 @@ fn execute<'s, S: Store>(
             found.map_or(Answer::Plain(Status::NotFound), Answer::Value)
         }
         Operation::Read { touch, .. } => {
-            if let Some(expires) = touch {
-                store.touch(key, expires);
+            // A touch of nothing finds nothing here either.
+            let touched = touch.map_or(Ok(()), |expires| store.touch(key, expires));
+            if let Err(refused @ Refused::Full) = touched {
+                metrics.count(kind, Outcome::of(&touched));
+                return Answer::Refused(refused);
             }
             let found = store.get(key);
             metrics.count(kind, Outcome::found(found.is_some()));
@@ -141,9 +144,9 @@ fn execute<'s, S: Store>(
             result.map_or_else(Answer::Refused, |(value, stored)| Answer::Number(value, stored))
         }
         Operation::Touch { expires, .. } => {
-            let is_there = store.touch(key, expires);
-            metrics.count(kind, Outcome::found(is_there));
-            Answer::Plain(if is_there { Status::Done } else { Status::NotFound })
+            let result = store.touch(key, expires);
+            metrics.count(kind, Outcome::of(&result));
+            result.map_or_else(Answer::Refused, |()| Answer::Plain(Status::Done))
         }
     }
 }

@@ -3,6 +3,7 @@
 mod bytes;
 mod commands;
 mod cores;
+mod full;
 mod hostile;
 mod script;
 mod sockets;

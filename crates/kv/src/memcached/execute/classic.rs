@@ -9,10 +9,14 @@ use crate::memcached::parse::{Get, StoreUnit, Verb};
 
 pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub(super) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+pub(super) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
 pub(super) const NOT_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 
+/// Why the whole answer of a retrieval is an error, which has been said.
+pub(super) struct Failed;
+
 #[inline]
-pub(super) fn get<S: Store>(key: &Key<'_>, get: Get, store: &mut S, context: &mut Context<'_>) {
+pub(super) fn get<S: Store>(key: &Key<'_>, get: Get, store: &mut S, context: &mut Context<'_>) -> Result<(), Failed> {
     let item = store.get(key);
     context.counters.add(if get.touch.is_some() { Count::CmdTouch } else { Count::CmdGet });
     context.counters.add(match (get.touch.is_some(), item.is_some()) {
@@ -21,8 +25,9 @@ pub(super) fn get<S: Store>(key: &Key<'_>, get: Get, store: &mut S, context: &mu
         (true, true) => Count::TouchHits,
         (true, false) => Count::TouchMisses,
     });
-    let Some(item) = item else { return };
+    let Some(item) = item else { return Ok(()) };
     let out = &mut *context.out;
+    let start = out.len();
     out.reserve(item.value.len() + key.bytes().len() + 64);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key.bytes());
@@ -37,9 +42,18 @@ pub(super) fn get<S: Store>(key: &Key<'_>, get: Get, store: &mut S, context: &mu
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(item.value);
     out.extend_from_slice(b"\r\n");
-    if let Some(exptime) = get.touch {
-        store.touch(key, expiry(exptime, context.now));
+    let Some(exptime) = get.touch else { return Ok(()) };
+    if store.touch(key, expiry(exptime, context.now)).is_ok() {
+        return Ok(());
     }
+    context.counters.add(Count::StoreNoMemory);
+    context.out.truncate(start);
+    if get.is_lone_touch {
+        context.say(OUT_OF_MEMORY);
+        return Err(Failed);
+    }
+    // Of several keys some are answered already, and an error among them would put client and server out of step: this one is left out.
+    Ok(())
 }
 
 /// Whether a `cas` that ended so is a hit, a change by another, or a miss.
@@ -115,10 +129,22 @@ pub(super) fn delete<S: Store>(key: &Key<'_>, is_quiet: bool, store: &mut S, con
 }
 
 pub(super) fn touch<S: Store>(key: &Key<'_>, exptime: i32, is_quiet: bool, store: &mut S, context: &mut Context<'_>) {
-    let is_touched = store.touch(key, expiry(exptime, context.now));
     context.counters.add(Count::CmdTouch);
-    context.counters.add(if is_touched { Count::TouchHits } else { Count::TouchMisses });
-    context.say_unless(is_quiet, if is_touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
+    match store.touch(key, expiry(exptime, context.now)) {
+        Ok(()) => {
+            context.counters.add(Count::TouchHits);
+            context.say_unless(is_quiet, b"TOUCHED\r\n");
+        }
+        Err(Refused::NotFound) => {
+            context.counters.add(Count::TouchMisses);
+            context.say_unless(is_quiet, b"NOT_FOUND\r\n");
+        }
+        Err(_) => {
+            context.counters.add(Count::StoreNoMemory);
+            // Told even if no answer is wanted, as for other operations that find no memory.
+            context.say(OUT_OF_MEMORY);
+        }
+    }
 }
 
 pub(super) fn count_of(delta: Delta, is_hit: bool) -> Count {
@@ -144,6 +170,9 @@ pub(super) fn count<S: Store>(key: &Key<'_>, delta: Delta, is_quiet: bool, store
             context.say_unless(is_quiet, b"NOT_FOUND\r\n");
         }
         Err(Refused::NotANumber) => context.say_unless(is_quiet, NOT_NUMERIC),
-        Err(_) => context.say(b"SERVER_ERROR out of memory\r\n"),
+        Err(_) => {
+            context.counters.add(Count::StoreNoMemory);
+            context.say(OUT_OF_MEMORY);
+        }
     }
 }

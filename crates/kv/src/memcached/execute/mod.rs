@@ -104,8 +104,7 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
 fn operate<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &mut S, context: &mut Context<'_>) {
     match unit {
         Unit::Get { get, is_last, .. } => {
-            classic::get(key, *get, store, context);
-            if *is_last {
+            if classic::get(key, *get, store, context).is_ok() && *is_last {
                 context.say(b"END\r\n");
             }
         }
