@@ -316,7 +316,7 @@ impl<T: Transport> KvClient<T> {
     }
 
     async fn attempt(&self, operation: &Operation<'_>, deadline: Option<u64>) -> Result<Attempt, KvError> {
-        let links = match self.connection.current() {
+        let links = match self.connection.current(self.connection.endpoint.now()) {
             Some(links) => links,
             None => self.connection.links().await?,
         };
