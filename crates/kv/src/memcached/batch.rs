@@ -2,10 +2,8 @@
 //!
 //! A batch is the text of its commands: it costs one copy, borrows nothing and is parsed again where it runs.
 
-use dunlin_store::{Store, UnixSeconds};
-
-use super::counters::Counters;
-use super::execute::{self, Pause};
+use super::backend::Backend;
+use super::execute::{self, Books, Pause};
 use super::limits::{BURST_UNITS_MAX, FORWARD_BYTES_MAX};
 use super::number;
 use super::parse::{Get, Mode, Step, Unit, step};
@@ -88,13 +86,14 @@ impl Batch {
         self.ends.push((self.text.len(), IsPart::No));
     }
 
-    /// Runs units on the partition that owns their keys, until all are done or the answers are more than a named limit. Called by the core
-    /// that owns them.
-    pub fn run<S: Store>(&mut self, store: &mut S, now: UnixSeconds, counters: &Counters) {
+    /// Runs units on the partition of the core that owns their keys, until all are done or the answers are more than a named limit.
+    pub fn run(&mut self, owner: &impl Backend) {
+        let state = owner.state();
         self.answers.clear();
         self.answer_ends.clear();
         self.taken = self.done;
         while self.done < self.ends.len() && self.answers.len() <= FORWARD_BYTES_MAX {
+            let begun = state.timing.begin();
             let mut units = ArrayVec::<Unit<'_>, BURST_UNITS_MAX>::new();
             for at in self.done..self.ends.len().min(self.done + BURST_UNITS_MAX) {
                 let start = if at == 0 { 0 } else { self.ends[at - 1].0 };
@@ -110,8 +109,15 @@ impl Batch {
             }
             let ends = &mut self.answer_ends;
             let note = |out: &Vec<u8>| ends.push(out.len());
-            self.done +=
-                execute::burst(units.iter(), store, now, counters, &mut self.answers, Pause(FORWARD_BYTES_MAX), note);
+            let metrics = &mut *owner.metrics().borrow_mut();
+            let books = Books { now: owner.now(), counters: &state.counters, metrics };
+            let answers = &mut self.answers;
+            let pause = Pause(FORWARD_BYTES_MAX);
+            let done = owner.with_store(|store| execute::burst(units.iter(), store, books, answers, pause, note));
+            if let Some(begun) = begun {
+                state.timing.end(&begun, metrics, units[..done].iter().filter_map(execute::kind));
+            }
+            self.done += done;
         }
     }
 

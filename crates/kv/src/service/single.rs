@@ -4,8 +4,7 @@ use arrayvec::ArrayVec;
 use dunlin_rpc::RequestBurst;
 use dunlin_store::{Condition, Delta, Key, Refused, Side, Store, Stored};
 
-use super::timing::Timing;
-use crate::metrics::{CoreMetrics, Operation as Kind, Outcome};
+use crate::metrics::{CoreMetrics, Operation as Kind, Outcome, Timing};
 use crate::shard::Shard;
 use crate::wire::{Answer, Operation, Status};
 
@@ -25,7 +24,7 @@ impl Work<'_> {
 }
 
 /// Answers every request of a burst: first the index lines of all are fetched, then their items, then they are executed in order.
-pub(super) fn operate<S: Store>(shard: &Shard<S>, timing: &mut Timing, burst: &mut RequestBurst<'_>) {
+pub(super) fn operate<S: Store>(shard: &Shard<S>, timing: &Timing, burst: &mut RequestBurst<'_>) {
     let begun = timing.begin();
     let mut store = shard.store.borrow_mut();
     let mut metrics = shard.metrics.borrow_mut();

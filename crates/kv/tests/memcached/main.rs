@@ -3,6 +3,7 @@
 mod bytes;
 mod commands;
 mod cores;
+mod counts;
 mod full;
 mod hostile;
 mod script;

@@ -1,4 +1,4 @@
-//! The meta commands.
+//! The meta commands. Each says what became of it.
 
 use dunlin_store::{Condition, Delta, Item, Key, Marks, Put, Refused, Side, Store, Stored, Token, UnixSeconds};
 
@@ -7,6 +7,7 @@ use super::{Context, expiry};
 use crate::memcached::counters::Count;
 use crate::memcached::number;
 use crate::memcached::parse::Meta;
+use crate::metrics::Outcome;
 
 fn flag(out: &mut Vec<u8>, letter: u8, value: u64) {
     out.extend_from_slice(&[b' ', letter]);
@@ -105,11 +106,13 @@ fn write_found(found: &Found<'_>, meta: &Meta<'_>, context: &mut Context<'_>) ->
     (expires, has_won)
 }
 
-pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+/// An item that was made since there was none counts as a miss.
+pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let options = &meta.options;
     let start = context.out.len();
     context.counters.add(if options.ttl.is_some() { Count::CmdTouch } else { Count::CmdGet });
     let item = if options.is_traceless { store.peek(key) } else { store.get(key) };
+    let outcome = Outcome::found(item.is_some());
     let (marks, had, (expires, has_won)) = match item {
         Some(item) => {
             context.counters.add(if options.ttl.is_some() { Count::TouchHits } else { Count::GetHits });
@@ -127,7 +130,7 @@ pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
                 if !options.is_quiet {
                     answer(meta, b"EN", context);
                 }
-                return;
+                return outcome;
             };
             let (last_access, marks) = (context.now, Marks::default());
             let item = Item { value: b"", flags: 0, cas, expires: put.expires, last_access, marks };
@@ -142,13 +145,15 @@ pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
         let marks = Marks { is_won: true, is_fetched: marks.is_fetched || !options.is_traceless, ..marks };
         remark(key, marks, Token::Keep, store);
     }
+    outcome
 }
 
 /// Says that there is no memory for what was asked, in place of the answer that began at `start`.
-fn fail(start: usize, context: &mut Context<'_>) {
+fn fail(start: usize, context: &mut Context<'_>) -> Outcome {
     context.counters.add(Count::StoreNoMemory);
     context.out.truncate(start);
     context.say(OUT_OF_MEMORY);
+    Outcome::Refused
 }
 
 /// Gives an item that was just found or stored other marks, with a token that needs no more memory than the one it has.
@@ -191,12 +196,13 @@ fn plan<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &S, now: UnixSeconds) -
     (Plan::Put(Put { condition, ..put }), Marks::default())
 }
 
-pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let options = &meta.options;
     let Some(value) = meta.value else {
         forget(key, store);
         context.counters.add(Count::StoreTooLarge);
-        return context.say(TOO_LARGE);
+        context.say(TOO_LARGE);
+        return Outcome::Refused;
     };
     context.counters.add(Count::CmdSet);
     let result = match plan(key, meta, store, context.now) {
@@ -216,15 +222,17 @@ pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
             (refused, _) => refused,
         },
     };
+    let outcome = Outcome::of(&result);
     let code = match result {
-        Ok(_) if options.is_quiet => return,
+        Ok(_) if options.is_quiet => return outcome,
         Ok(_) => b"HD",
         Err(Refused::Changed) => b"EX",
         Err(Refused::NotFound) if options.cas.is_some() && !matches!(options.mode, b'A' | b'P') => b"NF",
         Err(Refused::TooLarge { .. }) if !matches!(options.mode, b'A' | b'P') => {
             context.counters.add(Count::StoreTooLarge);
             forget(key, store);
-            return context.say(TOO_LARGE);
+            context.say(TOO_LARGE);
+            return outcome;
         }
         Err(Refused::Full) => {
             context.counters.add(Count::StoreNoMemory);
@@ -232,7 +240,8 @@ pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
             if !matches!(options.mode, b'A' | b'P') {
                 forget(key, store);
             }
-            return context.say(NO_MEMORY);
+            context.say(NO_MEMORY);
+            return outcome;
         }
         Err(_) => b"NS",
     };
@@ -245,6 +254,7 @@ pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
         }
     }
     context.say(b"\r\n");
+    outcome
 }
 
 /// Gives an item just changed the token that `E` names, if any. Fails if there is no memory for it; the change stays.
@@ -254,7 +264,7 @@ fn renamed<S: Store>(key: &Key<'_>, stored: Stored, new_cas: Option<u64>, store:
     store.mark(key, marks, Token::Exactly(cas)).map(|()| Stored { cas })
 }
 
-pub(super) fn delete<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+pub(super) fn delete<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let options = &meta.options;
     let result = if options.invalidates || options.drops_value {
         invalidate(key, meta, store, context.now)
@@ -266,9 +276,10 @@ pub(super) fn delete<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, co
         Ok(()) if options.is_quiet => {}
         Ok(()) => answer(meta, b"HD", context),
         Err(Refused::Changed) => answer(meta, b"EX", context),
-        Err(Refused::Full) => fail(context.out.len(), context),
+        Err(Refused::Full) => return fail(context.out.len(), context),
         Err(_) => answer(meta, b"NF", context),
     }
+    Outcome::of(&result)
 }
 
 /// `md` with `I` or `x`: the item stays, without its value or as stale, and with another CAS token.
@@ -293,7 +304,8 @@ fn invalidate<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, now: Unix
     }
 }
 
-pub(super) fn arithmetic<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+/// A number that was made since there was none counts as a hit: it is stored.
+pub(super) fn arithmetic<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let options = &meta.options;
     let by = options.delta.unwrap_or(1);
     let delta = if matches!(options.mode, b'D' | b'-') { Delta::Down(by) } else { Delta::Up(by) };
@@ -309,15 +321,25 @@ pub(super) fn arithmetic<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S
             let mut text = itoa::Buffer::new();
             match store.put(key, text.format(options.initial).as_bytes(), put) {
                 Ok(stored) => (options.initial, stored, true),
-                Err(_) => return context.say(b"SERVER_ERROR Out of memory allocating new item\r\n"),
+                Err(_) => {
+                    context.say(b"SERVER_ERROR Out of memory allocating new item\r\n");
+                    return Outcome::Refused;
+                }
             }
         }
         (Err(Refused::NotFound), None) => {
             context.counters.add(count_of(delta, false));
-            return answer(meta, b"NF", context);
+            answer(meta, b"NF", context);
+            return Outcome::Miss;
         }
-        (Err(Refused::Changed), _) => return answer(meta, b"EX", context),
-        (Err(Refused::NotANumber), _) => return context.say(NOT_NUMERIC),
+        (Err(Refused::Changed), _) => {
+            answer(meta, b"EX", context);
+            return Outcome::Conflict;
+        }
+        (Err(Refused::NotANumber), _) => {
+            context.say(NOT_NUMERIC);
+            return Outcome::Refused;
+        }
         (Err(_), _) => return fail(context.out.len(), context),
     };
     context.counters.add(count_of(delta, !is_made));
@@ -352,6 +374,7 @@ pub(super) fn arithmetic<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S
     if options.is_quiet && !is_made {
         context.out.truncate(start);
     }
+    Outcome::Hit
 }
 
 pub(super) fn debug<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
