@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::thread::JoinHandle;
@@ -160,13 +161,45 @@ fn tcp_and_unix_sockets_serve_the_same_items() {
 fn a_socket_left_over_is_used_again_and_one_in_use_is_not() {
     let path = std::env::temp_dir().join(format!("dunlin-mc-left-{}.sock", std::process::id()));
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let listen = Listen::Unix(path.clone());
-    let server = Server::start(10, None, vec![listen.clone()]);
+    let server = Server::start(10, None, vec![Listen::Unix(path.clone())]);
     ask(&mut UnixStream::connect(&path).unwrap(), b"mn\r\n", b"MN\r\n");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let error = runtime.block_on(async { Acceptor::bind(&listen, ConnectionLimit::new(1)).map(drop) }).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    assert_eq!(bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
     drop(server);
+}
+
+/// Tries to listen at `path`, for a moment.
+fn bind(path: &Path) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { Acceptor::bind(&Listen::Unix(path.to_owned()), ConnectionLimit::new(1)).map(drop) })
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let path = std::env::temp_dir().join(format!("dunlin-mc-file-{}", std::process::id()));
+    let link = path.with_extension("link");
+    std::fs::write(&path, b"precious").unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for place in [&path, &link] {
+        assert_eq!(bind(place).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(std::fs::read(place).unwrap(), b"precious");
+    }
+    for place in [path, link] {
+        std::fs::remove_file(place).unwrap();
+    }
+}
+
+#[test]
+fn what_took_the_place_of_a_socket_is_left_alone() {
+    let path = std::env::temp_dir().join(format!("dunlin-mc-place-{}.sock", std::process::id()));
+    let mut server = Server::start(10, None, vec![Listen::Unix(path.clone())]);
+    let aside = path.with_extension("aside");
+    std::fs::rename(&path, &aside).unwrap();
+    std::fs::write(&path, b"another's").unwrap();
+    server.stop();
+    assert_eq!(std::fs::read(&path).unwrap(), b"another's");
+    for place in [path, aside] {
+        std::fs::remove_file(place).unwrap();
+    }
 }
 
 #[test]

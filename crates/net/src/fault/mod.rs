@@ -12,6 +12,7 @@
 //! Its [`Transport::counters`] are those of the wrapped transport: a packet that was dropped here never reached it.
 //!
 //! ```
+//! use std::time::Duration;
 //! use dunlin_net::fault::{FaultInjector, Faults};
 //! use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
 //! use dunlin_net::{Addr, Transport, TxPacket};
@@ -23,6 +24,7 @@
 //! let route = from.resolve(&Addr::Node(2))?;
 //! from.tx_burst(&[TxPacket { route, header: b"perhaps", payload: &[] }; 40]);
 //! from.tx_flush();
+//! net.advance(Duration::from_millis(1));
 //! let arrived = to.rx_burst() as u64;
 //! assert_eq!(arrived + from.fault_counters().dropped, 40);
 //! assert!(0 < arrived && arrived < 40);

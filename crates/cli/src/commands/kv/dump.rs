@@ -1,7 +1,7 @@
 //! `dunlin kv dump`: keys and values of a server or a snapshot into a file.
 
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, Write, stdout};
+use std::io::{BufReader, BufWriter, ErrorKind, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -17,6 +17,7 @@ use dunlin_rpc::{Endpoint, EndpointConfig};
 use indicatif::ProgressBar;
 
 use super::load::progress_bar;
+use crate::output::OutputError;
 use crate::signals::EXIT_INTERRUPTED;
 
 /// How long one request may take.
@@ -85,8 +86,7 @@ fn report(outcome: Result<u64>, name: &str) -> Result<ExitCode> {
                 eprintln!("dunlin: interrupted");
                 Ok(ExitCode::from(EXIT_INTERRUPTED))
             }
-            // A reader such as `head` has enough.
-            Some(DumpError::Write(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+            Some(DumpError::Write(why)) if why.kind() == ErrorKind::BrokenPipe => Err(OutputError(why.kind().into()).into()),
             _ => Err(error),
         },
     }
