@@ -148,20 +148,24 @@ impl State {
     #[inline]
     fn issue(&mut self, index: usize) {
         let Some(continuation) = self.continuation else { return };
-        while let Some(request) = self.batches[index].buffers.pop() {
-            let session = self.batches[index].next.pop().unwrap_or_else(|| self.random_below(self.sessions.len()));
+        let batch = &mut self.batches[index];
+        while let Some(request) = batch.buffers.pop() {
+            let session = match batch.next.pop() {
+                Some(session) => session,
+                None => random_below(&mut self.random, self.sessions.len()),
+            };
             match self.sessions[session].enqueue_request(ECHO, request, continuation, index as u64) {
-                Ok(()) => self.batches[index].missing += 1,
+                Ok(()) => batch.missing += 1,
                 Err(failure) => return self.error = Some(failure.error),
             }
         }
         if self.hints == Hints::None {
             return;
         }
-        for _ in 0..self.batches[index].missing {
-            let session = self.random_below(self.sessions.len());
+        for _ in 0..batch.missing {
+            let session = random_below(&mut self.random, self.sessions.len());
             self.sessions[session].prefetch();
-            self.batches[index].next.push(session);
+            batch.next.push(session);
         }
     }
 
@@ -179,13 +183,13 @@ impl State {
             self.issue(index);
         }
     }
+}
 
-    /// A number below `limit`, by a xorshift generator.
-    #[inline]
-    fn random_below(&mut self, limit: usize) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        ((u128::from(self.random) * limit as u128) >> 64) as usize
-    }
+/// A number below `limit`, by a xorshift generator.
+#[inline]
+fn random_below(random: &mut u64, limit: usize) -> usize {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    ((u128::from(*random) * limit as u128) >> 64) as usize
 }
