@@ -24,6 +24,8 @@ pub mod fault;
 pub mod loopback;
 pub mod pcap;
 pub mod poll;
+#[allow(unsafe_code)]
+pub mod prefetch;
 pub mod random;
 #[allow(unsafe_code)]
 pub mod shm;
