@@ -70,7 +70,7 @@ local BODIES = {
   [1] = { { "first_missing", 4 }, { "zero", 4 }, { "arrived_mask", 8 } },
   [2] = { { "asked_packets", 4 }, { "zero", 4 } },
   [7] = { { "nonce", 8 }, { "reason", 1, REFUSALS }, { "zero", 7 } },
-  [10] = PRESENCE, [11] = PRESENCE, [12] = PRESENCE,
+  [8] = PRESENCE, [9] = PRESENCE, [10] = PRESENCE, [11] = PRESENCE, [12] = PRESENCE,
   [13] = {
     { "released_0", 4 }, { "released_1", 4 }, { "released_2", 4 }, { "released_3", 4 },
     { "released_4", 4 }, { "released_5", 4 }, { "released_6", 4 }, { "released_7", 4 },

@@ -21,7 +21,10 @@ fn run<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, bool) {
     let mut answers = Vec::new();
     for piece in pieces {
         let most = client.say(piece, &mut answers);
-        assert!(most <= limits::OUTPUT_BYTES_MAX + VALUE_BYTES_MAX + ANSWER_LINE_BYTES_MAX, "{most} bytes wait to be written");
+        assert!(
+            most <= limits::OUTPUT_BYTES_MAX + VALUE_BYTES_MAX + ANSWER_LINE_BYTES_MAX,
+            "{most} bytes wait to be written"
+        );
         let line = limits::RETRIEVAL_LINE_BYTES_MAX.max(limits::LINE_BYTES_MAX + VALUE_BYTES_MAX + 2);
         assert!(client.pending() <= line, "{} bytes are kept", client.pending());
     }
@@ -45,5 +48,10 @@ pub fn check(bytes: &[u8]) {
     // "stats" tells the processor time, which moves.
     let is_stats = bytes.windows(5).any(|window| window == b"stats");
     let cut = run(pieces);
-    assert!(is_stats || cut == whole, "{:?} in pieces, {:?} whole", String::from_utf8_lossy(&cut.0), String::from_utf8_lossy(&whole.0));
+    assert!(
+        is_stats || cut == whole,
+        "{:?} in pieces, {:?} whole",
+        String::from_utf8_lossy(&cut.0),
+        String::from_utf8_lossy(&whole.0)
+    );
 }

@@ -3,6 +3,7 @@
 
 mod capture;
 mod commands;
+mod output;
 mod reports;
 mod signals;
 
@@ -53,10 +54,7 @@ fn main() -> ExitCode {
     };
     match run(arguments) {
         Ok(code) => code,
-        Err(error) => {
-            eprintln!("dunlin: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => output::report(&error, ExitCode::FAILURE),
     }
 }
 

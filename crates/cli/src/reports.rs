@@ -9,6 +9,7 @@ use dunlin_bench::BenchError;
 use dunlin_bench::experiments::Outcome;
 use dunlin_bench::report::{self, Report, html, table};
 
+use crate::output;
 use crate::signals::EXIT_INTERRUPTED;
 
 /// Files to keep reports in.
@@ -51,17 +52,18 @@ fn cannot_write(file: &Path) -> String {
 #[derive(Debug, Default)]
 pub struct Collected {
     reports: Vec<Report>,
-    error: Option<BenchError>,
+    error: Option<anyhow::Error>,
 }
 
 impl Collected {
     /// Shows what an experiment gave. False if there is no use in going on to the next.
     pub fn add(&mut self, outcome: Outcome) -> bool {
         if !outcome.report.rows.is_empty() {
-            println!("{}\n", table::render(&outcome.report));
+            let shown = output::line(format_args!("{}\n", table::render(&outcome.report)));
+            self.error = shown.err().map(Into::into);
             self.reports.push(outcome.report);
         }
-        self.error = outcome.error;
+        self.error = outcome.error.map(Into::into).or(self.error.take());
         self.error.is_none()
     }
 
@@ -70,11 +72,11 @@ impl Collected {
         files.write(&self.reports)?;
         match self.error {
             None => Ok(ExitCode::SUCCESS),
-            Some(BenchError::Interrupted) => {
+            Some(error) if matches!(error.downcast_ref(), Some(BenchError::Interrupted)) => {
                 eprintln!("dunlin: interrupted; what was measured until then is above");
                 Ok(ExitCode::from(EXIT_INTERRUPTED))
             }
-            Some(error) => Err(error.into()),
+            Some(error) => Err(error),
         }
     }
 

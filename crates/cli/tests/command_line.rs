@@ -1,9 +1,12 @@
 //! Wrong use gives one clear line and a non-zero exit.
 
-use std::process::{Command, Output};
+mod program;
+
+use std::fs::File;
+use std::process::{Output, Stdio};
 
 fn dunlin(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_dunlin")).args(arguments).output().unwrap()
+    program::dunlin(arguments).output().unwrap()
 }
 
 /// Asserts that the arguments are refused in one line that contains `why`.
@@ -23,7 +26,37 @@ fn refuses_with_one_line() {
     refused(&["bench", "run", "all", "--seconds", "soon"], "not a number of seconds");
     refused(&["bench", "run", "all", "--seconds", "-1"], "--seconds");
     refused(&["bench", "run", "rpc-latency", "--busy-core", "1023"], "core 1023 cannot be used");
+    refused(
+        &["demo", "--data", "/nowhere/data.tsv"],
+        "dunlin: cannot read /nowhere/data.tsv: No such file or directory (os error 2)",
+    );
+    let toml = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    refused(&["demo", "--data", toml], "the name does not tell the format");
     refused(&["frobnicate"], "frobnicate");
+}
+
+/// Runs a command whose standard output is `output`; gives its exit code and what it says on standard error.
+fn print_to(output: impl Into<Stdio>, arguments: &[&str]) -> (Option<i32>, String) {
+    let done = program::dunlin(arguments).stdout(output).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    (done.status.code(), String::from_utf8(done.stderr).unwrap())
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_of_one_line() {
+    for arguments in [&["bench", "list"][..], &["sim", "topology", "cx4"], &["sim", "hunt", "--seeds", "1"]] {
+        let (code, said) = print_to(File::options().write(true).open("/dev/full").unwrap(), arguments);
+        assert_eq!(code, Some(1), "{said}");
+        assert_eq!(said, "dunlin: cannot write to standard output: No space left on device (os error 28)\n");
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_ends_a_command_in_silence() {
+    for arguments in [&["bench", "list"][..], &["sim", "topology", "cx4"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(print_to(writer, arguments), (Some(141), String::new()));
+    }
 }
 
 #[cfg(not(feature = "peers"))]

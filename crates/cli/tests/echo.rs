@@ -1,59 +1,21 @@
 //! `dunlin echo` between two processes, and what it says when the other is not there.
 
-use std::io::{BufRead, BufReader, Read};
+mod program;
+
 use std::net::UdpSocket;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Output;
 
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::{CallError, Endpoint, EndpointConfig};
+use program::{Server, dunlin};
 
 /// The request type of `dunlin echo`.
 const ECHO: u8 = 1;
 
-fn dunlin(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dunlin"));
-    command.args(arguments);
-    command
-}
-
-/// A server that is killed at the end of its test, if it is still there.
-struct Server {
-    process: Child,
-    output: BufReader<std::process::ChildStdout>,
-    address: String,
-}
-
-impl Server {
-    fn start(address: &str) -> Server {
-        let mut process = dunlin(&["echo", "serve", address]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut output = BufReader::new(process.stdout.take().unwrap());
-        let mut line = String::new();
-        output.read_line(&mut line).unwrap();
-        let address = line.strip_prefix("serving echoes at ").and_then(|rest| rest.split(';').next()).unwrap().to_owned();
-        Server { process, output, address }
-    }
-
-    fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
-    }
-
-    /// Stops it as ctrl-C does, and gives what it says.
-    fn interrupt(mut self) -> String {
-        self.signal("-INT");
-        assert!(self.process.wait().unwrap().success());
-        let mut rest = String::new();
-        self.output.read_to_string(&mut rest).unwrap();
-        rest
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+fn serve(address: &str) -> Server {
+    Server::start(dunlin(&["echo", "serve", address]))
 }
 
 fn call(address: &str, more: &[&str]) -> Output {
@@ -61,13 +23,13 @@ fn call(address: &str, more: &[&str]) -> Output {
 }
 
 fn calls_are_answered(address: &str) {
-    let server = Server::start(address);
-    let output = call(&server.address, &["--size", "32", "--window", "60", "--seconds", "0.2", "--stats"]);
+    let server = serve(address);
+    let output = call(&server.addresses[0], &["--size", "32", "--window", "60", "--seconds", "0.2", "--stats"]);
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{errors}");
     assert!(text.contains("RPC/s with 60 of 32 B outstanding; round trip p50"), "{text}");
     assert!(text.contains("calls_completed") && text.contains("first session"), "{text}");
-    let last_words = server.interrupt();
+    let last_words = server.stop("-INT");
     let answered: u64 = last_words.split(' ').next().unwrap().parse().unwrap();
     assert!(answered > 0, "{last_words}");
 }
@@ -85,8 +47,8 @@ fn shm_calls_are_answered() {
 
 /// Asserts that a server that gets `signal` says good-bye to its peers, ends as it should and leaves nothing behind.
 fn ends_in_order(address: &str, signal: &str) {
-    let mut server = Server::start(address);
-    let address: Addr = server.address.parse().unwrap();
+    let mut server = serve(address);
+    let address: Addr = server.addresses[0].parse().unwrap();
     let region = if let Addr::Shm(name) = &address { Some(region(name.as_str())) } else { None };
     assert!(region.as_ref().is_none_or(|path| path.exists()));
     let client = Endpoint::new(AnyTransport::for_peer(&address).unwrap(), EndpointConfig::default()).unwrap();
@@ -123,19 +85,19 @@ fn signalled_servers_end_in_order() {
 #[test]
 fn the_region_of_a_killed_server_is_removed_by_the_next_program() {
     let name = format!("test-killed-{}", std::process::id());
-    let killed = Server::start(&format!("shm:{name}"));
+    let killed = serve(&format!("shm:{name}"));
     assert!(region(&name).exists());
     drop(killed);
-    let next = Server::start(&format!("shm:{name}-next"));
+    let next = serve(&format!("shm:{name}-next"));
     assert!(!region(&name).exists());
-    next.interrupt();
+    next.stop("-INT");
 }
 
 #[test]
 fn packets_are_recorded() {
-    let server = Server::start(&format!("shm:test-pcap-{}", std::process::id()));
+    let server = serve(&format!("shm:test-pcap-{}", std::process::id()));
     let file = std::env::temp_dir().join(format!("dunlin-test-{}.pcap", std::process::id()));
-    let output = call(&server.address, &["--window", "1", "--seconds", "0.01", "--pcap", file.to_str().unwrap()]);
+    let output = call(&server.addresses[0], &["--window", "1", "--seconds", "0.01", "--pcap", file.to_str().unwrap()]);
     let capture = std::fs::read(&file);
     let _ = std::fs::remove_file(&file);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -143,8 +105,8 @@ fn packets_are_recorded() {
     let magic = u32::from_le_bytes(capture[..4].try_into().unwrap());
     assert!(matches!(magic, 0xa1b2_c3d4 | 0xa1b2_3c4d), "{magic:#x} does not begin a pcap file");
     assert!(capture.len() > 1000, "{} bytes", capture.len());
-    fails(&call(&server.address, &["--pcap", "/nowhere/x.pcap"]), &["cannot write", "/nowhere/x.pcap"]);
-    fails(&call(&server.address, &["--seconds", "0.01", "--pcap", "/dev/full"]), &["cannot write", "/dev/full"]);
+    fails(&call(&server.addresses[0], &["--pcap", "/nowhere/x.pcap"]), &["cannot write", "/nowhere/x.pcap"]);
+    fails(&call(&server.addresses[0], &["--seconds", "0.01", "--pcap", "/dev/full"]), &["cannot write", "/dev/full"]);
 }
 
 /// Asserts that a command fails with one line that contains each of `words`.

@@ -1,51 +1,30 @@
 //! `dunlin kv load`, `dump` and `stats`, and `dunlin top` into a pipe, as processes beside a server.
 
+mod program;
+
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-fn dunlin(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_dunlin")).args(arguments).output().unwrap()
-}
+use program::{Server, dunlin};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A server over shared memory that is killed at the end.
-struct Server {
-    process: Child,
-    address: String,
+/// A server over shared memory, and its address.
+fn serve(name: &str, arguments: &[&str]) -> (Server, String) {
+    let address = format!("shm:test-data-{name}-{}", std::process::id());
+    (serve_at(&address, arguments), address)
 }
 
-impl Server {
-    fn start(name: &str, arguments: &[&str]) -> Server {
-        let address = format!("shm:test-data-{name}-{}", std::process::id());
-        let process = Server::process(&address, arguments);
-        Server { process, address }
-    }
-
-    fn process(address: &str, arguments: &[&str]) -> Child {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dunlin"));
-        command.args(["kv", "serve", "--memory", "64MiB", "--listen", address]).args(arguments);
-        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut ready = String::new();
-        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
-        assert!(ready.starts_with("serving"), "{ready}");
-        process
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
+fn serve_at(address: &str, arguments: &[&str]) -> Server {
+    Server::start(dunlin(&[&["kv", "serve", "--memory", "64MiB", "--listen", address], arguments].concat()))
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+fn run(arguments: &[&str]) -> Output {
+    dunlin(arguments).output().unwrap()
 }
 
 fn temporary(name: &str) -> PathBuf {
@@ -54,30 +33,30 @@ fn temporary(name: &str) -> PathBuf {
 
 #[test]
 fn what_is_loaded_comes_back() {
-    let server = Server::start("load", &["--mode", "store", "--cores", "2"]);
+    let (_server, address) = serve("load", &["--mode", "store", "--cores", "2"]);
     let (csv, tsv, json) = (temporary("in.csv"), temporary("out.tsv"), temporary("out.jsonl.gz"));
     std::fs::write(&csv, "id,name,flags\n7,\"two\nlines\",3\n8,tab\there,0\n9\n").unwrap();
     let path = |path: &PathBuf| path.to_str().unwrap().to_owned();
     let columns = ["--key-column", "id", "--value-column", "name"];
-    let loaded = dunlin(&[&["kv", "load", &path(&csv), &server.address][..], &columns].concat());
+    let loaded = run(&[&["kv", "load", &path(&csv), &address][..], &columns].concat());
     assert_eq!(loaded.status.code(), Some(3), "{}", text(&loaded.stderr));
     assert!(text(&loaded.stdout).starts_with("2 records loaded"), "{}", text(&loaded.stdout));
     assert!(text(&loaded.stderr).contains("line 5: only 1 fields"), "{}", text(&loaded.stderr));
-    let strict = dunlin(&[&["kv", "load", &path(&csv), &server.address, "--strict"][..], &columns].concat());
+    let strict = run(&[&["kv", "load", &path(&csv), &address, "--strict"][..], &columns].concat());
     assert_eq!(strict.status.code(), Some(1));
 
-    assert!(dunlin(&["kv", "dump", &server.address, &path(&tsv)]).status.success());
+    assert!(run(&["kv", "dump", &address, &path(&tsv)]).status.success());
     let dump = std::fs::read_to_string(&tsv).unwrap();
     let mut lines: Vec<&str> = dump.lines().collect();
     lines[1..].sort_unstable();
     assert_eq!(lines, ["key\tvalue\tflags\texpires", "7\ttwo\\nlines\t3\t", "8\ttab\\there\t0\t"]);
 
     // Through another server and another format.
-    let second = Server::start("second", &[]);
-    assert!(dunlin(&["kv", "dump", &server.address, &path(&json)]).status.success());
-    let loaded = dunlin(&["kv", "load", &path(&json), &second.address]);
+    let (_second_server, second) = serve("second", &[]);
+    assert!(run(&["kv", "dump", &address, &path(&json)]).status.success());
+    let loaded = run(&["kv", "load", &path(&json), &second]);
     assert!(loaded.status.success(), "{}", text(&loaded.stderr));
-    let got = dunlin(&["kv", "get", &second.address, "7"]);
+    let got = run(&["kv", "get", &second, "7"]);
     assert_eq!(text(&got.stdout), "two\nlines");
     for file in [csv, tsv, json] {
         std::fs::remove_file(file).unwrap();
@@ -86,41 +65,57 @@ fn what_is_loaded_comes_back() {
 
 #[test]
 fn standard_input_and_output_will_do() {
-    let server = Server::start("pipes", &[]);
-    let mut load = Command::new(env!("CARGO_BIN_EXE_dunlin"))
-        .args(["kv", "load", "-", &server.address, "--format", "jsonl"])
+    let (_server, address) = serve("pipes", &[]);
+    let mut load = dunlin(&["kv", "load", "-", &address, "--format", "jsonl"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     load.stdin.take().unwrap().write_all(b"{\"key\": \"a\", \"value\": [1, 2]}\n").unwrap();
     assert!(load.wait_with_output().unwrap().status.success());
-    let dump = dunlin(&["kv", "dump", &server.address, "--format", "csv"]);
+    let dump = run(&["kv", "dump", &address, "--format", "csv"]);
     assert_eq!(text(&dump.stdout), "key,value,flags,expires,encoding\na,\"[1, 2]\",0,,\n");
     let refused = |arguments: &[&str], why: &str| {
-        let output = dunlin(arguments);
+        let output = run(arguments);
         assert!(!output.status.success() && text(&output.stderr).contains(why), "{arguments:?}: {}", text(&output.stderr));
     };
-    refused(&["kv", "load", "-", &server.address], "say --format");
-    refused(&["kv", "load", "/nowhere/file.tsv", &server.address], "cannot read /nowhere/file.tsv");
+    refused(&["kv", "load", "-", &address], "say --format");
+    refused(&["kv", "load", "/nowhere/file.tsv", &address], "cannot read /nowhere/file.tsv");
     refused(&["kv", "dump", "/nowhere/kv.snapshot"], "is no file, and no address");
-    refused(&["kv", "dump", &server.address, "out.unknown"], "say --format");
+    refused(&["kv", "dump", &address, "out.unknown"], "say --format");
+}
+
+#[test]
+fn a_pipe_is_written_to_and_not_replaced() {
+    let (_server, address) = serve("fifo", &[]);
+    assert!(run(&["kv", "set", &address, "bird", "dunlin"]).status.success());
+    let pipe = temporary("pipe.tsv");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read_to_string(pipe).unwrap()
+    });
+    let dumped = run(&["kv", "dump", &address, pipe.to_str().unwrap()]);
+    let is_pipe = std::fs::metadata(&pipe).unwrap().file_type().is_fifo();
+    std::fs::remove_file(&pipe).unwrap();
+    assert!(dumped.status.success() && is_pipe, "{}", text(&dumped.stderr));
+    assert_eq!(reader.join().unwrap(), "key\tvalue\tflags\texpires\nbird\tdunlin\t0\t\n");
 }
 
 #[test]
 fn a_snapshot_is_dumped_without_a_server() {
     let (snapshot, dump) = (temporary("snapshot"), temporary("dump.tsv"));
-    let server = Server::start("snapshot", &["--snapshot", snapshot.to_str().unwrap()]);
-    assert!(dunlin(&["kv", "set", &server.address, "bird", "dunlin"]).status.success());
-    assert!(dunlin(&["kv", "snapshot", &server.address]).status.success());
+    let (server, address) = serve("snapshot", &["--snapshot", snapshot.to_str().unwrap()]);
+    assert!(run(&["kv", "set", &address, "bird", "dunlin"]).status.success());
+    assert!(run(&["kv", "snapshot", &address]).status.success());
     drop(server);
-    let dumped = dunlin(&["kv", "dump", snapshot.to_str().unwrap(), dump.to_str().unwrap()]);
+    let dumped = run(&["kv", "dump", snapshot.to_str().unwrap(), dump.to_str().unwrap()]);
     assert!(dumped.status.success(), "{}", text(&dumped.stderr));
     assert_eq!(std::fs::read_to_string(&dump).unwrap(), "key\tvalue\tflags\texpires\nbird\tdunlin\t0\t\n");
     let bytes = std::fs::read(&snapshot).unwrap();
     std::fs::write(&snapshot, &bytes[..bytes.len() - 1]).unwrap();
     let before = std::fs::read(&dump).unwrap();
-    let dumped = dunlin(&["kv", "dump", snapshot.to_str().unwrap(), dump.to_str().unwrap()]);
+    let dumped = run(&["kv", "dump", snapshot.to_str().unwrap(), dump.to_str().unwrap()]);
     assert!(!dumped.status.success());
     assert_eq!(std::fs::read(&dump).unwrap(), before, "a dump that is not complete replaces nothing");
     for file in [snapshot, dump] {
@@ -130,13 +125,13 @@ fn a_snapshot_is_dumped_without_a_server() {
 
 #[test]
 fn statistics_count_what_was_done() {
-    let server = Server::start("stats", &["--cores", "2"]);
+    let (_server, address) = serve("stats", &["--cores", "2"]);
     for key in ["a", "b", "c"] {
-        assert!(dunlin(&["kv", "set", &server.address, key, "1"]).status.success());
+        assert!(run(&["kv", "set", &address, key, "1"]).status.success());
     }
-    dunlin(&["kv", "get", &server.address, "a"]);
-    dunlin(&["kv", "get", &server.address, "none"]);
-    let json = dunlin(&["kv", "stats", &server.address, "--json"]);
+    run(&["kv", "get", &address, "a"]);
+    run(&["kv", "get", &address, "none"]);
+    let json = run(&["kv", "stats", &address, "--json"]);
     let stats: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     let sum = |kind: &str, what: &str| {
         let cores = stats["cores"].as_array().unwrap().iter();
@@ -144,9 +139,9 @@ fn statistics_count_what_was_done() {
     };
     assert_eq!((sum("set", "hits"), sum("get", "hits"), sum("get", "misses")), (3, 1, 1));
     assert_eq!(stats["cores"].as_array().unwrap().len(), 2);
-    let shown = text(&dunlin(&["kv", "stats", &server.address]).stdout);
+    let shown = text(&run(&["kv", "stats", &address]).stdout);
     assert!(shown.contains("items  3, 6 B of keys and values") && shown.contains("hit ratio  50.0%"), "{shown}");
-    assert!(!dunlin(&["kv", "stats", "shm:test-data-nobody"]).status.success());
+    assert!(!run(&["kv", "stats", "shm:test-data-nobody"]).status.success());
 }
 
 /// `dunlin top` into a pipe.
@@ -165,13 +160,9 @@ impl Top {
 
 #[test]
 fn top_prints_lines_and_follows_a_restart() {
-    let mut server = Server::start("top", &[]);
-    let mut process = Command::new(env!("CARGO_BIN_EXE_dunlin"))
-        .args(["top", &server.address, "--interval", "0.05"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let (mut server, address) = serve("top", &[]);
+    let mut process =
+        dunlin(&["top", &address, "--interval", "0.05"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut errors = BufReader::new(process.stderr.take().unwrap());
     let mut top = Top { output: BufReader::new(process.stdout.take().unwrap()), process };
     assert!(top.line().trim_start().starts_with("ops/s"));
@@ -181,7 +172,7 @@ fn top_prints_lines_and_follows_a_restart() {
     let mut error = String::new();
     errors.read_line(&mut error).unwrap();
     assert!(error.contains("asking again"), "{error}");
-    server.process = Server::process(&server.address, &[]);
+    let _server = serve_at(&address, &[]);
     while !error.contains("was started again") {
         error.clear();
         assert!(errors.read_line(&mut error).unwrap() > 0, "it ended");
@@ -193,10 +184,10 @@ fn top_prints_lines_and_follows_a_restart() {
 
 #[test]
 fn top_ends_after_its_count() {
-    let server = Server::start("count", &[]);
-    let output = dunlin(&["top", &server.address, "--interval", "0.02", "--count", "3"]);
+    let (_server, address) = serve("count", &[]);
+    let output = run(&["top", &address, "--interval", "0.02", "--count", "3"]);
     assert!(output.status.success());
     assert_eq!(text(&output.stdout).lines().count(), 4);
-    let nobody = dunlin(&["top", "shm:test-data-nobody"]);
+    let nobody = run(&["top", "shm:test-data-nobody"]);
     assert!(!nobody.status.success() && text(&nobody.stderr).contains("no statistics from shm:test-data-nobody"));
 }

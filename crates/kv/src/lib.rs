@@ -16,7 +16,7 @@
 //! | [`service`] | the handlers of one core, on any transport |
 //! | [`server`] | threads, sockets and snapshots: a whole server |
 //! | [`transfer`] | records of files into a server, and back |
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod client;
 pub mod drive;

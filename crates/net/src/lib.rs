@@ -10,7 +10,7 @@
 //! | [`udp`] | kernel UDP, with segmentation and receive offload |
 //! | [`loopback`] | queues inside one process, with a clock the test moves |
 //! | [`composite`] | two other transports at once |
-//! | [`fault`], [`pcap`] | nothing of their own: they wrap another transport to injure or to record its packets |
+//! | [`fault`], [`pcap`] | nothing of their own: they wrap another transport to injure or to record its packets; [`forward_transport!`] helps to write more |
 //!
 //! Start reading at [`transport`], which defines what all of them promise, then [`loopback`], the smallest implementation.
 #![deny(unsafe_code)]
@@ -21,6 +21,7 @@ pub mod clock;
 pub mod composite;
 pub mod error;
 pub mod fault;
+mod forward;
 pub mod loopback;
 pub mod pcap;
 pub mod poll;

@@ -138,6 +138,14 @@ impl<'a> RxPacket<'a> {
     /// If the packet ends before.
     #[inline]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
+        match self.head.get(offset..).and_then(|bytes| bytes.get(..to.len())) {
+            Some(bytes) => to.copy_from_slice(bytes),
+            None => self.copy_with_tail(offset, to),
+        }
+    }
+
+    /// [`RxPacket::copy_to`] of bytes that do not all lie in its head.
+    fn copy_with_tail(&self, offset: usize, to: &mut [u8]) {
         assert!(offset + to.len() <= self.len(), "copy past the end of a packet");
         let from_head = self.head.len().saturating_sub(offset).min(to.len());
         let (first, rest) = to.split_at_mut(from_head);

@@ -1,45 +1,16 @@
 //! The transport's contract, seen from outside: packets of every length, routes, sources, names and files.
 
+mod regions;
+
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use dunlin_net::shm::{ShmConfig, ShmTransport};
-use dunlin_net::{Addr, NetError, PeerHealth, Route, ShmName, Transport, TxPacket};
+use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport, TxPacket};
+use regions::{Dir, addr};
 
-/// A directory of its own for each test, removed at the end.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/dev/shm/dunlin-test-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Dir(path)
-    }
-
-    fn config(&self, name: &str) -> ShmConfig {
-        let mut config = ShmConfig::named(ShmName::new(name).unwrap());
-        config.directory = self.0.clone();
-        config
-    }
-
-    fn endpoint(&self, name: &str) -> ShmTransport {
-        ShmTransport::new(&self.config(name)).unwrap()
-    }
-
-    fn files(&self) -> usize {
-        std::fs::read_dir(&self.0).unwrap().count()
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn addr(name: &str) -> Addr {
-    Addr::Shm(ShmName::new(name).unwrap())
+fn files(dir: &Dir) -> usize {
+    std::fs::read_dir(&dir.0).unwrap().count()
 }
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
@@ -341,9 +312,9 @@ fn names_are_exclusive_and_files_go_with_their_endpoints() {
     let b = ShmTransport::new(&anonymous).unwrap();
     let c = ShmTransport::new(&anonymous).unwrap();
     assert_ne!(b.local_addr(), c.local_addr());
-    assert_eq!(dir.files(), 3);
+    assert_eq!(files(&dir), 3);
     drop((a, b, c));
-    assert_eq!(dir.files(), 0);
+    assert_eq!(files(&dir), 0);
 }
 
 #[test]

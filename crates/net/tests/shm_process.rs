@@ -2,85 +2,27 @@
 //!
 //! Children are this test binary again, told by environment variables which part to play.
 
+mod regions;
+
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dunlin_net::shm::{INLINE_BYTES_MAX, ShmConfig, ShmTransport};
-use dunlin_net::{Addr, NetError, PeerHealth, Route, ShmName, Transport, TxPacket};
+use dunlin_net::shm::{INLINE_BYTES_MAX, ShmTransport};
+use dunlin_net::{NetError, PeerHealth, Transport, TxPacket};
+use regions::{DIRECTORY, Dir, Killed, PATIENCE, addr, resolve};
 
 const ROLE: &str = "DUNLIN_TEST_ROLE";
-const DIRECTORY: &str = "DUNLIN_TEST_DIRECTORY";
 const NAME: &str = "DUNLIN_TEST_NAME";
 /// No child lives longer, whatever happens to its parent.
 const CHILD_LIFE_MAX: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A directory of its own for each test, removed at the end.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/dev/shm/dunlin-test-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Dir(path)
-    }
-
-    fn child(&self, role: &str, name: &str) -> Killed {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--ignored", "--nocapture"])
-            .envs([(ROLE, role), (NAME, name), (DIRECTORY, self.0.to_str().unwrap())])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Killed(child)
-    }
-
-    fn endpoint(&self, name: &str) -> ShmTransport {
-        ShmTransport::new(&config(&self.0, name)).unwrap()
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A child process that gets SIGKILL when dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-fn config(directory: &Path, name: &str) -> ShmConfig {
-    let mut config = ShmConfig::named(ShmName::new(name).unwrap());
-    config.directory = directory.to_owned();
-    config
-}
-
-fn addr(name: &str) -> Addr {
-    Addr::Shm(ShmName::new(name).unwrap())
-}
-
-/// Tries until it works: the other process may still be starting.
-fn resolve(endpoint: &mut ShmTransport, name: &str) -> Route {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match endpoint.resolve(&addr(name)) {
-            Ok(route) => return route,
-            Err(e) => assert!(Instant::now() < end, "{e}"),
-        }
-        thread::yield_now();
-    }
+/// A child that plays `role` under the name `name`.
+fn child_of(dir: &Dir, role: &str, name: &str) -> Killed {
+    dir.child(&[(ROLE, role), (NAME, name)])
 }
 
 /// A packet that tells whether it is intact: its sender, a number, a filling that follows from both, and their checksum.
@@ -115,7 +57,7 @@ fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let directory = PathBuf::from(std::env::var(DIRECTORY).unwrap());
     let name = std::env::var(NAME).unwrap();
-    let mut endpoint = ShmTransport::new(&config(&directory, &name)).unwrap();
+    let mut endpoint = regions::endpoint(&directory, &name);
     let end = Instant::now() + CHILD_LIFE_MAX;
     let alive =
         |endpoint: &mut ShmTransport, route| Instant::now() < end && endpoint.peer_health(route) == PeerHealth::Alive;
@@ -154,7 +96,7 @@ fn senders_killed_at_any_instant_harm_no_one_else() {
     let kills = std::env::var("DUNLIN_TEST_KILLS").map_or(60, |text| text.parse().unwrap());
     const SURVIVOR: u64 = 1;
     let dir = Dir::new("kill");
-    let mut server_config = config(&dir.0, "server");
+    let mut server_config = dir.config("server");
     (server_config.queue_len, server_config.bulk_buffers) = (1024, 64);
     let mut server = ShmTransport::new(&server_config).unwrap();
     let mut survivor = dir.endpoint("survivor");
@@ -184,7 +126,7 @@ fn senders_killed_at_any_instant_harm_no_one_else() {
         expected
     };
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
-    let mut children = [dir.child("flood", "victim0"), dir.child("flood", "victim1")];
+    let mut children = [child_of(&dir, "flood", "victim0"), child_of(&dir, "flood", "victim1")];
     for kill in 0..kills {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let before = from_victims;
@@ -198,7 +140,7 @@ fn senders_killed_at_any_instant_harm_no_one_else() {
             turn(&mut server, &mut from_victims);
         }
         // Replacing the child kills it.
-        children[kill % 2] = dir.child("flood", &format!("victim{}", kill + 2));
+        children[kill % 2] = child_of(&dir, "flood", &format!("victim{}", kill + 2));
         let before = turn(&mut server, &mut from_victims);
         while turn(&mut server, &mut from_victims) < before + 50 {
             assert!(Instant::now() < end, "the survivor is not heard after {kill} kills");
@@ -232,10 +174,10 @@ fn senders_killed_at_any_instant_harm_no_one_else() {
 fn the_death_of_a_receiver_is_noticed_and_its_name_can_be_taken_over() {
     let dir = Dir::new("receiver");
     let mut server = dir.endpoint("server");
-    let child = dir.child("echo", "peer");
+    let child = child_of(&dir, "echo", "peer");
     let route = resolve(&mut server, "peer");
     assert_eq!(server.peer_health(route), PeerHealth::Alive);
-    assert!(matches!(ShmTransport::new(&config(&dir.0, "peer")), Err(NetError::InUse { .. })));
+    assert!(matches!(ShmTransport::new(&dir.config("peer")), Err(NetError::InUse { .. })));
     drop(child);
     assert_eq!(server.peer_health(route), PeerHealth::Dead);
     assert!(matches!(server.resolve(&addr("peer")), Err(NetError::NotFound { .. })));
@@ -246,7 +188,7 @@ fn the_death_of_a_receiver_is_noticed_and_its_name_can_be_taken_over() {
         for _ in 0..4 {
             scope.spawn(|| {
                 start.wait();
-                let made = ShmTransport::new(&config(&dir.0, "peer"));
+                let made = ShmTransport::new(&dir.config("peer"));
                 start.wait();
                 match made {
                     Ok(_) => assert!(!winners.swap(true, Ordering::SeqCst), "two endpoints took one name"),
@@ -265,7 +207,7 @@ fn regions_of_killed_endpoints_are_swept() {
     let mut server = dir.endpoint("server");
     let uid = std::fs::metadata(&dir.0).unwrap().uid();
     std::fs::write(dir.0.join(format!("dunlin-{uid}-notes")), b"no region, and not ours to remove").unwrap();
-    let children = [dir.child("echo", "anon-0123456789abcdef"), dir.child("echo", "killed")];
+    let children = [child_of(&dir, "echo", "anon-0123456789abcdef"), child_of(&dir, "echo", "killed")];
     resolve(&mut server, "anon-0123456789abcdef");
     let route = resolve(&mut server, "killed");
     drop(dir.endpoint("other"));
@@ -283,7 +225,7 @@ fn a_dead_name_can_be_had_while_others_sweep_it() {
     let dir = Dir::new("sweepers");
     for round in 0..10 {
         let mut server = dir.endpoint("server");
-        let child = dir.child("echo", "killed");
+        let child = child_of(&dir, "echo", "killed");
         resolve(&mut server, "killed");
         drop(child);
         let start = Barrier::new(4);
@@ -296,7 +238,7 @@ fn a_dead_name_can_be_had_while_others_sweep_it() {
                 });
             }
             start.wait();
-            let taken = ShmTransport::new(&config(&dir.0, "killed"));
+            let taken = ShmTransport::new(&dir.config("killed"));
             assert!(taken.is_ok(), "round {round}: {:?}", taken.err());
         });
     }
@@ -306,7 +248,7 @@ fn a_dead_name_can_be_had_while_others_sweep_it() {
 fn sleepers_in_two_processes_wake_each_other() {
     let dir = Dir::new("wake");
     let mut server = dir.endpoint("server");
-    let _child = dir.child("echo", "peer");
+    let _child = child_of(&dir, "echo", "peer");
     let route = resolve(&mut server, "peer");
     for number in 0..500u64 {
         let sent = number.to_le_bytes();

@@ -3,19 +3,19 @@
 //!
 //! Children are this test binary again, told by environment variables where to answer.
 
+mod regions;
+
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dunlin_net::shm::{ShmConfig, ShmTransport};
+use dunlin_net::shm::ShmTransport;
 use dunlin_net::udp::{UdpConfig, UdpTransport};
-use dunlin_net::{Addr, Arm, Composite, NetError, Route, ShmName, Transport, TxPacket};
+use dunlin_net::{Arm, Composite, NetError, Route, Transport, TxPacket};
+use regions::{DIRECTORY, Dir, PATIENCE, addr, endpoint, resolve};
 use rustix::event::{Timespec, epoll};
 
-const DIRECTORY: &str = "DUNLIN_TEST_DIRECTORY";
-const PATIENCE: Duration = Duration::from_secs(20);
 const ROUNDS: u64 = 500;
 
 /// A foreign event loop that waits for one transport.
@@ -44,72 +44,10 @@ impl Loop {
     }
 }
 
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/dev/shm/dunlin-test-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Dir(path)
-    }
-
-    fn endpoint(&self, name: &str) -> ShmTransport {
-        endpoint(&self.0, name)
-    }
-
-    /// A process that answers "server" as [`child`] does.
-    fn child(&self) -> Killed {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--ignored", "--nocapture"])
-            .env(DIRECTORY, &self.0)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Killed(child)
-    }
-
-    /// Files here that are bells.
-    fn bells(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap());
-        entries.filter(|entry| entry.file_type().unwrap().is_fifo()).map(|entry| entry.path()).collect()
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-fn endpoint(directory: &Path, name: &str) -> ShmTransport {
-    let mut config = ShmConfig::named(ShmName::new(name).unwrap());
-    config.directory = directory.to_owned();
-    ShmTransport::new(&config).unwrap()
-}
-
-fn shm_addr(name: &str) -> Addr {
-    Addr::Shm(ShmName::new(name).unwrap())
-}
-
-/// Tries until it works: the other process may still be starting.
-fn resolve(endpoint: &mut ShmTransport, name: &str) -> Route {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match endpoint.resolve(&shm_addr(name)) {
-            Ok(route) => return route,
-            Err(error) => assert!(Instant::now() < end, "{error}"),
-        }
-        std::thread::yield_now();
-    }
+/// Files of a directory that are bells.
+fn bells_in(dir: &Dir) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(&dir.0).unwrap().map(|entry| entry.unwrap());
+    entries.filter(|entry| entry.file_type().unwrap().is_fifo()).map(|entry| entry.path()).collect()
 }
 
 /// Answers each packet with itself, and sleeps in between.
@@ -155,7 +93,7 @@ fn sleepers_in_two_processes_wake_each_other() {
         let dir = Dir::new(name);
         let mut server = dir.endpoint("server");
         let sleeper = Loop::new(&mut server, trigger);
-        let _child = dir.child();
+        let _child = dir.child(&[]);
         let route = resolve(&mut server, "peer");
         call(&mut server, route, &sleeper, ROUNDS);
         assert!(server.counters().waits > 0);
@@ -195,7 +133,7 @@ fn composites_wake_each_other_over_either_transport() {
 fn a_sleep_ends_for_what_came_during_it() {
     let dir = Dir::new("stale");
     let (mut a, mut b) = (dir.endpoint("a"), dir.endpoint("b"));
-    let (fd, route) = (b.wake_fd().unwrap(), a.resolve(&shm_addr("b")).unwrap());
+    let (fd, route) = (b.wake_fd().unwrap(), a.resolve(&addr("b")).unwrap());
     let send = |a: &mut ShmTransport| a.tx_burst(&[TxPacket { route, header: b"x", payload: &[] }]);
     let is_rung = || dunlin_net::wake::wait_readable(&fd, Duration::ZERO);
     for _ in 0..10 {
@@ -217,27 +155,27 @@ fn a_sleep_ends_for_what_came_during_it() {
 fn bells_are_private_and_go_with_their_endpoints() {
     let dir = Dir::new("bells");
     let mut server = dir.endpoint("server");
-    assert!(dir.bells().is_empty(), "who sleeps by futex needs none");
+    assert!(bells_in(&dir).is_empty(), "who sleeps by futex needs none");
     let fds = [server.wake_fd().unwrap(), server.wake_fd().unwrap()];
-    let bells = dir.bells();
+    let bells = bells_in(&dir);
     assert_eq!(bells.len(), 1);
     assert_eq!(std::fs::metadata(&bells[0]).unwrap().permissions().mode() & 0o777, 0o600);
 
     // One whose endpoint was killed goes when others come and go, with its region.
-    let child = dir.child();
+    let child = dir.child(&[]);
     let end = Instant::now() + PATIENCE;
-    while dir.bells().len() < 2 {
+    while bells_in(&dir).len() < 2 {
         assert!(Instant::now() < end, "the child does not start");
     }
     drop(dir.endpoint("other"));
-    assert_eq!(dir.bells().len(), 2, "the living are left alone");
+    assert_eq!(bells_in(&dir).len(), 2, "the living are left alone");
     drop(child);
     drop(dir.endpoint("other"));
-    assert_eq!(dir.bells(), bells);
+    assert_eq!(bells_in(&dir), bells);
 
     let waker = server.waker();
     drop(server);
-    assert!(dir.bells().is_empty());
+    assert!(bells_in(&dir).is_empty());
     waker.wake();
     drop(fds);
 }
@@ -253,10 +191,10 @@ fn a_bell_that_is_gone_or_false_harms_no_sender() {
     ] {
         let (mut a, mut b) = (dir.endpoint("a"), dir.endpoint("b"));
         let _fd = b.wake_fd().unwrap();
-        let bell = dir.bells().remove(0);
+        let bell = bells_in(&dir).remove(0);
         std::fs::remove_file(&bell).unwrap();
         replace(&bell);
-        let route = a.resolve(&shm_addr("b")).unwrap();
+        let route = a.resolve(&addr("b")).unwrap();
         for _ in 0..100 {
             assert!(matches!(b.arm(PATIENCE), Arm::Sleep(_)));
             a.tx_burst(&[TxPacket { route, header: b"x", payload: &[] }]);
@@ -277,10 +215,10 @@ fn a_full_bell_wakes_all_the_same() {
     let dir = Dir::new("full");
     let (mut a, mut b) = (dir.endpoint("a"), dir.endpoint("b"));
     let sleeper = Loop::new(&mut b, epoll::EventFlags::ET);
-    let route = a.resolve(&shm_addr("b")).unwrap();
+    let route = a.resolve(&addr("b")).unwrap();
     let mut options = std::fs::OpenOptions::new();
     let nonblocking = options.read(true).write(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
-    let mut filler = nonblocking.open(&dir.bells()[0]).unwrap();
+    let mut filler = nonblocking.open(&bells_in(&dir)[0]).unwrap();
     for _ in 0..10 {
         assert!(matches!(b.arm(PATIENCE), Arm::Sleep(_)));
         while filler.write(&[0; 512]).is_ok() {}
@@ -308,5 +246,5 @@ fn transports_that_reach_each_others_addresses_are_not_joined() {
     let mut three = Composite::new(net.endpoint(1).unwrap(), both).unwrap();
     let far = udp("127.0.0.1:0");
     assert!(matches!(three.resolve(&far.local_addr()), Err(NetError::Full { .. })));
-    assert!(three.resolve(&shm_addr("c")).is_ok());
+    assert!(three.resolve(&addr("c")).is_ok());
 }

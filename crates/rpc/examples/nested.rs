@@ -5,8 +5,8 @@
 //! In a second:       cargo run --release -p dunlin-rpc --example nested front shm:front shm:back
 //! In a third:        cargo run --release -p dunlin-rpc --example nested call shm:front "drawer desserts live"
 //!
-//! Over UDP, write udp://127.0.0.1:31851 for the front and udp://127.0.0.1:31852 for the back. An endpoint has one transport, so
-//! front and back must be of one kind.
+//! Over UDP, write udp://127.0.0.1:31851 for the front and udp://127.0.0.1:31852 for the back. The front here binds one address, so both
+//! must be of one kind; `AnyTransport::bind_all` gives an endpoint both kinds.
 
 use std::error::Error;
 use std::time::Duration;

@@ -85,8 +85,8 @@ pub enum PartitionError {
         /// What the system says.
         cause: std::io::Error,
     },
-    /// The system has no random numbers for the secret of the hash.
-    #[error("the system gives no random numbers for the secret of the hash: {cause}")]
+    /// The system has no random numbers for the secret of the hash and the first token.
+    #[error("the system gives no random numbers for the secret of a partition: {cause}")]
     NoSecret {
         /// What the system says.
         cause: getrandom::Error,

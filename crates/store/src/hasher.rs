@@ -33,7 +33,7 @@ impl KeyHasher {
         KeyHasher { state: SipHasher13::new_with_keys(secret[0], secret[1]) }
     }
 
-    #[inline]
+    #[inline(never)]
     pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
         KeyHash(self.state.hash(key))
     }

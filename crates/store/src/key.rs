@@ -21,7 +21,7 @@ impl<'k> Key<'k> {
     ///
     /// # Errors
     /// [`KeyError`] if it is empty or too long.
-    #[inline]
+    #[inline(always)]
     pub fn new(bytes: &'k [u8], hash: impl FnOnce(&[u8]) -> KeyHash) -> Result<Key<'k>, KeyError> {
         match bytes.len() {
             0 => Err(KeyError::Empty),

@@ -158,25 +158,24 @@ impl Store for Model {
         Ok((after, Stored { cas }))
     }
 
-    fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> bool {
+    fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> Result<(), Refused> {
         self.changing(key);
-        self.live(key).map(|entry| entry.expires = expires).is_some()
+        self.live(key).ok_or(Refused::NotFound)?.expires = expires;
+        Ok(())
     }
 
-    fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> bool {
+    fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> Result<(), Refused> {
         self.changing(key);
-        if self.live(key).is_none() {
-            return false;
-        }
+        self.live(key).ok_or(Refused::NotFound)?;
         let next = if token == Token::Next { self.next_cas() } else { 0 };
-        let Some(entry) = self.live(key) else { return false };
+        let entry = self.live(key).ok_or(Refused::NotFound)?;
         entry.marks = marks;
         match token {
             Token::Keep => {}
             Token::Next => entry.cas = next,
             Token::Exactly(cas) => entry.cas = cas,
         }
-        true
+        Ok(())
     }
 
     fn delete(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<(), Refused> {

@@ -58,11 +58,18 @@ pub trait Store {
     /// [`Refused::NotFound`], [`Refused::Changed`] as for [`Store::extend`], [`Refused::NotANumber`], [`Refused::Full`].
     fn count(&mut self, key: &Key<'_>, delta: Delta, unchanged: Option<u64>) -> Result<(u64, Stored), Refused>;
 
-    /// Gives an item another expiry; its CAS token stays. False if there is none.
-    fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> bool;
+    /// Gives an item another expiry; its CAS token stays.
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`]; [`Refused::Full`] for a small item that had no expiry and no room for one where it stands, if there is none
+    /// elsewhere either. It stays as it was then.
+    fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> Result<(), Refused>;
 
-    /// Gives an item other marks (memcached's `md` with `I` and `E`, and its "win" tokens). False if there is none.
-    fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> bool;
+    /// Gives an item other marks (memcached's `md` with `I` and `E`, and its "win" tokens).
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`]; [`Refused::Full`] as for [`Store::touch`], and only for a token of more than 44 bits.
+    fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> Result<(), Refused>;
 
     /// Deletes an item.
     ///

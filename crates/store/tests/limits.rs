@@ -1,8 +1,8 @@
 //! What a partition holds, at its limits and one past them.
 
 use dunlin_store::{
-    KEY_BYTES_MAX, KeyError, Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Mode, Partition, PartitionConfig, PartitionError,
-    Prefault, Put, Refused, Side, Store, StoreStats, VALUE_BYTES_MAX,
+    KEY_BYTES_MAX, KeyError, Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Marks, Mode, Partition, PartitionConfig,
+    PartitionError, Prefault, Put, Refused, Side, Store, StoreStats, Token, VALUE_BYTES_MAX,
 };
 
 const MIB: usize = 1 << 20;
@@ -140,6 +140,72 @@ fn what_is_deleted_makes_room() {
         let again = fill(&mut store);
         assert!(again.abs_diff(items) <= items / 50, "{again} items, {items} before");
     }
+}
+
+#[test]
+fn a_full_store_says_so_when_an_item_has_no_room_for_an_expiry() {
+    for change in [Change::Touch, Change::Mark] {
+        let mut store = partition(Mode::Store, Layout::Inline, MIB);
+        // Key and value fill a line, so that whatever an item is given beside them has no place there.
+        let value = [5; 36];
+        let items = (0..).find(|&number| put(&mut store, number, &value).is_err()).expect("it fills");
+        let before: Vec<_> = (0..items).map(|number| seen(&store, number)).collect();
+        let (mut done, mut refused) = (Vec::new(), Vec::new());
+        for number in 0..items {
+            match change.make(&mut store, number) {
+                Ok(()) => done.push(number),
+                Err(Refused::Full) => refused.push(number),
+                Err(other) => panic!("item {number} is there: {other}"),
+            }
+        }
+        assert!(refused.len() > 100, "{change:?}: {} of {items} refused", refused.len());
+        assert!(done.iter().all(|&number| seen(&store, number) == change.expected()));
+        assert!(refused.iter().all(|&number| seen(&store, number) == before[number as usize]), "it stays as it was");
+        assert!((0..items).all(|number| has(&store, number, &value)));
+        let none = key(items);
+        assert_eq!(store.touch(&store.key(&none).expect("16 bytes"), None), Err(Refused::NotFound));
+        // Room is all it takes.
+        for number in (0..items).filter(|&number| number != refused[0]).step_by(2) {
+            store.delete(&store.key(&key(number)).expect("16 bytes"), None).expect("it is there");
+        }
+        change.make(&mut store, refused[0]).expect("there is room now");
+        assert_eq!(seen(&store, refused[0]), change.expected());
+    }
+}
+
+/// What needs more bytes than an item had.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Touch,
+    Mark,
+}
+
+impl Change {
+    const EXPIRES: u32 = u32::MAX;
+    const WIDE_TOKEN: u64 = u64::MAX;
+
+    fn make(self, store: &mut Partition, number: u64) -> Result<(), Refused> {
+        let bytes = key(number);
+        let key = store.key(&bytes).expect("16 bytes");
+        match self {
+            Change::Touch => store.touch(&key, Some(Change::EXPIRES)),
+            Change::Mark => store.mark(&key, Marks::default(), Token::Exactly(Change::WIDE_TOKEN)),
+        }
+    }
+
+    /// What [`seen`] shows of an item that was changed.
+    fn expected(self) -> (Option<u32>, bool) {
+        match self {
+            Change::Touch => (Some(Change::EXPIRES), false),
+            Change::Mark => (None, true),
+        }
+    }
+}
+
+/// The expiry of an item that is there, and whether its token is the wide one.
+fn seen(store: &Partition, number: u64) -> (Option<u32>, bool) {
+    let item = store.peek(&store.key(&key(number)).expect("16 bytes")).expect("it is there");
+    (item.expires, item.cas == Change::WIDE_TOKEN)
 }
 
 #[test]

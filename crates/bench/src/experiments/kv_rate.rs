@@ -10,6 +10,8 @@ use crate::workload::{Mix, Popularity};
 
 /// Items of a server thread in the paper: they fit no cache.
 const HERD_ITEMS: u64 = 8_000_000;
+/// Operations in flight: fewer than the paper's 51 client processes had, with windows of 4 or more.
+const IN_FLIGHT: usize = 128;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let mut cases = vec![(lab.items(ITEMS), Popularity::Zipf), (lab.items(ITEMS), Popularity::Uniform)];
@@ -20,7 +22,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for carrier in Carrier::ALL {
         for (items, popularity) in cases.iter().copied() {
             let name = format!("{}, {items} items, 5 % PUT, {}", carrier.name(), popularity.name());
-            let ask = Ask::small(carrier, items, Mix::gets(HERD_GETS, popularity));
+            let ask = Ask { in_flight: IN_FLIGHT, ..Ask::small(carrier, items, Mix::gets(HERD_GETS, popularity)) };
             let runs = kv_runs::case(lab, &name, ask)?;
             let paper = match popularity {
                 Popularity::Zipf => paper::HERD_ZIPF_PER_CORE,

@@ -38,6 +38,8 @@ mod transfer;
 use std::process::ExitCode;
 use std::time::Duration;
 
+pub use demo::check_data as check_demo_data;
+
 use crate::BenchError;
 use crate::lab::{Lab, Settings};
 use crate::measure::BusyNeighbour;

@@ -14,6 +14,7 @@
 //! | `scenario` | what a seed means |
 //! | `node` | an endpoint, and the program that drives it |
 //! | `run` | one run, up to its verdict |
+//! | `story` | what a run comes to |
 //! | `jobs` | many runs, some at once |
 //! | `failure` | turning a broken promise into words |
 //! | `trace` | what is written of a run |
@@ -24,6 +25,7 @@ mod kv;
 mod node;
 mod run;
 mod scenario;
+mod story;
 mod trace;
 
 use std::path::Path;
@@ -31,8 +33,8 @@ use std::time::Duration;
 
 use dunlin_sim::FaultPlan;
 
-pub use run::Story;
 pub use scenario::Scenario;
+pub use story::Story;
 use trace::Trace;
 
 use crate::BenchError;

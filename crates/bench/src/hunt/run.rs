@@ -1,11 +1,8 @@
 //! One run of a scenario, from its first packet to its verdict.
 
 use std::cell::{Cell, RefCell};
-use std::fs::File;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::BufWriter;
+use std::hash::{DefaultHasher, Hash};
 use std::rc::{Rc, Weak};
-use std::time::Duration;
 
 use dunlin_sim::{Datacenter, Fault, ThreadClock};
 use dunlin_trial::judge::{self, View};
@@ -13,7 +10,8 @@ use dunlin_trial::{Event, Ledger, Random, Roughness};
 
 use super::node::{Driver, Node, Shared};
 use super::scenario::Scenario;
-use super::trace::{RoundTrips, Trace};
+use super::story::{Story, without_leaks};
+use super::trace::{Recorded, RoundTrips, Trace};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MILLISECOND;
@@ -31,39 +29,12 @@ const ROUND_TRIP_SAMPLES: u64 = 500;
 /// Least time between two looks at everything.
 const LOOK_EVERY: u64 = MILLISECOND;
 
-/// What a run that kept every promise did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Story {
-    /// Hash of everything that became of calls, with its times, and of the counts of the datacenter. The same seed gives the same.
-    pub digest: u64,
-    /// Calls issued.
-    pub calls: u64,
-    /// Packets sent.
-    pub packets: u64,
-    /// Virtual time that passed.
-    pub virtual_time: Duration,
-    /// Keys of which it was not found out whether their history is linearizable, because that took too long. Only of [`super::Kind::Kv`].
-    pub undecided: u64,
-}
-
 struct Run {
-    datacenter: Datacenter,
+    datacenter: Recorded,
     shared: Rc<Shared>,
     digest: Rc<RefCell<DefaultHasher>>,
-    /// Where samples of queues go.
-    series: Option<File>,
     /// Where samples of round trips go.
     round_trips: Option<RoundTrips>,
-}
-
-impl Drop for Run {
-    /// Also of a run that fails.
-    fn drop(&mut self) {
-        if let Some(file) = self.series.take() {
-            // Whoever reads it sees that it is incomplete.
-            let _ = self.datacenter.take_series().write_csv(BufWriter::new(file));
-        }
-    }
 }
 
 /// Runs a scenario.
@@ -71,8 +42,7 @@ impl Drop for Run {
 /// # Panics
 /// If a promise is broken.
 pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
-    let before = dunlin_rpc::msgbuf::outstanding();
-    let story = {
+    without_leaks(|| {
         let mut run = Run::new(scenario, trace);
         run.work();
         run.all_calls_end();
@@ -81,17 +51,14 @@ pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
         run.the_silent_are_given_up();
         run.nothing_is_left_when_closed();
         run.story()
-    };
-    let after = dunlin_rpc::msgbuf::outstanding();
-    assert_eq!(after, before, "message buffers were leaked");
-    story
+    })
 }
 
 impl Run {
     fn new(scenario: Scenario, trace: Option<&Trace>) -> Run {
         let Scenario { topology, cost, seed, .. } = &scenario;
-        let mut datacenter = Datacenter::new(topology, *cost, *seed).expect("a drawn topology is valid");
-        let series = trace.and_then(|trace| trace.attach(&mut datacenter, scenario.end_ns()));
+        let datacenter = Datacenter::new(topology, *cost, *seed).expect("a drawn topology is valid");
+        let mut datacenter = Recorded::new(datacenter, trace, scenario.end_ns());
         let round_trips = trace.and_then(Trace::round_trips);
         let ledger = Rc::new(RefCell::new(Ledger::new(scenario.roughness)));
         // The clock of a thread that runs nothing is that of the datacenter.
@@ -107,7 +74,7 @@ impl Run {
             datacenter.spawn_from(host, thread, program).expect("each endpoint has a thread of its own");
         }
         datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
-        Run { datacenter, shared, digest, series, round_trips }
+        Run { datacenter, shared, digest, round_trips }
     }
 
     fn nodes(&self) -> Vec<Rc<Node>> {
@@ -214,16 +181,7 @@ impl Run {
     }
 
     fn story(&self) -> Story {
-        let counters = self.datacenter.counters();
-        let mut hasher = self.digest.borrow().clone();
-        (counters.sent, counters.received, counters.events).hash(&mut hasher);
-        Story {
-            digest: hasher.finish(),
-            calls: self.shared.ledger.borrow().records.len() as u64,
-            packets: counters.sent,
-            virtual_time: Duration::from_nanos(self.datacenter.now()),
-            undecided: 0,
-        }
+        Story::of(&self.datacenter, self.digest.borrow().clone(), self.shared.ledger.borrow().records.len() as u64)
     }
 }
 

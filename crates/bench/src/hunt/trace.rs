@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -97,9 +98,8 @@ impl Trace {
         self.log.clone()
     }
 
-    /// Records the packets and queues of a datacenter that is about to run, and in which most happens until `end_ns`. Gives where the
-    /// samples of queues go.
-    pub fn attach(&self, datacenter: &mut Datacenter, end_ns: u64) -> Option<File> {
+    /// Begins to record the packets and queues of a datacenter, as [`Recorded::new`] says. Gives where the samples of queues go.
+    fn attach(&self, datacenter: &mut Datacenter, end_ns: u64) -> Option<File> {
         let (packets, series) = (self.packets.try_clone().ok()?, self.series.try_clone().ok()?);
         datacenter.capture(CapturePoint::Sent, BufWriter::new(packets));
         datacenter.watch((end_ns / SAMPLES).max(SAMPLE_EVERY_MIN), datacenter.ports()).ok()?;
@@ -121,5 +121,43 @@ impl Trace {
     pub fn finish(self) -> Result<(), BenchError> {
         let what = format!("writing {}", self.directory.join("calls.txt").display());
         self.log.borrow_mut().0.flush().map_err(BenchError::io(what))
+    }
+}
+
+/// A datacenter that leaves its samples of queues behind, also those of a run that fails.
+pub struct Recorded {
+    datacenter: Datacenter,
+    /// Where the samples go.
+    series: Option<File>,
+}
+
+impl Recorded {
+    /// Records packets and queues, if there is where to, of a datacenter that is about to run, and in which most happens until `end_ns`.
+    pub fn new(mut datacenter: Datacenter, trace: Option<&Trace>, end_ns: u64) -> Recorded {
+        let series = trace.and_then(|trace| trace.attach(&mut datacenter, end_ns));
+        Recorded { datacenter, series }
+    }
+}
+
+impl Deref for Recorded {
+    type Target = Datacenter;
+
+    fn deref(&self) -> &Datacenter {
+        &self.datacenter
+    }
+}
+
+impl DerefMut for Recorded {
+    fn deref_mut(&mut self) -> &mut Datacenter {
+        &mut self.datacenter
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        if let Some(file) = self.series.take() {
+            // Whoever reads it sees that it is incomplete.
+            let _ = self.datacenter.take_series().write_csv(BufWriter::new(file));
+        }
     }
 }

@@ -37,7 +37,9 @@ pub fn fill_value(number: u64, value: &mut [u8]) {
         word = word.wrapping_add(GOLDEN);
     }
     let len = rest.len();
-    rest.copy_from_slice(&word.to_le_bytes()[..len]);
+    if len > 0 {
+        rest.copy_from_slice(&word.to_le_bytes()[..len]);
+    }
 }
 
 /// Whether a value is the one of this number: every byte of it is looked at.
@@ -50,7 +52,8 @@ pub fn is_value(number: u64, value: &[u8]) -> bool {
         wrong |= u64::from_le_bytes(*place) ^ word;
         word = word.wrapping_add(GOLDEN);
     }
-    wrong == 0 && *rest == word.to_le_bytes()[..rest.len()]
+    // A comparison of no bytes may still load from behind the value: a cache line that nobody asked for.
+    wrong == 0 && (rest.is_empty() || *rest == word.to_le_bytes()[..rest.len()])
 }
 
 /// A value of so many bytes.

@@ -64,6 +64,11 @@ impl Operations {
         Operations { numbers: Numbers::new(mix.popularity, items, seed), random: Random::new(!seed), mix }
     }
 
+    /// As [`Numbers::draw_ahead`].
+    pub fn draw_ahead(&mut self, count: usize) {
+        self.numbers.draw_ahead(count);
+    }
+
     /// Items there are, inserted ones included.
     pub fn items(&self) -> u64 {
         self.numbers.items()

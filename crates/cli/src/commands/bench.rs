@@ -13,6 +13,7 @@ use dunlin_bench::peer::{Interrupt, Launcher};
 use dunlin_sim::CostModel;
 
 use super::seconds;
+use crate::output::{self, OutputError};
 use crate::reports::{Collected, Files};
 
 /// Fewer items than this measure nothing.
@@ -83,17 +84,18 @@ struct Run {
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     match arguments.command {
         Command::List => {
-            list();
+            list()?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Run(arguments) => run_experiments(arguments, interrupt),
     }
 }
 
-fn list() {
+fn list() -> Result<(), OutputError> {
     for experiment in ALL {
-        println!("{:<23} {:<20} {}", experiment.name, experiment.paper, experiment.about);
+        output::line(format_args!("{:<23} {:<20} {}", experiment.name, experiment.paper, experiment.about))?;
     }
+    Ok(())
 }
 
 fn run_experiments(arguments: Run, interrupt: Interrupt) -> Result<ExitCode> {

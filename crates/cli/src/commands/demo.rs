@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use dunlin_bench::experiments::{self, DEMO};
 use dunlin_bench::lab::Settings;
 use dunlin_bench::peer::{Interrupt, Launcher};
@@ -43,7 +43,7 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     arguments.files.check()?;
     if let Some(data) = &arguments.data {
-        ensure!(data.is_file(), "there is no file {}", data.display());
+        experiments::check_demo_data(data)?;
     }
     eprintln!("A server and a client, two processes on a core each: {:.0} s of measuring.", arguments.seconds.as_secs_f64());
     warn_if_busy(&Machine::detect());

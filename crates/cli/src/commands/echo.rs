@@ -16,6 +16,7 @@ use dunlin_net::{Addr, AnyTransport};
 
 use super::seconds;
 use crate::capture::Capture;
+use crate::output::{self, OutputError};
 
 /// Serve echoes, or call them, between any two processes
 #[derive(Debug, clap::Args)]
@@ -90,10 +91,14 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
 
 fn serve(arguments: &Serve, interrupt: &Interrupt) -> Result<()> {
     let address: Addr = arguments.address.parse()?;
-    let stats = echo::serve(&address, interrupt, |address| println!("serving echoes at {address}; ctrl-C ends it"))?;
-    println!("{} requests answered", stats.counters.requests_handled);
+    let mut said = Ok(());
+    let stats = echo::serve(&address, interrupt, |address| {
+        said = output::line(format_args!("serving echoes at {address}; ctrl-C ends it"));
+    })?;
+    said?;
+    output::line(format_args!("{} requests answered", stats.counters.requests_handled))?;
     if arguments.stats {
-        println!("{stats}");
+        output::line(stats)?;
     }
     Ok(())
 }
@@ -120,13 +125,13 @@ fn call(arguments: &Call, interrupt: &Interrupt) -> Result<()> {
     if show_live {
         eprint!("\r{:<20}\r", "");
     }
-    show(arguments, &figures.with_context(|| format!("calling {server}"))?);
+    show(arguments, &figures.with_context(|| format!("calling {server}"))?)?;
     Ok(())
 }
 
-fn show(arguments: &Call, figures: &EchoFigures) {
+fn show(arguments: &Call, figures: &EchoFigures) -> Result<(), OutputError> {
     let rtt = |percent| human::figure(Metric::LatencyP50, figures.endpoint.rtt.percentile(percent).as_nanos() as f64);
-    println!(
+    output::line(format_args!(
         "{} with {} of {} B outstanding; round trip p50 {}, p99 {}, p99.9 {}",
         human::figure(Metric::Rate, figures.rate),
         arguments.window,
@@ -134,11 +139,12 @@ fn show(arguments: &Call, figures: &EchoFigures) {
         rtt(50.0),
         rtt(99.0),
         rtt(99.9)
-    );
+    ))?;
     if arguments.stats {
-        println!("\nendpoint\n{}", figures.endpoint);
+        output::line(format_args!("\nendpoint\n{}", figures.endpoint))?;
         if let Some(session) = &figures.session {
-            println!("\nfirst session\n{session}");
+            output::line(format_args!("\nfirst session\n{session}"))?;
         }
     }
+    Ok(())
 }

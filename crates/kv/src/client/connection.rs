@@ -1,4 +1,8 @@
 //! One attempt at a time to reach the server, shared by all operations that wait for it.
+//!
+//! An endpoint that nobody turns sends no keep-alives, and its server gives it up after a second or so. An operation sent then would fail, and
+//! nobody could say whether it had been executed. So sessions that were not used of late are tried with a question first, and opened anew if
+//! they are over: the operation has not been sent yet, and is then.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -12,13 +16,19 @@ use super::config::ClientConfig;
 use super::error::KvError;
 use super::links::Links;
 
+/// Sessions that no operation began on for so long, in nanoseconds, are tried before the next: less than the shortest time after which a server
+/// of default settings gives up a client, [`dunlin_rpc::EndpointConfig::peer_timeout`], and so long that one round trip more is nothing.
+const UNUSED_NANOS_MAX: u64 = 200_000_000;
+
 /// The sessions with a server, or the attempt to get them.
 pub(super) struct Connection<T: Transport> {
     pub endpoint: Rc<Endpoint<T>>,
     pub server: Addr,
     config: ClientConfig,
     links: RefCell<Option<Rc<Links>>>,
-    /// Somebody is opening them.
+    /// When they were used last, on the endpoint's clock.
+    used_at: Cell<u64>,
+    /// Somebody is opening or trying them.
     is_opening: Cell<bool>,
     /// Attempts that have ended, and how the last one did if it failed.
     attempts: Cell<u64>,
@@ -33,6 +43,7 @@ impl<T: Transport> Connection<T> {
             server,
             config,
             links: RefCell::default(),
+            used_at: Cell::new(0),
             is_opening: Cell::new(false),
             attempts: Cell::new(0),
             last_error: RefCell::default(),
@@ -40,16 +51,20 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// The sessions, if they are there.
+    /// The sessions, if they are there and were in use until `now`, and are from now on.
     #[inline]
-    pub fn current(&self) -> Option<Rc<Links>> {
+    pub fn current(&self, now: u64) -> Option<Rc<Links>> {
+        if now.saturating_sub(self.used_at.get()) > UNUSED_NANOS_MAX {
+            return None;
+        }
+        self.used_at.set(now);
         self.links.borrow().clone()
     }
 
-    /// The sessions; opens them, or waits for whoever does.
+    /// The sessions; tries or opens them, or waits for whoever does.
     pub async fn links(&self) -> Result<Rc<Links>, KvError> {
         loop {
-            if let Some(links) = self.current() {
+            if let Some(links) = self.current(self.endpoint.now()) {
                 return Ok(links);
             }
             if !self.is_opening.replace(true) {
@@ -69,13 +84,26 @@ impl<T: Transport> Connection<T> {
 
     async fn open(&self) -> Result<Rc<Links>, KvError> {
         let opening = Opening(self);
-        let result = Links::open(&self.endpoint, &self.server, &self.config).await;
+        let result = match self.try_unused().await {
+            Some(links) => Ok(links),
+            None => Links::open(&self.endpoint, &self.server, &self.config).await.map(Rc::new),
+        };
         self.attempts.set(self.attempts.get() + 1);
-        let result = result.map(Rc::new);
+        self.used_at.set(self.endpoint.now());
         *self.last_error.borrow_mut() = result.as_ref().err().cloned();
         *self.links.borrow_mut() = result.as_ref().ok().cloned();
         drop(opening);
         result
+    }
+
+    /// Tries the sessions that are there; `None` if they are over, or there are none.
+    async fn try_unused(&self) -> Option<Rc<Links>> {
+        let links = self.links.borrow().clone()?;
+        let is_over = links.is_over(&self.config).await;
+        if is_over {
+            self.lost(&links);
+        }
+        (!is_over).then_some(links)
     }
 
     /// Waits until nobody opens sessions any more, or somebody has.

@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{CallOptions, Endpoint, MsgBuf, Session};
+use futures::future::join_all;
 
 use super::config::ClientConfig;
-use super::error::KvError;
+use super::error::{KvError, is_session_over};
 use crate::routing::Core;
 use crate::wire::{MAP, ServerMap};
 
@@ -99,6 +100,17 @@ impl Links {
             }
         }
         Ok(())
+    }
+
+    /// Whether a core has given up the sessions with it: each is asked for its map. One that does not answer in time has not.
+    pub async fn is_over(&self, config: &ClientConfig) -> bool {
+        // A core has given up all sessions with an endpoint, or none.
+        let ask = |core: &CoreLink| {
+            let options = config.deadline.map(CallOptions::timeout).unwrap_or_default();
+            MsgBuf::with_len(0).ok().map(|request| core.lanes[0].session.call_with(MAP, request, options))
+        };
+        let answers = join_all(self.cores.iter().filter_map(ask)).await;
+        answers.iter().any(|answer| answer.as_ref().is_err_and(|failure| is_session_over(failure.error)))
     }
 
     /// The sessions with the core that owns `key`.

@@ -83,7 +83,7 @@ impl<T: Transport> KvClient<T> {
     /// Reads an item and gives it another expiry.
     ///
     /// # Errors
-    /// As [`KvClient::get`].
+    /// As [`KvClient::touch`].
     pub async fn read_and_touch(
         &self,
         key: &[u8],
@@ -94,10 +94,14 @@ impl<T: Transport> KvClient<T> {
 
     async fn read_item(&self, operation: Operation<'_>) -> Result<Option<(ItemFacts, Value)>, KvError> {
         let response = self.operate(&operation).await?;
-        Ok(ItemFacts::parse(&response).ok_or(KvError::BadAnswer)?.map(|(facts, start)| {
-            let place = start..response.len();
-            (facts, Value::new(Rc::new(response), place, facts.flags))
-        }))
+        match ItemFacts::parse(&response).ok_or(KvError::BadAnswer)? {
+            Ok((facts, start)) => {
+                let place = start..response.len();
+                Ok(Some((facts, Value::new(Rc::new(response), place, facts.flags))))
+            }
+            Err(Refused::NotFound) => Ok(None),
+            Err(refused) => Err(refused.into()),
+        }
     }
 
     /// Stores a value, whatever was there; it has no flags and never expires.
@@ -215,7 +219,7 @@ impl<T: Transport> KvClient<T> {
     /// Gives an item another expiry, `None` for never. False if there is none.
     ///
     /// # Errors
-    /// As [`KvClient::get`].
+    /// Any [`KvError`]; [`KvError::Refused`] if a full store has no place for the expiry: then the item stays as it was.
     pub async fn touch(&self, key: &[u8], expires: Option<UnixSeconds>) -> Result<bool, KvError> {
         let response = self.operate(&Operation::Touch { key, expires }).await?;
         match Answer::parse_plain(&response).ok_or(KvError::BadAnswer)? {
@@ -312,7 +316,7 @@ impl<T: Transport> KvClient<T> {
     }
 
     async fn attempt(&self, operation: &Operation<'_>, deadline: Option<u64>) -> Result<Attempt, KvError> {
-        let links = match self.connection.current() {
+        let links = match self.connection.current(self.connection.endpoint.now()) {
             Some(links) => links,
             None => self.connection.links().await?,
         };

@@ -1,5 +1,6 @@
 //! What the protocol asks of the thread it runs on.
 
+use std::cell::RefCell;
 use std::future::Future;
 
 use dunlin_store::{Store, StoreStats, UnixSeconds};
@@ -7,6 +8,7 @@ use dunlin_store::{Store, StoreStats, UnixSeconds};
 use super::batch::Batch;
 use super::connections::{ConnectionReport, Connections};
 use super::counters::{Counters, Counts};
+use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
 
 /// What the memcached side of one core keeps beside its connections' own state. Made once per core.
@@ -16,6 +18,8 @@ pub struct CoreState {
     pub counters: Counters,
     /// The connections it serves.
     pub connections: Connections,
+    /// Times bursts of commands.
+    pub(crate) timing: Timing,
 }
 
 /// What every core is to tell.
@@ -78,6 +82,9 @@ pub trait Backend: 'static {
 
     /// The counters and connections of this core.
     fn state(&self) -> &CoreState;
+
+    /// What it counts of operations, whatever protocol they came by.
+    fn metrics(&self) -> &RefCell<CoreMetrics>;
 
     /// Lets another core [`Batch::run`] a batch, and gives it back: `Err` if it will not come back.
     fn forward(&self, core: Core, batch: Box<Batch>) -> impl Future<Output = Result<Box<Batch>, Unavailable>>;

@@ -2,22 +2,27 @@
 //!
 //! A batch is the text of its commands: it costs one copy, borrows nothing and is parsed again where it runs.
 
-use dunlin_store::{Store, UnixSeconds};
-
-use super::counters::Counters;
-use super::execute::{self, Pause};
+use super::backend::Backend;
+use super::execute::{self, Books, Pause};
 use super::limits::{BURST_UNITS_MAX, FORWARD_BYTES_MAX};
 use super::number;
 use super::parse::{Get, Mode, Step, Unit, step};
 use arrayvec::ArrayVec;
+
+/// Whether a unit is one of several keys of a retrieval, which does not end with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IsPart {
+    Yes,
+    No,
+}
 
 /// Commands with one key each, all of one core's keys, and what it answered so far. The core that runs it may stop before the end, when the
 /// answers are many; then it is sent again for the rest.
 #[derive(Debug, Default)]
 pub struct Batch {
     text: Vec<u8>,
-    /// Where each unit's text ends.
-    ends: Vec<usize>,
+    /// Where each unit's text ends, and whether it is one key of a retrieval that has others.
+    ends: Vec<(usize, IsPart)>,
     /// Units run.
     done: usize,
     answers: Vec<u8>,
@@ -54,7 +59,7 @@ impl Batch {
         self.text.len() > FORWARD_BYTES_MAX
     }
 
-    /// Adds one key of a retrieval.
+    /// Adds one key of a retrieval. The end of the retrieval is not answered, but for one that touches a single item.
     pub(super) fn push_get(&mut self, key: &[u8], get: Get) {
         let verb: &[u8] = match (get.with_cas, get.touch.is_some()) {
             (false, false) => b"get ",
@@ -72,27 +77,31 @@ impl Batch {
         }
         self.text.extend_from_slice(key);
         self.text.extend_from_slice(b"\r\n");
-        self.ends.push(self.text.len());
+        self.ends.push((self.text.len(), if get.is_lone_touch { IsPart::No } else { IsPart::Yes }));
     }
 
     /// Adds a command with its data block.
     pub(super) fn push_command(&mut self, text: &[u8]) {
         self.text.extend_from_slice(text);
-        self.ends.push(self.text.len());
+        self.ends.push((self.text.len(), IsPart::No));
     }
 
-    /// Runs units on the partition that owns their keys, until all are done or the answers are more than a named limit. Called by the core
-    /// that owns them.
-    pub fn run<S: Store>(&mut self, store: &mut S, now: UnixSeconds, counters: &Counters) {
+    /// Runs units on the partition of the core that owns their keys, until all are done or the answers are more than a named limit.
+    pub fn run(&mut self, owner: &impl Backend) {
+        let state = owner.state();
         self.answers.clear();
         self.answer_ends.clear();
         self.taken = self.done;
         while self.done < self.ends.len() && self.answers.len() <= FORWARD_BYTES_MAX {
+            let begun = state.timing.begin();
             let mut units = ArrayVec::<Unit<'_>, BURST_UNITS_MAX>::new();
             for at in self.done..self.ends.len().min(self.done + BURST_UNITS_MAX) {
-                let start = if at == 0 { 0 } else { self.ends[at - 1] };
-                units.push(match step(Mode::Line, &self.text[start..self.ends[at]], 0, self.value_bytes_max) {
-                    Step::Unit(Unit::Get { key, get, .. }, _, _) => Unit::Get { key, get, is_last: false },
+                let start = if at == 0 { 0 } else { self.ends[at - 1].0 };
+                let (end, is_part) = self.ends[at];
+                units.push(match step(Mode::Line, &self.text[start..end], 0, self.value_bytes_max) {
+                    Step::Unit(Unit::Get { key, get, .. }, _, _) if is_part == IsPart::Yes => {
+                        Unit::Get { key, get: Get { is_lone_touch: false, ..get }, is_last: false }
+                    }
                     Step::Unit(unit, _, _) => unit,
                     // It was a unit where it was parsed first, by the same parser.
                     Step::Skip(..) | Step::NeedLine | Step::Need(_) | Step::Close => Unit::Say(UNAVAILABLE),
@@ -100,8 +109,15 @@ impl Batch {
             }
             let ends = &mut self.answer_ends;
             let note = |out: &Vec<u8>| ends.push(out.len());
-            self.done +=
-                execute::burst(units.iter(), store, now, counters, &mut self.answers, Pause(FORWARD_BYTES_MAX), note);
+            let metrics = &mut *owner.metrics().borrow_mut();
+            let books = Books { now: owner.now(), counters: &state.counters, metrics };
+            let answers = &mut self.answers;
+            let pause = Pause(FORWARD_BYTES_MAX);
+            let done = owner.with_store(|store| execute::burst(units.iter(), store, books, answers, pause, note));
+            if let Some(begun) = begun {
+                state.timing.end(&begun, metrics, units[..done].iter().filter_map(execute::kind));
+            }
+            self.done += done;
         }
     }
 

@@ -5,10 +5,11 @@ use arrayvec::ArrayVec;
 use super::backend::Backend;
 use super::batch::Batch;
 use super::counters::Count;
-use super::execute::{self, Pause};
+use super::execute::{self, Books, Pause};
 use super::limits::{BURST_UNITS_MAX, FAIR_UNITS_MAX, OUTPUT_BYTES_MAX};
 use super::parse::{Ask, KeyText, Mode, Step, Unit, decode_key, step};
 use super::turn::{Merged, Turn};
+use crate::metrics::Begun;
 use crate::routing::Core;
 
 /// The first byte of a client that speaks the binary protocol.
@@ -107,6 +108,7 @@ impl Session {
 
     /// Parses and runs up to [`BURST_UNITS_MAX`] units. Returns the bytes over with, the units run, and why it ended.
     fn run_burst<B: Backend>(&mut self, input: &[u8], backend: &B, out: &mut Vec<u8>) -> (usize, usize, Stop) {
+        let begun = backend.state().timing.begin();
         let mut units = ArrayVec::<Parsed<'_>, BURST_UNITS_MAX>::new();
         let (mut at, mut mode, mut scanned, mut wanted) = (0, self.mode, self.scanned, 1);
         let stop = loop {
@@ -139,6 +141,9 @@ impl Session {
             }
         };
         let count = self.run_units(&units, input, backend, out);
+        if let Some(begun) = begun {
+            note_time(&begun, &units[..count], backend);
+        }
         if count < units.len() {
             // The answers became many: the other units are parsed again when these are written.
             let last = &units[count - 1];
@@ -154,31 +159,26 @@ impl Session {
         if units.is_empty() {
             return 0;
         }
-        let (now, counters) = (backend.now(), &backend.state().counters);
         if backend.owns_all() {
-            let units = units.iter().map(|parsed| &parsed.unit);
-            return backend.with_store(|store| execute::burst(units, store, now, counters, out, Pause::default(), |_| {}));
+            return run_here(units, backend, out, |_| {});
         }
         let owners: ArrayVec<Option<Core>, BURST_UNITS_MAX> =
             units.iter().map(|parsed| owner(&parsed.unit, backend)).collect();
         if self.turn.is_empty() && owners.iter().all(Option::is_none) {
-            let units = units.iter().map(|parsed| &parsed.unit);
-            return backend.with_store(|store| execute::burst(units, store, now, counters, out, Pause::default(), |_| {}));
+            return run_here(units, backend, out, |_| {});
         }
         let mut done = 0;
         while done < units.len() && (done == 0 || !self.turn.is_full()) {
             match owners[done] {
                 Some(core) => {
                     self.push(core, &units[done], input);
-                    counters.add(Count::Forwarded);
+                    backend.state().counters.add(Count::Forwarded);
                     done += 1;
                 }
                 None => {
                     let len = owners[done..].iter().take_while(|owner| owner.is_none()).count();
-                    let units = units[done..done + len].iter().map(|parsed| &parsed.unit);
                     let (here, note) = self.turn.here();
-                    done += backend
-                        .with_store(|store| execute::burst(units, store, now, counters, here, Pause::default(), note));
+                    done += run_here(&units[done..done + len], backend, here, note);
                 }
             }
         }
@@ -218,6 +218,22 @@ impl Session {
     pub(super) fn release(&mut self) {
         self.turn.release();
     }
+}
+
+/// Runs units whose keys are owned here; `note` is told after each. Returns how many.
+fn run_here<B: Backend>(units: &[Parsed<'_>], backend: &B, out: &mut Vec<u8>, note: impl FnMut(&Vec<u8>)) -> usize {
+    let metrics = &mut *backend.metrics().borrow_mut();
+    let books = Books { now: backend.now(), counters: &backend.state().counters, metrics };
+    let units = units.iter().map(|parsed| &parsed.unit);
+    backend.with_store(|store| execute::burst(units, store, books, out, Pause::default(), note))
+}
+
+/// Notes how long a burst took that is timed, for what was done here.
+#[cold]
+fn note_time<B: Backend>(begun: &Begun, units: &[Parsed<'_>], backend: &B) {
+    let is_here = |parsed: &&Parsed<'_>| backend.owns_all() || owner(&parsed.unit, backend).is_none();
+    let kinds = units.iter().filter(is_here).filter_map(|parsed| execute::kind(&parsed.unit));
+    backend.state().timing.end(begun, &mut backend.metrics().borrow_mut(), kinds);
 }
 
 fn owner<B: Backend>(unit: &Unit<'_>, backend: &B) -> Option<Core> {

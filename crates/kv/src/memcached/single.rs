@@ -12,6 +12,7 @@ use super::connection::merge;
 use super::service::Settings;
 use super::session::{Progress, Session};
 use super::stats;
+use crate::metrics::{CoreMetrics, Operation, Outcome};
 use crate::routing::Core;
 
 /// One core that owns every key, with a clock that is told the time.
@@ -19,6 +20,7 @@ use crate::routing::Core;
 pub struct Single<S> {
     store: RefCell<S>,
     state: CoreState,
+    metrics: RefCell<CoreMetrics>,
     now: Cell<UnixSeconds>,
     flush_at: Cell<Option<UnixSeconds>>,
 }
@@ -26,7 +28,13 @@ pub struct Single<S> {
 impl<S: Store> Single<S> {
     /// A core with this partition, at this time.
     pub fn new(store: S, now: UnixSeconds) -> Single<S> {
-        Single { store: RefCell::new(store), state: CoreState::default(), now: Cell::new(now), flush_at: Cell::new(None) }
+        Single {
+            store: RefCell::new(store),
+            state: CoreState::default(),
+            metrics: RefCell::default(),
+            now: Cell::new(now),
+            flush_at: Cell::new(None),
+        }
     }
 
     /// Tells the time.
@@ -35,6 +43,7 @@ impl<S: Store> Single<S> {
         if self.flush_at.get().is_some_and(|at| at <= now) {
             self.flush_at.set(None);
             self.store.borrow_mut().flush();
+            self.metrics.borrow_mut().count(Operation::Flush, Outcome::Hit);
         }
     }
 }
@@ -60,6 +69,10 @@ impl<S: Store + 'static> Backend for Single<S> {
 
     fn state(&self) -> &CoreState {
         &self.state
+    }
+
+    fn metrics(&self) -> &RefCell<CoreMetrics> {
+        &self.metrics
     }
 
     fn forward(&self, _core: Core, _batch: Box<Batch>) -> impl Future<Output = Result<Box<Batch>, Unavailable>> {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -124,37 +124,37 @@ impl Listener {
 pub struct Acceptor {
     listener: Listener,
     listen: Listen,
+    /// The socket file that it made, if it made one.
+    file: Option<FileId>,
     limit: ConnectionLimit,
 }
 
 impl Acceptor {
     /// Listens. Needs a tokio runtime, whose thread accepts.
     ///
-    /// A path where a socket is left over from a server that is gone is used again. Only the owner may use a Unix socket.
+    /// A path where a socket is left over from a server that is gone is used again; any other file is left alone. Only the owner may use a
+    /// Unix socket.
     ///
     /// # Errors
-    /// What the system says, for example that the address is in use.
+    /// What the system says, for example that the address is in use, as it is where another file stands.
     pub fn bind(listen: &Listen, limit: ConnectionLimit) -> io::Result<Acceptor> {
-        let (socket, listen) = match listen {
+        let (socket, listen, file) = match listen {
             Listen::Tcp(addr) => {
                 let socket = RawSocket::new(Domain::for_address(*addr), Type::STREAM, Some(Protocol::TCP))?;
                 socket.set_reuse_address(true)?;
                 socket.bind(&SockAddr::from(*addr))?;
                 let bound = socket.local_addr()?.as_socket().unwrap_or(*addr);
-                (socket, Listen::Tcp(bound))
+                (socket, Listen::Tcp(bound), None)
             }
             Listen::Unix(path) => {
                 let addr = SockAddr::unix(path)?;
-                let is_left_over = RawSocket::new(Domain::UNIX, Type::STREAM, None)?
-                    .connect(&addr)
-                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-                if is_left_over {
+                if is_left_over(path, &addr)? {
                     std::fs::remove_file(path)?;
                 }
                 let socket = RawSocket::new(Domain::UNIX, Type::STREAM, None)?;
                 socket.bind(&addr)?;
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(UNIX_MODE))?;
-                (socket, Listen::Unix(path.clone()))
+                (socket, Listen::Unix(path.clone()), FileId::of(path))
             }
         };
         socket.listen(BACKLOG)?;
@@ -163,7 +163,7 @@ impl Acceptor {
             Listen::Tcp(_) => Listener::Tcp(tokio::net::TcpListener::from_std(socket.into())?),
             Listen::Unix(_) => Listener::Unix(tokio::net::UnixListener::from_std(socket.into())?),
         };
-        Ok(Acceptor { listener, listen, limit })
+        Ok(Acceptor { listener, listen, file, limit })
     }
 
     /// Where it listens, with the port that the system chose.
@@ -208,10 +208,36 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         if let Listen::Unix(path) = &self.listen {
-            // Somebody may have removed it already.
-            let _ = std::fs::remove_file(path);
+            // Somebody may have removed it already, and put something else there.
+            if self.file.is_some() && FileId::of(path) == self.file {
+                let _ = std::fs::remove_file(path);
+            }
         }
     }
+}
+
+/// What tells a file from any other that is or was at its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// Of what stands at `path`, if something does.
+    fn of(path: &Path) -> Option<FileId> {
+        let metadata = std::fs::symlink_metadata(path).ok()?;
+        Some(FileId { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
+/// Whether a socket stands at `path` that nobody serves. Connections to files that are no sockets are refused too.
+fn is_left_over(path: &Path, addr: &SockAddr) -> io::Result<bool> {
+    if !std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+        return Ok(false);
+    }
+    let connected = RawSocket::new(Domain::UNIX, Type::STREAM, None)?.connect(addr);
+    Ok(connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
 }
 
 /// A connection's stream on the runtime of its core.

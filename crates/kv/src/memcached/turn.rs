@@ -86,7 +86,8 @@ impl Turn {
     /// Adds one key of a retrieval for another core, and what ends the retrieval if it is the last one.
     pub fn push_get(&mut self, core: Core, key: &[u8], get: Get, is_last: bool, value_bytes_max: usize) {
         self.batch(core, value_bytes_max).push_get(key, get);
-        if is_last {
+        // A lone touch may be answered with an error, so what ends it comes from the core that runs it.
+        if is_last && !get.is_lone_touch {
             self.here.extend_from_slice(b"END\r\n");
             self.sources.push(Source::Here(self.here.len()));
         }

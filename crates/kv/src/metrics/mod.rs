@@ -12,6 +12,7 @@ mod recorder;
 mod snapshot;
 #[cfg(test)]
 mod snapshot_tests;
+mod timing;
 
 pub use exposition::{CONTENT_TYPE, exposition};
 pub use http::{CONNECTIONS_MAX, listen, serve};
@@ -19,3 +20,4 @@ pub use latency::LatencyHistogram;
 pub use operation::{Operation, Outcome};
 pub use recorder::{ConnectionCounts, CoreMetrics};
 pub use snapshot::{CoreStats, EndpointSnapshot, OperationStats, ServerStats, StatsError, StoreSnapshot};
+pub(crate) use timing::{Begun, Timing};

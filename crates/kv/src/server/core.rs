@@ -1,5 +1,6 @@
 //! One core of a server: a thread that owns an endpoint, a partition and its memcached connections, in one event loop.
 
+use std::error::Error;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -101,9 +102,10 @@ impl Setup {
         let memory = self.config.memory_bytes / usize::from(self.routing.cores());
         let mut partition = Partition::new(PartitionConfig::new(self.config.mode, memory))?;
         let Some(path) = self.config.snapshot.as_deref() else { return Ok(partition) };
+        let cannot_load = |source| ServerError::Load { path: path.to_owned(), source };
         // Only a file that is known not to be there means "nothing yet": one that cannot be looked at would be lost when the next is saved.
         let is_there = path.try_exists();
-        if !is_there.map_err(|source| SnapshotError::Open { path: path.to_owned(), source })? {
+        if !is_there.map_err(|source| cannot_load(SnapshotError::Open { path: path.to_owned(), source }))? {
             return Ok(partition);
         }
         let misfit = if self.config.mode == Mode::Cache { Misfit::Count } else { Misfit::Refuse };
@@ -114,7 +116,8 @@ impl Setup {
                 let _ = self.reports.send(Report::Loading(progress));
             }
         };
-        load_file(path, unix_seconds(), std::slice::from_mut(&mut partition), route, misfit, progress)?;
+        load_file(path, unix_seconds(), std::slice::from_mut(&mut partition), route, misfit, progress)
+            .map_err(cannot_load)?;
         Ok(partition)
     }
 
@@ -212,13 +215,13 @@ fn answer_snapshot(saver: &Saver, request: DeferredRequest) {
     spawn_local(async move {
         let status = match begun {
             Err(error) => {
-                tracing::warn!(%error, "a snapshot was asked for");
+                tracing::warn!(error = &error as &(dyn Error + 'static), "a snapshot was asked for");
                 Status::Failed
             }
             Ok(end) => match end.await {
                 Ok(Ok(_)) => Status::Done,
                 Ok(Err(error)) => {
-                    tracing::error!(%error, "a snapshot was asked for");
+                    tracing::error!(error = &error as &(dyn Error + 'static), "a snapshot was asked for");
                     Status::Failed
                 }
                 Err(_) => Status::Failed,

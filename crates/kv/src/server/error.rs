@@ -1,5 +1,7 @@
 //! Why a server did not start, or not end as it should.
 
+use std::path::PathBuf;
+
 use dunlin_net::{Addr, NetError};
 use dunlin_rpc::EndpointError;
 use dunlin_store::PartitionError;
@@ -77,10 +79,15 @@ pub enum ServerError {
     #[error(transparent)]
     Memory(#[from] PartitionError),
     /// The snapshot could not be loaded.
-    #[error("cannot load the snapshot: {0}")]
-    Load(#[from] SnapshotError),
+    #[error("cannot load the snapshot {}", path.display())]
+    Load {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: SnapshotError,
+    },
     /// The snapshot could not be saved. The file that was there before is there still.
-    #[error("cannot save the snapshot: {0}")]
+    #[error("cannot save the snapshot")]
     Save(#[from] SaveError),
     /// The server was started without a snapshot file.
     #[error("the server has no snapshot file")]

@@ -1,6 +1,6 @@
 //! The memcached side of a core: its backend, and on core 0 the sockets that are listened at.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::memcached::{
     Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, Inquiry, Listen, Report, Service, Settings, Socket,
     Unavailable,
 };
-use crate::metrics::{ConnectionCounts, CoreStats, Operation, OperationStats};
+use crate::metrics::{ConnectionCounts, CoreMetrics, CoreStats, Operation, Outcome};
 use crate::routing::Core;
 use crate::shard::Shard;
 
@@ -32,28 +32,10 @@ pub(super) struct CoreBackend {
 }
 
 impl CoreBackend {
-    /// Adds what came over memcached connections to the statistics of the core. memcached counts all commands that store as one kind, so
-    /// all but `cas` appear as sets.
+    /// Adds its memcached connections to the statistics of the core. Their operations are counted with those of other clients.
     pub fn add_stats(&self, stats: &mut CoreStats) {
         let counts = self.state.counters.snapshot();
         let get = |count| counts.get(count);
-        let refused = get(Count::StoreTooLarge).saturating_add(get(Count::StoreNoMemory));
-        let swaps = [Count::CasHits, Count::CasMisses, Count::CasBadval].map(get);
-        let sets = get(Count::CmdSet).saturating_sub(refused).saturating_sub(swaps.iter().sum());
-        let mut add = |operation, hits, misses, conflicts, refused| {
-            if hits + misses + conflicts + refused > 0 {
-                let more = OperationStats { hits, misses, conflicts, refused, ..OperationStats::default() };
-                stats.operations.entry(operation).or_default().add(&more);
-            }
-        };
-        add(Operation::Get, get(Count::GetHits), get(Count::GetMisses), 0, 0);
-        add(Operation::Set, sets, 0, 0, refused);
-        add(Operation::CompareAndSwap, swaps[0], swaps[1], swaps[2], 0);
-        add(Operation::Delete, get(Count::DeleteHits), get(Count::DeleteMisses), 0, 0);
-        add(Operation::Increment, get(Count::IncrHits), get(Count::IncrMisses), 0, 0);
-        add(Operation::Decrement, get(Count::DecrHits), get(Count::DecrMisses), 0, 0);
-        add(Operation::Touch, get(Count::TouchHits), get(Count::TouchMisses), 0, 0);
-        add(Operation::Flush, get(Count::CmdFlush), 0, 0, 0);
         let mut connections = ConnectionCounts::default();
         connections.open = self.state.connections.len() as u64;
         connections.accepted = get(Count::TotalConnections);
@@ -69,6 +51,7 @@ impl CoreBackend {
         if self.flush_at.get().is_some_and(|at| at <= self.shard.now()) {
             self.flush_at.set(None);
             self.shard.store.borrow_mut().flush();
+            self.shard.metrics.borrow_mut().count(Operation::Flush, Outcome::Hit);
         }
     }
 
@@ -112,6 +95,10 @@ impl Backend for CoreBackend {
 
     fn state(&self) -> &CoreState {
         &self.state
+    }
+
+    fn metrics(&self) -> &RefCell<CoreMetrics> {
+        &self.shard.metrics
     }
 
     async fn forward(&self, core: Core, batch: Box<Batch>) -> Result<Box<Batch>, Unavailable> {
@@ -205,7 +192,7 @@ impl Memcached {
     /// Runs commands of another core's connections.
     pub fn run(&self, mut batch: Box<Batch>) -> Box<Batch> {
         if let Some((backend, _)) = &self.core {
-            batch.run(&mut *backend.shard.store.borrow_mut(), backend.shard.now(), &backend.state.counters);
+            batch.run(&**backend);
         }
         batch
     }

@@ -6,7 +6,6 @@
 mod multiget;
 mod scan;
 mod single;
-mod timing;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,10 +14,9 @@ use dunlin_net::Transport;
 use dunlin_rpc::{DeferredRequest, Endpoint, RegisterError};
 use dunlin_store::{Store, Visit};
 
-use crate::metrics::{CoreStats, Operation, Outcome, ServerStats};
+use crate::metrics::{CoreStats, Operation, Outcome, ServerStats, Timing};
 use crate::shard::Shard;
 use crate::wire::{FLUSH, MAP, MULTI_GET, OPERATE, SCAN, SNAPSHOT, STATS, ServerMap, Status};
-use timing::Timing;
 
 /// Takes on a request to save a snapshot, to be answered with a status byte.
 type SnapshotTaker = Box<dyn FnMut(DeferredRequest)>;
@@ -104,10 +102,11 @@ impl<S: Store + Visit + 'static> KvService<S> {
     /// [`RegisterError`] if one of the request types has a handler already.
     pub fn register<T: Transport + 'static>(&self, endpoint: &Rc<Endpoint<T>>) -> Result<(), RegisterError> {
         let shard = self.shard.clone();
-        let mut timing = Timing::new();
-        endpoint.register_burst(OPERATE, move |burst| single::operate(&shard, &mut timing, burst))?;
+        let timing = Timing::default();
+        endpoint.register_burst(OPERATE, move |burst| single::operate(&shard, &timing, burst))?;
         let shard = self.shard.clone();
-        endpoint.register(MULTI_GET, move |request| multiget::multi_get(&shard, request))?;
+        let timing = Timing::default();
+        endpoint.register(MULTI_GET, move |request| multiget::multi_get(&shard, &timing, request))?;
         let map = self.map.clone();
         endpoint.register(MAP, move |request| request.respond(&map))?;
         self.register_stats(endpoint)?;

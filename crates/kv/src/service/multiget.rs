@@ -5,7 +5,7 @@ use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{MsgBuf, Request};
 use dunlin_store::{Key, Store};
 
-use crate::metrics::{CoreMetrics, Operation, Outcome};
+use crate::metrics::{CoreMetrics, Operation, Outcome, Timing};
 use crate::shard::Shard;
 use crate::wire::{MultiGet, MultiGetAnswerWriter, Status};
 
@@ -15,12 +15,20 @@ const PREFETCH_KEYS: usize = 32;
 const FIRST_BYTES_PER_KEY: usize = 48;
 
 /// Answers a multi-get.
-pub(super) fn multi_get<S: Store>(shard: &Shard<S>, request: Request<'_>) {
+pub(super) fn multi_get<S: Store>(shard: &Shard<S>, timing: &Timing, request: Request<'_>) {
+    let begun = timing.begin();
     let Some(keys) = MultiGet::parse(request.payload()) else {
         shard.count_stray(false);
         return request.respond(&[Status::Malformed as u8]);
     };
-    match collect(shard, &mut shard.metrics.borrow_mut(), keys) {
+    let count = keys.clone().count();
+    let mut metrics = shard.metrics.borrow_mut();
+    let collected = collect(shard, &mut metrics, keys);
+    if let Some(begun) = begun {
+        timing.end_alike(&begun, &mut metrics, Operation::Get, count as u64);
+    }
+    drop(metrics);
+    match collected {
         Ok(response) => {
             // A caller that gave up is not an error of the server's, and one whose response is too long has been told.
             let _ = request.respond_from(response);

@@ -4,8 +4,7 @@ use arrayvec::ArrayVec;
 use dunlin_rpc::RequestBurst;
 use dunlin_store::{Condition, Delta, Key, Refused, Side, Store, Stored};
 
-use super::timing::Timing;
-use crate::metrics::{CoreMetrics, Operation as Kind, Outcome};
+use crate::metrics::{CoreMetrics, Operation as Kind, Outcome, Timing};
 use crate::shard::Shard;
 use crate::wire::{Answer, Operation, Status};
 
@@ -25,7 +24,7 @@ impl Work<'_> {
 }
 
 /// Answers every request of a burst: first the index lines of all are fetched, then their items, then they are executed in order.
-pub(super) fn operate<S: Store>(shard: &Shard<S>, timing: &mut Timing, burst: &mut RequestBurst<'_>) {
+pub(super) fn operate<S: Store>(shard: &Shard<S>, timing: &Timing, burst: &mut RequestBurst<'_>) {
     let begun = timing.begin();
     let mut store = shard.store.borrow_mut();
     let mut metrics = shard.metrics.borrow_mut();
@@ -121,8 +120,11 @@ fn execute<'s, S: Store>(
             found.map_or(Answer::Plain(Status::NotFound), Answer::Value)
         }
         Operation::Read { touch, .. } => {
-            if let Some(expires) = touch {
-                store.touch(key, expires);
+            // A touch of nothing finds nothing here either.
+            let touched = touch.map_or(Ok(()), |expires| store.touch(key, expires));
+            if let Err(refused @ Refused::Full) = touched {
+                metrics.count(kind, Outcome::of(&touched));
+                return Answer::Refused(refused);
             }
             let found = store.get(key);
             metrics.count(kind, Outcome::found(found.is_some()));
@@ -141,9 +143,9 @@ fn execute<'s, S: Store>(
             result.map_or_else(Answer::Refused, |(value, stored)| Answer::Number(value, stored))
         }
         Operation::Touch { expires, .. } => {
-            let is_there = store.touch(key, expires);
-            metrics.count(kind, Outcome::found(is_there));
-            Answer::Plain(if is_there { Status::Done } else { Status::NotFound })
+            let result = store.touch(key, expires);
+            metrics.count(kind, Outcome::of(&result));
+            result.map_or_else(Answer::Refused, |()| Answer::Plain(Status::Done))
         }
     }
 }

@@ -213,15 +213,13 @@ pub struct ItemFacts {
 }
 
 impl ItemFacts {
-    /// Parses a response: the facts, and where in it the value begins; inner `None` if there is no item; outer `None` if the response is none
-    /// to a read.
-    #[allow(clippy::option_option)]
-    pub fn parse(response: &[u8]) -> Option<Option<(ItemFacts, usize)>> {
+    /// Parses a response: the facts, and where in it the value begins; `None` if the response is none to a read.
+    pub fn parse(response: &[u8]) -> Option<Result<(ItemFacts, usize), Refused>> {
         let mut rest = Reader(response);
-        match Status::parse(rest.u8()?)? {
-            Status::Done => {}
-            Status::NotFound => return rest.end().map(|()| None),
-            _ => return None,
+        let status = Status::parse(rest.u8()?)?;
+        if status != Status::Done {
+            let refused = refusal(status, &mut rest)?;
+            return rest.end().map(|()| Err(refused));
         }
         let form = rest.u8()?;
         if form & 0xf0 != 0 {
@@ -231,7 +229,7 @@ impl ItemFacts {
         let expires = rest.optional(form & 1 != 0, Reader::u32)?;
         let marks = Marks { is_fetched: form & 2 != 0, is_stale: form & 4 != 0, is_won: form & 8 != 0 };
         let start = response.len() - rest.rest().len();
-        Some(Some((ItemFacts { flags, cas, expires, last_access, marks }, start)))
+        Some(Ok((ItemFacts { flags, cas, expires, last_access, marks }, start)))
     }
 }
 

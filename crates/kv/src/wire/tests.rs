@@ -100,7 +100,7 @@ proptest! {
         let Some(ValueAnswer::Found { flags: found, start }) = ValueAnswer::parse(&bytes) else { panic!("{bytes:?}") };
         prop_assert_eq!((found, &bytes[start..]), (flags, &value[..]));
         let bytes = write(Answer::Item(item));
-        let Some(Some((facts, start))) = ItemFacts::parse(&bytes) else { panic!("{bytes:?}") };
+        let Some(Ok((facts, start))) = ItemFacts::parse(&bytes) else { panic!("{bytes:?}") };
         prop_assert_eq!((facts, &bytes[start..]), (ItemFacts { flags, cas, expires, last_access, marks }, &value[..]));
         let stored = Stored { cas };
         prop_assert_eq!(Answer::parse_stored(&write(Answer::Stored(stored))), Some(Ok(stored)));

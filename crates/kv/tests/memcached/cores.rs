@@ -3,17 +3,17 @@
 use std::cell::RefCell;
 use std::future::{Future, ready};
 
-use dunlin_kv::memcached::{Backend, Batch, Conversation, CoreState, Inquiry, Report, Unavailable};
+use dunlin_kv::memcached::{Backend, Batch, Conversation, CoreState, Inquiry, Report, Single, Unavailable};
+use dunlin_kv::metrics::{CoreMetrics, Operation, Outcome};
 use dunlin_kv::routing::{Core, Routing};
 use dunlin_store::{Model, Store};
 
-use super::script::{START, said, settings};
+use super::script::{START, core, said, settings};
 
 /// Several cores on one thread, seen from the first.
 struct Cores {
     routing: Routing,
-    stores: Vec<RefCell<Model>>,
-    states: Vec<CoreState>,
+    cores: Vec<Single<Model>>,
     /// A core that does not answer.
     dead: Option<Core>,
 }
@@ -22,8 +22,7 @@ impl Cores {
     fn new(cores: u16) -> Cores {
         Cores {
             routing: Routing::new([3; 16], cores).expect("a number of cores"),
-            stores: (0..cores).map(|_| RefCell::new(Model::new())).collect(),
-            states: (0..cores).map(|_| CoreState::default()).collect(),
+            cores: (0..cores).map(|_| core()).collect(),
             dead: None,
         }
     }
@@ -37,11 +36,11 @@ impl Backend for Cores {
     }
 
     fn owns_all(&self) -> bool {
-        self.stores.len() == 1
+        self.cores.len() == 1
     }
 
     fn with_store<R>(&self, run: impl FnOnce(&mut Model) -> R) -> R {
-        run(&mut self.stores[0].borrow_mut())
+        self.cores[0].with_store(run)
     }
 
     fn now(&self) -> u32 {
@@ -49,26 +48,29 @@ impl Backend for Cores {
     }
 
     fn state(&self) -> &CoreState {
-        &self.states[0]
+        self.cores[0].state()
+    }
+
+    fn metrics(&self) -> &RefCell<CoreMetrics> {
+        self.cores[0].metrics()
     }
 
     fn forward(&self, core: Core, mut batch: Box<Batch>) -> impl Future<Output = Result<Box<Batch>, Unavailable>> {
         if self.dead == Some(core) {
             return ready(Err(Unavailable));
         }
-        let at = usize::from(core);
-        batch.run(&mut *self.stores[at].borrow_mut(), START, &self.states[at].counters);
+        batch.run(&self.cores[usize::from(core)]);
         ready(Ok(batch))
     }
 
     fn flush(&self, _at: u32) -> impl Future<Output = ()> {
-        self.stores.iter().for_each(|store| store.borrow_mut().flush());
+        self.cores.iter().for_each(|core| core.with_store(Store::flush));
         ready(())
     }
 
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {
-        let report = |(state, store): (&CoreState, &RefCell<Model>)| state.report(inquiry, store.borrow().stats(), START);
-        ready(self.states.iter().zip(&self.stores).map(report).collect())
+        let stats = |core: &Single<Model>| core.with_store(|store| store.stats());
+        ready(self.cores.iter().map(|core| core.state().report(inquiry, stats(core), START)).collect())
     }
 }
 
@@ -115,6 +117,36 @@ fn several_cores_answer_as_one() {
                 "{cores} cores, {cut} bytes at a time"
             );
         }
+    }
+}
+
+/// What some cores counted together, and how many operations they timed.
+fn counted(cores: &Cores) -> Vec<(Operation, Outcome, u64)> {
+    let all = Operation::ALL.into_iter().flat_map(|operation| Outcome::ALL.map(|outcome| (operation, outcome)));
+    all.map(|(operation, outcome)| {
+        let counts = cores.cores.iter().map(|core| core.metrics().borrow().counted(operation, outcome));
+        (operation, outcome, counts.sum())
+    })
+    .collect()
+}
+
+#[test]
+fn each_operation_is_counted_by_the_core_that_owns_its_key() {
+    let request = long_request();
+    let one = Cores::new(1);
+    said_by(&one, &[&request]);
+    let expected = counted(&one);
+    let hits = |operation| expected.iter().find(|counted| counted.0 == operation && counted.1 == Outcome::Hit);
+    assert!([Operation::Get, Operation::Append].iter().all(|&kind| hits(kind).is_some_and(|(.., hits)| *hits > 0)));
+    let several = Cores::new(3);
+    said_by(&several, &[&request]);
+    assert_eq!(counted(&several), expected);
+    for core in &several.cores {
+        let metrics = core.metrics().borrow();
+        let stats: Vec<_> = metrics.operations().collect();
+        assert!(stats.iter().all(|(_, stats)| stats.total() < 500), "it has counted those of others");
+        let timed: u64 = stats.iter().map(|(_, stats)| stats.latency.count()).sum();
+        assert!(timed > 0, "of each core some bursts are timed");
     }
 }
 

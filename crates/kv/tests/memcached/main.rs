@@ -3,6 +3,8 @@
 mod bytes;
 mod commands;
 mod cores;
+mod counts;
+mod full;
 mod hostile;
 mod script;
 mod sockets;

@@ -1,8 +1,10 @@
 //! Real sockets: limits of connections, clients that are slow, die or are idle, and a server that stops.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -82,10 +84,7 @@ impl Server {
     }
 
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.addr()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream
+        connect(self.addr())
     }
 
     fn report(&self) -> Report {
@@ -116,6 +115,13 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+fn connect(server: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
 }
 
 fn ask(stream: &mut (impl Read + Write), request: &[u8], answer: &[u8]) {
@@ -155,13 +161,45 @@ fn tcp_and_unix_sockets_serve_the_same_items() {
 fn a_socket_left_over_is_used_again_and_one_in_use_is_not() {
     let path = std::env::temp_dir().join(format!("dunlin-mc-left-{}.sock", std::process::id()));
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let listen = Listen::Unix(path.clone());
-    let server = Server::start(10, None, vec![listen.clone()]);
+    let server = Server::start(10, None, vec![Listen::Unix(path.clone())]);
     ask(&mut UnixStream::connect(&path).unwrap(), b"mn\r\n", b"MN\r\n");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let error = runtime.block_on(async { Acceptor::bind(&listen, ConnectionLimit::new(1)).map(drop) }).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    assert_eq!(bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
     drop(server);
+}
+
+/// Tries to listen at `path`, for a moment.
+fn bind(path: &Path) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { Acceptor::bind(&Listen::Unix(path.to_owned()), ConnectionLimit::new(1)).map(drop) })
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let path = std::env::temp_dir().join(format!("dunlin-mc-file-{}", std::process::id()));
+    let link = path.with_extension("link");
+    std::fs::write(&path, b"precious").unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for place in [&path, &link] {
+        assert_eq!(bind(place).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(std::fs::read(place).unwrap(), b"precious");
+    }
+    for place in [path, link] {
+        std::fs::remove_file(place).unwrap();
+    }
+}
+
+#[test]
+fn what_took_the_place_of_a_socket_is_left_alone() {
+    let path = std::env::temp_dir().join(format!("dunlin-mc-place-{}.sock", std::process::id()));
+    let mut server = Server::start(10, None, vec![Listen::Unix(path.clone())]);
+    let aside = path.with_extension("aside");
+    std::fs::rename(&path, &aside).unwrap();
+    std::fs::write(&path, b"another's").unwrap();
+    server.stop();
+    assert_eq!(std::fs::read(&path).unwrap(), b"another's");
+    for place in [path, aside] {
+        std::fs::remove_file(place).unwrap();
+    }
 }
 
 #[test]
@@ -278,48 +316,69 @@ fn resident_bytes() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-#[test]
-fn ten_thousand_idle_connections() {
-    const CONNECTIONS_WANTED: usize = 10_000;
+/// Where the process of clients finds its server, and how many connections it is to open.
+const SERVER: &str = "DUNLIN_TEST_SERVER";
+const CONNECTIONS: &str = "DUNLIN_TEST_CONNECTIONS";
+
+/// Allows this process so many open files beside those of other tests. `None`, with a word why, if this user may not have them.
+fn allow_files(wanted: u64) -> Option<()> {
     /// What the tests beside this one and the process itself may have open.
     const FILES_BESIDE: u64 = 500;
-    const CONNECTIONS_MIN: usize = 1000;
-    let limit = getrlimit(Resource::Nofile);
-    // Both ends of each connection are in this process.
-    let files = (2 * CONNECTIONS_WANTED as u64 + FILES_BESIDE).min(limit.maximum.unwrap_or(u64::MAX));
-    let connections = (files.saturating_sub(FILES_BESIDE) / 2) as usize;
-    if connections < CONNECTIONS_MIN {
-        println!("skipped: this user may have {files} open files only");
-        return;
-    }
-    if connections < CONNECTIONS_WANTED {
-        println!("{connections} connections instead of {CONNECTIONS_WANTED}: this user may have {files} open files only");
+    let (limit, files) = (getrlimit(Resource::Nofile), wanted + FILES_BESIDE);
+    if let Some(maximum) = limit.maximum.filter(|&maximum| maximum < files) {
+        println!("skipped: this takes {files} open files, and this user may have {maximum}");
+        return None;
     }
     if limit.current.is_some_and(|current| current < files) {
         setrlimit(Resource::Nofile, Rlimit { current: Some(files), maximum: limit.maximum }).unwrap();
     }
-    let server = Server::tcp(connections);
-    let before = resident_bytes();
+    Some(())
+}
+
+/// Opens connections and leaves them idle, until told to use some.
+#[test]
+#[ignore = "a process for the other tests"]
+fn clients() {
+    let (Ok(server), Ok(connections)) = (std::env::var(SERVER), std::env::var(CONNECTIONS)) else { return };
+    let (server, connections): (SocketAddr, usize) = (server.parse().unwrap(), connections.parse().unwrap());
+    allow_files(connections as u64).unwrap();
     let mut clients = Vec::with_capacity(connections);
     for _ in 0..connections {
-        let mut client = server.connect();
-        client.write_all(b"mn\r\n").unwrap();
-        clients.push(client);
+        clients.push(connect(server));
+        let client = clients.last_mut().unwrap();
         // Not more at once than may wait to be accepted.
-        if clients.len() % 500 == 0 {
-            let last = clients.len() - 1;
-            expect(&mut clients[last], b"MN\r\n");
-        }
+        ask(client, b"mn\r\n", b"MN\r\n");
     }
-    server.wait_until(|report| report.connections == connections as u64);
-    let each = resident_bytes().saturating_sub(before) / connections;
-    println!("{each} bytes of this process's memory for each idle connection");
-    assert!(each < 8192, "{each} bytes for each idle connection");
+    println!("open");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
     for client in clients.iter_mut().step_by(997) {
-        client.write_all(b"set a 0 0 1\r\nx\r\n").unwrap();
+        ask(client, b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
     }
-    for (at, client) in clients.iter_mut().enumerate().step_by(997) {
-        let is_last_of_500 = (at + 1) % 500 == 0;
-        expect(client, if is_last_of_500 { b"STORED\r\n" } else { b"MN\r\nSTORED\r\n" });
-    }
+    println!("used");
+}
+
+#[test]
+fn ten_thousand_idle_connections() {
+    const CONNECTIONS_WANTED: usize = 10_000;
+    // The other ends are in another process.
+    let Some(()) = allow_files(CONNECTIONS_WANTED as u64) else { return };
+    let server = Server::tcp(CONNECTIONS_WANTED);
+    let before = resident_bytes();
+    let mut clients = Command::new(std::env::current_exe().unwrap());
+    clients.args(["--exact", "sockets::clients", "--ignored", "--nocapture"]);
+    clients.env(SERVER, server.addr().to_string()).env(CONNECTIONS, CONNECTIONS_WANTED.to_string());
+    let mut clients = clients.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(clients.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().ends_with("open")), "the clients ended by themselves");
+    assert_eq!(server.report().connections, CONNECTIONS_WANTED as u64);
+    // One more is one too many.
+    let mut refused = server.connect();
+    expect(&mut refused, b"ERROR Too many open connections\r\n");
+    let each = resident_bytes().saturating_sub(before) / CONNECTIONS_WANTED;
+    println!("{each} bytes of this process's memory for each idle connection");
+    assert!(each < 4096, "{each} bytes for each idle connection");
+    clients.stdin.take().unwrap().write_all(b"use them\n").unwrap();
+    assert!(lines.any(|line| line.unwrap().ends_with("used")));
+    assert!(clients.wait().unwrap().success());
+    server.wait_until(|report| report.connections == 0);
 }

@@ -3,7 +3,7 @@
 use dunlin_kv::client::{ClientConfig, KvError, Outcome};
 use dunlin_kv::wire::{MULTI_GET, OPERATE, Status};
 use dunlin_net::Addr;
-use dunlin_store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use dunlin_store::{KEY_BYTES_MAX, Mode, Partition, PartitionConfig, Refused, VALUE_BYTES_MAX};
 
 use crate::world::{SERVER, World};
 
@@ -53,6 +53,42 @@ fn a_multi_get_of_more_than_fits_is_asked_again() {
     // More keys than one request may name.
     let keys: Vec<[u8; 4]> = (0..2500u32).map(u32::to_be_bytes).collect();
     assert_eq!(world.run(client.multi_get(&keys)).unwrap().iter().flatten().count(), 0);
+}
+
+#[test]
+fn a_full_store_refuses_what_it_has_no_memory_for() {
+    let world =
+        World::with_stores(1, || Partition::with_secret(PartitionConfig::new(Mode::Store, 1 << 20), [1, 2]).expect("1 MiB"));
+    let client = world.connect(ClientConfig::default());
+    // Key and value fill a line of the index: an expiry has no place there.
+    let (key, value) = (|number: u32| format!("{number:016}"), [5; 36]);
+    let is_full = |error: &KvError| matches!(error, KvError::Refused(Refused::Full));
+    world.run(async {
+        let mut items = 0;
+        let error = loop {
+            match client.set(key(items).as_bytes(), &value).await {
+                Ok(_) => items += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(is_full(&error), "{error}");
+        let mut untouched = Vec::new();
+        for number in 0..items {
+            match client.touch(key(number).as_bytes(), Some(5000)).await {
+                Ok(is_there) => assert!(is_there, "item {number} is there"),
+                Err(error) if is_full(&error) => untouched.push(key(number)),
+                Err(error) => panic!("item {number}: {error}"),
+            }
+        }
+        assert!(untouched.len() > 100, "{} of {items} are not touched", untouched.len());
+        let key = untouched[0].as_bytes();
+        let error = client.read_and_touch(key, Some(5000)).await.unwrap_err();
+        assert!(is_full(&error) && error.outcome() == Outcome::NotExecuted, "{error}");
+        let (item, _) = client.read(key).await.unwrap().expect("it is there");
+        assert_eq!(item.expires, None);
+        assert!(!client.touch(b"none", Some(5000)).await.unwrap());
+        assert!(client.read_and_touch(b"none", Some(5000)).await.unwrap().is_none());
+    });
 }
 
 #[test]

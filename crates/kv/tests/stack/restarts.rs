@@ -5,7 +5,7 @@ use dunlin_net::Addr;
 use dunlin_rpc::CallError;
 use std::time::Duration;
 
-use crate::world::World;
+use crate::world::{Begin, World};
 
 #[test]
 fn a_restarted_server_is_found_again() {
@@ -35,6 +35,31 @@ fn a_server_that_is_gone_is_an_error_that_says_what_is_known() {
     assert_eq!(error.outcome(), Outcome::NotExecuted);
     std::mem::swap(&mut world.cores, &mut cores);
     world.run(client.set(b"k", b"v")).unwrap();
+}
+
+/// Between two calls of `block_on`, say, nobody turns a client's endpoint. Then the operation is begun before its next turn, or right after.
+#[test]
+fn a_client_that_was_not_turned_for_long_is_served_as_before() {
+    let world = World::new(3);
+    let client = world.connect(ClientConfig::default());
+    world.run(client.set(b"count", b"0")).unwrap();
+    let sessions = || world.cores.iter().map(|core| core.endpoint.stats().sessions).sum::<u32>();
+    for begin in [Begin::BeforeATurn, Begin::AfterATurn] {
+        for idle in [Duration::from_millis(300), Duration::from_secs(1), Duration::from_secs(5)] {
+            world.leave_client(idle);
+            // The server's cores give up a client after 50 ms in this world.
+            assert_eq!(sessions(), 0);
+            // Many at once, none of which is tried again once it was sent.
+            let calls = futures::future::join_all((0..20).map(|_| client.incr(b"count", 1)));
+            let counted = world.run_from(begin, calls);
+            assert!(counted.iter().all(Result::is_ok), "{counted:?}");
+            assert_eq!(sessions(), 12, "four with each core");
+            world.leave_client(idle);
+            let values = world.run_from(begin, client.multi_get(&["count", "a", "b", "c"])).unwrap();
+            assert_eq!(values.iter().flatten().count(), 1);
+        }
+    }
+    assert_eq!(world.run(client.get(b"count")).unwrap().as_deref(), Some(&b"120"[..]));
 }
 
 #[test]

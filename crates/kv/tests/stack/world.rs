@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dunlin_kv::client::ClientConfig;
@@ -12,12 +13,21 @@ use dunlin_kv::{KvClient, KvService, Shard};
 use dunlin_net::Addr;
 use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
-use dunlin_store::Model;
+use dunlin_store::{Model, Store, Visit};
 
 /// The node of core 0; core i is that many further.
 pub const SERVER: u32 = 1;
 /// The node of the first client.
 const CLIENT: u32 = 100;
+/// When work of a client begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begin {
+    /// Before its endpoint is turned, as in `Endpoint::block_on`.
+    BeforeATurn,
+    /// After one turn.
+    AfterATurn,
+}
+
 /// How far time moves between turns.
 const TURN: Duration = Duration::from_micros(10);
 /// Turns after which a test is stuck.
@@ -25,15 +35,17 @@ const TURNS_MAX: u32 = 2_000_000;
 
 pub type Client = KvClient<LoopbackTransport>;
 
-pub struct Core {
+pub struct Core<S> {
     pub endpoint: Rc<Endpoint<LoopbackTransport>>,
-    pub shard: Rc<Shard<Model>>,
+    pub shard: Rc<Shard<S>>,
 }
 
-pub struct World {
+pub struct World<S = Model> {
     pub network: LoopbackNetwork,
-    pub cores: Vec<Core>,
+    pub cores: Vec<Core<S>>,
     pub client: Rc<Endpoint<LoopbackTransport>>,
+    /// Makes the store of a core.
+    make: fn() -> S,
 }
 
 fn config(seed: u64) -> EndpointConfig {
@@ -43,9 +55,16 @@ fn config(seed: u64) -> EndpointConfig {
 impl World {
     /// A server of so many cores, and an endpoint for clients.
     pub fn new(cores: u16) -> World {
+        World::with_stores(cores, Model::new)
+    }
+}
+
+impl<S: Store + Visit + 'static> World<S> {
+    /// The same with these stores.
+    pub fn with_stores(cores: u16, make: fn() -> S) -> World<S> {
         let network = LoopbackNetwork::new(LoopbackConfig::default());
         let client = Rc::new(Endpoint::new(network.endpoint(CLIENT).unwrap(), config(9)).unwrap());
-        let mut world = World { network, cores: Vec::new(), client };
+        let mut world = World { network, cores: Vec::new(), client, make };
         world.start(cores, 1);
         world
     }
@@ -64,16 +83,36 @@ impl World {
                 let endpoint =
                     Endpoint::new(self.network.endpoint(node).unwrap(), config(incarnation * 1000 + u64::from(node)));
                 let endpoint = Rc::new(endpoint.unwrap());
-                let shard = Rc::new(Shard::new(Model::new(), routing, core));
+                let shard = Rc::new(Shard::new((self.make)(), routing, core));
                 KvService::new(shard.clone(), map.clone()).register(&endpoint).unwrap();
                 Core { endpoint, shard }
             })
             .collect();
     }
 
+    /// Lets time pass in which the server runs, and nobody turns the client.
+    pub fn leave_client(&self, time: Duration) {
+        for _ in 0..time.as_millis() {
+            self.network.advance(Duration::from_millis(1));
+            for core in &self.cores {
+                core.endpoint.run_once();
+            }
+        }
+    }
+
     /// Drives everything until `work` is done.
     pub fn run<F: Future>(&self, work: F) -> F::Output {
+        self.run_from(Begin::AfterATurn, work)
+    }
+
+    /// The same, with a choice when the work begins.
+    pub fn run_from<F: Future>(&self, begin: Begin, work: F) -> F::Output {
         let mut work = pin!(work);
+        if begin == Begin::BeforeATurn
+            && let Poll::Ready(output) = work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        {
+            return output;
+        }
         for _ in 0..TURNS_MAX {
             self.network.advance(TURN);
             for core in &self.cores {

@@ -5,11 +5,31 @@
 //! [`loopback`](crate::loopback) network a run repeats exactly.
 //!
 //! Packets that are delayed or reordered wait inside, at most [`HELD_PACKETS_MAX`] of them. They are let go, once their time
-//! has come by the clock of the wrapped transport, in its next `tx_burst`, `tx_to`, `tx_flush`, `rx_burst` or `wait`;
+//! has come by the clock of the wrapped transport, in its next `tx_burst`, `tx_to`, `tx_flush`, `rx_burst`, `arm` or `wait`;
 //! [`FaultInjector::next_release`] tells a driver when that is. Where no fault is switched on and nothing is held, each call
 //! is passed on as it is, at the cost of a few comparisons.
 //!
 //! Its [`Transport::counters`] are those of the wrapped transport: a packet that was dropped here never reached it.
+//!
+//! ```
+//! use std::time::Duration;
+//! use dunlin_net::fault::{FaultInjector, Faults};
+//! use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+//! use dunlin_net::{Addr, Transport, TxPacket};
+//!
+//! let net = LoopbackNetwork::new(LoopbackConfig::default());
+//! let faults = Faults { drop: 0.5, ..Faults::default() };
+//! let mut from = FaultInjector::new(net.endpoint(1)?, 7, faults)?;
+//! let mut to = net.endpoint(2)?;
+//! let route = from.resolve(&Addr::Node(2))?;
+//! from.tx_burst(&[TxPacket { route, header: b"perhaps", payload: &[] }; 40]);
+//! from.tx_flush();
+//! net.advance(Duration::from_millis(1));
+//! let arrived = to.rx_burst() as u64;
+//! assert_eq!(arrived + from.fault_counters().dropped, 40);
+//! assert!(0 < arrived && arrived < 40);
+//! # Ok::<(), dunlin_net::NetError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod faults;
@@ -17,7 +37,6 @@ mod held;
 #[cfg(test)]
 mod tests;
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 pub use faults::{FaultCounters, Faults};
@@ -26,7 +45,7 @@ use held::{Destination, HeldPackets, Release};
 use crate::addr::Addr;
 use crate::error::NetError;
 use crate::random::Random;
-use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use crate::transport::{Arm, Route, Transport, TxPacket};
 
 /// Most packets held back at a time; beyond it packets that should be held are sent at once.
 pub const HELD_PACKETS_MAX: usize = 1024;
@@ -255,37 +274,8 @@ fn corrupt(random: &mut Random, bytes: &mut Vec<u8>) {
 }
 
 impl<T: Transport> Transport for FaultInjector<T> {
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-
-    fn route_mtu(&self, route: Route) -> usize {
-        self.inner.route_mtu(route)
-    }
-
-    fn rx_queue_len(&self) -> usize {
-        self.inner.rx_queue_len()
-    }
-
-    fn local_addr(&self) -> Addr {
-        self.inner.local_addr()
-    }
-
-    fn local_addrs(&self) -> Vec<Addr> {
-        self.inner.local_addrs()
-    }
-
-    fn is_local(&self) -> bool {
-        self.inner.is_local()
-    }
-
-    fn is_local_route(&self, route: Route) -> bool {
-        self.inner.is_local_route(route)
-    }
-
-    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
-        self.inner.resolve(addr)
-    }
+    crate::forward_transport!(inner: mtu, route_mtu, rx_queue_len, local_addr, local_addrs, is_local, is_local_route, resolve);
+    crate::forward_transport!(inner: peer_health, rx_packet, rx_source, now, waker, wake_fd, disarm, counters);
 
     fn release(&mut self, route: Route) {
         if self.held.has_route(route) {
@@ -293,10 +283,6 @@ impl<T: Transport> Transport for FaultInjector<T> {
         } else {
             self.inner.release(route);
         }
-    }
-
-    fn peer_health(&mut self, route: Route) -> PeerHealth {
-        self.inner.peer_health(route)
     }
 
     fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
@@ -347,18 +333,6 @@ impl<T: Transport> Transport for FaultInjector<T> {
         self.inner.rx_burst()
     }
 
-    fn rx_packet(&self, i: usize) -> RxPacket<'_> {
-        self.inner.rx_packet(i)
-    }
-
-    fn rx_source(&self, i: usize) -> Option<Addr> {
-        self.inner.rx_source(i)
-    }
-
-    fn now(&self) -> u64 {
-        self.inner.now()
-    }
-
     /// As of the wrapped transport, but not past the time when a held packet is due.
     fn wait(&mut self, timeout: Duration) {
         self.release_and_flush();
@@ -366,25 +340,9 @@ impl<T: Transport> Transport for FaultInjector<T> {
         self.inner.wait(timeout);
     }
 
-    fn waker(&self) -> Waker {
-        self.inner.waker()
-    }
-
-    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
-        self.inner.wake_fd()
-    }
-
     fn arm(&mut self, timeout: Duration) -> Arm {
         self.release_and_flush();
         let timeout = self.limit_wait(timeout);
         if timeout.is_zero() { Arm::Work } else { self.inner.arm(timeout) }
-    }
-
-    fn disarm(&mut self) {
-        self.inner.disarm()
-    }
-
-    fn counters(&self) -> TransportCounters {
-        self.inner.counters()
     }
 }

@@ -29,7 +29,6 @@ mod tests;
 use std::collections::HashMap;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use file::PcapFile;
@@ -37,7 +36,7 @@ pub use format::socket_addr;
 
 use crate::addr::Addr;
 use crate::error::NetError;
-use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use crate::transport::{Route, Transport, TxPacket};
 
 /// Wraps a transport and records its packets. See the [module](self).
 ///
@@ -107,47 +106,14 @@ fn unknown() -> SocketAddr {
 }
 
 impl<T: Transport, W: Write> Transport for PcapWriter<T, W> {
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-
-    fn route_mtu(&self, route: Route) -> usize {
-        self.inner.route_mtu(route)
-    }
-
-    fn rx_queue_len(&self) -> usize {
-        self.inner.rx_queue_len()
-    }
-
-    fn local_addr(&self) -> Addr {
-        self.inner.local_addr()
-    }
-
-    fn local_addrs(&self) -> Vec<Addr> {
-        self.inner.local_addrs()
-    }
-
-    fn is_local(&self) -> bool {
-        self.inner.is_local()
-    }
-
-    fn is_local_route(&self, route: Route) -> bool {
-        self.inner.is_local_route(route)
-    }
+    crate::forward_transport!(inner: mtu, route_mtu, rx_queue_len, local_addr, local_addrs, is_local, is_local_route, release);
+    crate::forward_transport!(inner: peer_health, tx_flush, rx_packet, rx_source, now, wait, waker, wake_fd, arm, disarm, counters);
 
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
         let route = self.inner.resolve(addr)?;
         // Never removed: a number that is given to another peer is overwritten here, so there are no more than routes.
         self.peers.insert(route, socket_addr(addr));
         Ok(route)
-    }
-
-    fn release(&mut self, route: Route) {
-        self.inner.release(route);
-    }
-
-    fn peer_health(&mut self, route: Route) -> PeerHealth {
-        self.inner.peer_health(route)
     }
 
     fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
@@ -159,10 +125,6 @@ impl<T: Transport, W: Write> Transport for PcapWriter<T, W> {
             self.record(self.local, to);
         }
         self.inner.tx_burst(packets);
-    }
-
-    fn tx_flush(&mut self) {
-        self.inner.tx_flush();
     }
 
     fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError> {
@@ -183,41 +145,5 @@ impl<T: Transport, W: Write> Transport for PcapWriter<T, W> {
             self.record(from, self.local);
         }
         received
-    }
-
-    fn rx_packet(&self, i: usize) -> RxPacket<'_> {
-        self.inner.rx_packet(i)
-    }
-
-    fn rx_source(&self, i: usize) -> Option<Addr> {
-        self.inner.rx_source(i)
-    }
-
-    fn now(&self) -> u64 {
-        self.inner.now()
-    }
-
-    fn wait(&mut self, timeout: Duration) {
-        self.inner.wait(timeout);
-    }
-
-    fn waker(&self) -> Waker {
-        self.inner.waker()
-    }
-
-    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
-        self.inner.wake_fd()
-    }
-
-    fn arm(&mut self, timeout: Duration) -> Arm {
-        self.inner.arm(timeout)
-    }
-
-    fn disarm(&mut self) {
-        self.inner.disarm()
-    }
-
-    fn counters(&self) -> TransportCounters {
-        self.inner.counters()
     }
 }

@@ -130,7 +130,9 @@ impl<'a> Cell<'a> {
         unsafe {
             let to = self.start.as_ptr().add(CELL_PAYLOAD);
             write_shared(header, to);
-            write_shared(payload, to.add(header.len()));
+            if !payload.is_empty() {
+                write_shared(payload, to.add(header.len()));
+            }
         }
     }
 

@@ -70,17 +70,20 @@ impl Core {
     #[inline]
     pub fn on_response(&mut self, session: u32, header: &Header, packet: &RxPacket<'_>) {
         let Some(index) = self.answered_call(session, header) else { return };
-        match header.multi {
-            None => self.on_first_response(index, header, packet, header.payload_len()),
-            Some(multi) if multi.packet == 0 => self.on_first_response(index, header, packet, multi.message_bytes as usize),
-            Some(multi) if self.calls[index as usize].window == NONE => self.on_later_response(index, header, packet, multi),
-            Some(multi) => self.on_window_response(index, header, packet, multi),
-        }
+        let total = match header.multi {
+            None => header.payload_len(),
+            Some(multi) if multi.packet == 0 => multi.message_bytes as usize,
+            Some(multi) if self.calls[index as usize].window == NONE => {
+                return self.on_later_response(index, header, packet, multi);
+            }
+            Some(multi) => return self.on_window_response(index, header, packet, multi),
+        };
+        self.on_first_response(index, header, packet, total);
     }
 
     /// Response packet 0: the server has the whole request, whatever of its answers was lost, and whether or not the call was
     /// rolled back meanwhile.
-    #[inline]
+    #[inline(always)]
     fn on_first_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize) {
         let call = &mut self.calls[index as usize];
         let si = call.session as usize;

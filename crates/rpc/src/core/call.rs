@@ -8,6 +8,7 @@
 use std::task::Waker;
 
 use super::handle::Handle;
+use super::pump::{Context, push_packet};
 use super::session::{SessionRef, State};
 use super::{Core, NONE};
 use crate::error::CallError;
@@ -209,7 +210,8 @@ pub(crate) struct NewCall {
 }
 
 impl Core {
-    /// Starts a call, or queues it. Gives the request back if it cannot even be queued.
+    /// Starts a call, or queues it. Gives the request back if it cannot even be queued. Inlined, since what it takes and gives is many words.
+    #[inline(always)]
     pub fn start_call(&mut self, session: SessionRef, new: NewCall) -> Result<CallRef, (CallError, Payload)> {
         let Some(found) = self.session(session) else {
             return Err((CallError::Closed, new.request));
@@ -230,10 +232,10 @@ impl Core {
         }
         let packet_data = found.packet_data as usize;
         let has_slot = found.free_slots != 0;
-        let index = self.free_calls.pop().unwrap_or_else(|| {
-            self.calls.push(Call::new());
-            self.calls.len() as u32 - 1
-        });
+        let index = match self.free_calls.pop() {
+            Some(index) => index,
+            None => self.add_call_entry(),
+        };
         let call = &mut self.calls[index as usize];
         let reference = CallRef::new(index, call.generation);
         call.req_type = new.req_type;
@@ -260,6 +262,12 @@ impl Core {
         Ok(reference)
     }
 
+    #[inline(never)]
+    fn add_call_entry(&mut self) -> u32 {
+        self.calls.push(Call::new());
+        self.calls.len() as u32 - 1
+    }
+
     /// Turns the timeouts of calls issued since the last iteration into deadlines, now that the time is known.
     pub fn set_deadlines(&mut self) {
         while let Some(reference) = self.fresh_deadlines.pop() {
@@ -274,8 +282,9 @@ impl Core {
     }
 
     /// Gives a call a free slot of its session and sends what credits allow.
-    #[inline]
+    #[inline(always)]
     pub fn enter_slot(&mut self, index: u32) {
+        let context = Context { index, now: self.now, adjacent: self.config.optimizations.adjacent_header };
         let call = &mut self.calls[index as usize];
         let session = &mut self.sessions[call.session as usize];
         let slot = session.free_slots.trailing_zeros() as usize;
@@ -292,14 +301,31 @@ impl Core {
         call.sent = 0;
         call.received = 0;
         (call.progress, call.started) = (self.now, self.now);
-        let (si, has_many) = (call.session, call.request_packets > 1);
-        if has_many {
+        let (si, timer) = (call.session, call.timer);
+        let is_known = std::mem::replace(&mut session.unreleased, true);
+        if call.request_packets == 1 && !session.limited && session.credits > 0 {
+            // Nothing stands in its way: no loop, and nothing is looked up again.
+            session.credits -= 1;
+            call.sent = 1;
+            push_packet(&mut self.tx, context, call, session, 0);
+        } else {
+            self.pump_first(index);
+        }
+        self.watch_call(index, timer);
+        if !is_known {
+            self.unreleased.push_back(si);
+        }
+    }
+
+    /// Sends what may be sent of a call that just entered its slot.
+    #[inline(never)]
+    fn pump_first(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        if call.request_packets > 1 {
             (call.timed, call.sent_again_below) = (NONE, 0);
             self.take_window(index);
         }
         self.pump(index);
-        self.watch_call(index);
-        self.release_later(si);
     }
 
     /// Makes sure that the server of a session is told what is over, once the session is quiet.
@@ -325,8 +351,8 @@ impl Core {
     /// Makes sure that the timer of a call that was just sent fires in time. In a stream of small calls it is armed already, for an
     /// earlier call of this entry, and nothing needs to be worked out.
     #[inline]
-    fn watch_call(&mut self, index: u32) {
-        let armed = self.calls[index as usize].timer.and_then(|timer| self.wheel.due(timer));
+    fn watch_call(&mut self, index: u32, timer: Option<TimerId>) {
+        let armed = timer.and_then(|timer| self.wheel.due(timer));
         if armed.is_none_or(|due| due > self.now + self.rto_min) {
             let due = self.call_due(index);
             self.arm_call(index, due);

@@ -8,13 +8,13 @@ use super::session::{SessionRef, State};
 use super::{Core, NONE};
 use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
+use crate::wire::control::SLOTS_MAX;
 
 impl Core {
     /// Ends a call whose response is whole.
-    #[inline]
+    #[inline(always)]
     pub fn complete_call(&mut self, index: u32, response: MsgBuf) {
         self.counters.calls_completed += 1;
-        self.leave_slot(index);
         self.calls[index as usize].response = Some(response);
         self.end_call(index);
     }
@@ -22,20 +22,25 @@ impl Core {
     /// Ends a call without a response.
     pub fn fail_call(&mut self, index: u32, error: CallError) {
         self.counters.calls_failed += 1;
-        self.leave_slot(index);
-        self.calls[index as usize].error = Some(error);
+        let call = &mut self.calls[index as usize];
+        call.response = None;
+        call.error = Some(error);
         self.end_call(index);
     }
 
-    /// Tells whoever waits for a call, whose slot, credits and buffers are free again.
-    #[inline]
+    /// Tells whoever waits for a call, and frees its slot, if it has one.
+    #[inline(always)]
     fn end_call(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
+        let was_in_slot = call.state == CallState::InSlot;
         call.state = CallState::Done;
         match call.waiter {
             Waiter::FUTURE => self.woken.extend(call.waker.take()),
             Waiter::ROOT => self.root_woken = true,
             Waiter(_) => self.ended.push_back(index),
+        }
+        if was_in_slot {
+            self.leave_slot(index);
         }
     }
 
@@ -48,27 +53,25 @@ impl Core {
             let session = SessionRef { index: call.session, generation: call.session_generation };
             let (Waiter(continuation), tag) = (call.waiter, call.tag);
             let (result, request) = (call.take_result(), call.request.take());
-            self.free_call(index);
+            self.free_entry(index);
             if let (Some(result), Some(request)) = (result, request) {
                 return Some(Ended { continuation, tag, session, result, request });
             }
         }
     }
 
-    /// Frees the slot of a call, if it has one, and lets the next call have it.
+    /// Frees the slot of a call that has one, and lets the next call have it.
     #[inline]
     fn leave_slot(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
-        call.response = None;
-        if call.state != CallState::InSlot {
-            return;
-        }
+        call.state = CallState::Done;
         if call.tx_batch == self.tx.batch {
             self.tx.forget_call(index);
         }
-        call.state = CallState::Done;
         let (si, slot) = (call.session, call.slot);
         let in_flight = if call.window == NONE { call.in_flight() } else { self.drop_window(index) } as u16;
+        // Masked, so that the compiler sees what holds anyway: there are so many slots.
+        let slot = slot % SLOTS_MAX as u8;
         let session = &mut self.sessions[si as usize];
         session.credits += in_flight;
         debug_assert!(session.credits <= session.credits_max, "more credits than the session has");
@@ -78,8 +81,11 @@ impl Core {
         if session.state != State::Connected {
             return;
         }
-        self.pump_stalled(si, slot);
-        if let Some(next) = self.pop_queued(si) {
+        let (is_stalled, is_queued) = (session.stalled != 0, session.queued != 0);
+        if is_stalled {
+            self.pump_stalled(si, slot);
+        }
+        if is_queued && let Some(next) = self.pop_queued(si) {
             self.enter_slot(next);
         }
     }
@@ -88,15 +94,23 @@ impl Core {
     #[inline]
     pub fn free_call(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
-        debug_assert!(call.state == CallState::Done || call.state == CallState::Queued);
-        call.state = CallState::Free;
-        call.generation = call.generation.wrapping_add(1);
         let request = call.request.take();
         call.response = None;
-        self.free_calls.push(index);
+        self.free_entry(index);
         if let Some(request) = request {
             self.discard(request);
         }
+    }
+
+    /// Makes the entry of an ended call available whose buffers were taken.
+    #[inline]
+    fn free_entry(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        debug_assert!(call.state == CallState::Done || call.state == CallState::Queued);
+        debug_assert!(call.request.is_none() && call.response.is_none());
+        call.state = CallState::Free;
+        call.generation = call.generation.wrapping_add(1);
+        self.free_calls.push(index);
     }
 
     /// Ends a call that its caller no longer wants, in whatever state it is. Its buffers are free at once; a response that comes

@@ -64,7 +64,7 @@ impl Core {
 
     /// Lets calls that wait for credits send, after credits came back from the call in slot `from`: those in the slots behind it first,
     /// so that none waits for ever.
-    #[inline]
+    #[inline(never)]
     pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
         let entry = &self.sessions[session as usize];
         if entry.stalled != 0 && entry.may_borrow && !entry.limited {
@@ -107,15 +107,15 @@ impl Core {
 
 /// What a packet of a call depends on besides call and session.
 #[derive(Clone, Copy)]
-struct Context {
-    index: u32,
-    now: u64,
-    adjacent: Switch,
+pub(super) struct Context {
+    pub index: u32,
+    pub now: u64,
+    pub adjacent: Switch,
 }
 
 /// Queues one packet of a call.
 #[inline(always)]
-fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, session: &mut Session, number: u32) {
+pub(super) fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, session: &mut Session, number: u32) {
     call.tx_batch = tx.batch;
     let request = call.sequence as u64 * 8 + call.slot as u64;
     let mut header = Header::new(Kind::Request, 0, session.remote_session, request, session.remote_tag);

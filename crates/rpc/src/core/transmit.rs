@@ -10,6 +10,7 @@ use dunlin_net::{Addr, Route, Transport, TxPacket};
 use super::Core;
 use crate::msgbuf::{HEADROOM_BYTES, MsgBuf};
 use crate::wire::control::Body;
+use crate::wire::header::EXTENSION_BYTES;
 use crate::wire::{HEADER_BYTES, HEADER_BYTES_MAX, Header, Kind, MASK_24};
 
 /// Packets handed to the transport in one call (the paper's TX queue has 64 entries).
@@ -60,20 +61,33 @@ impl Source {
     }
 
     /// The start of a message, with the header written in front of it if there is room.
-    #[inline]
+    #[inline(always)]
     pub fn start(owner: Owner, index: u32, buf: &mut MsgBuf, header: &Header, len: usize) -> Source {
         Source { owner, adjacent: write_adjacent(buf, header, len), index, offset: 0, len: len as u32 }
     }
 }
 
 /// Writes a header in front of the data, and gives its length; 0 if it does not fit.
-#[inline]
+#[inline(always)]
 fn write_adjacent(buf: &mut MsgBuf, header: &Header, len: usize) -> u8 {
     if header.is_plain() {
         // Of fixed length, so that it is one store.
         buf.put_header(&header.base(), len);
         return HEADER_BYTES as u8;
     }
+    if let (None, Some(us)) = (header.multi, header.deadline_us) {
+        let mut bytes = [0; HEADER_BYTES + EXTENSION_BYTES];
+        bytes[..HEADER_BYTES].copy_from_slice(&header.base());
+        bytes[HEADER_BYTES..].copy_from_slice(&u64::from(us).to_le_bytes());
+        buf.put_header(&bytes, len);
+        return bytes.len() as u8;
+    }
+    write_adjacent_extended(buf, header, len)
+}
+
+/// [`write_adjacent`] of a header with extensions.
+#[inline(never)]
+fn write_adjacent_extended(buf: &mut MsgBuf, header: &Header, len: usize) -> u8 {
     let mut bytes = [0; HEADER_BYTES_MAX];
     let header_len = header.write(&mut bytes);
     if header_len > HEADROOM_BYTES {
@@ -116,16 +130,19 @@ impl TxQueue {
     }
 
     /// Appends a packet.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, route: Route, header: &Header, source: Source) {
-        let mut place = 0;
-        if source.adjacent == 0 {
-            let mut kept = TxHeader { len: 0, bytes: [0; HEADER_BYTES_MAX] };
-            kept.len = header.write(&mut kept.bytes) as u8;
-            place = self.headers.len() as u32;
-            self.headers.push(kept);
-        }
+        let place = if source.adjacent == 0 { self.keep_header(header) } else { 0 };
         self.items.push(TxItem { route, source, header: place });
+    }
+
+    /// Keeps a header for which there is no room in front of its payload, and gives its place.
+    #[inline(never)]
+    fn keep_header(&mut self, header: &Header) -> u32 {
+        let mut kept = TxHeader { len: 0, bytes: [0; HEADER_BYTES_MAX] };
+        kept.len = header.write(&mut kept.bytes) as u8;
+        self.headers.push(kept);
+        self.headers.len() as u32 - 1
     }
 
     /// Appends a packet without a payload, and gives its place in the batch, for [`TxQueue::amend`].

@@ -35,9 +35,8 @@ pub(super) const fn allocation(class: usize) -> usize {
 #[inline]
 pub(super) const fn class_for(len: usize) -> Option<usize> {
     if len <= capacity(SMALL_CLASSES - 1) {
-        let whole = len + FRONT_BYTES;
-        let rounded = if whole < SMALL_ALLOCATION_MIN { SMALL_ALLOCATION_MIN } else { whole.next_power_of_two() };
-        Some((rounded / SMALL_ALLOCATION_MIN).trailing_zeros() as usize)
+        let last_byte = len + FRONT_BYTES - 1;
+        Some((usize::BITS - (last_byte / SMALL_ALLOCATION_MIN).leading_zeros()) as usize)
     } else if len <= MESSAGE_BYTES_MAX {
         let rounded = if len < LARGE_CAPACITY_MIN { LARGE_CAPACITY_MIN } else { len.next_power_of_two() };
         Some(SMALL_CLASSES + (rounded / LARGE_CAPACITY_MIN).trailing_zeros() as usize)

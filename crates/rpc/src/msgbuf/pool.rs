@@ -11,6 +11,25 @@ use super::{AllocError, FRONT_BYTES, system};
 const CACHED_BYTES_PER_CLASS: usize = 32 << 20;
 /// Buffers that one thread keeps cached of one class.
 const CACHED_PER_CLASS: usize = 4096;
+/// Buffers of one class that are always kept, however long.
+const CACHED_MIN: usize = 2;
+/// Buffers of each class that one thread keeps cached.
+const CACHED_MAX: [usize; CLASSES] = {
+    let mut most = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        let fit = CACHED_BYTES_PER_CLASS.div_ceil(allocation(class));
+        most[class] = if fit < CACHED_MIN {
+            CACHED_MIN
+        } else if fit > CACHED_PER_CLASS {
+            CACHED_PER_CLASS
+        } else {
+            fit
+        };
+        class += 1;
+    }
+    most
+};
 /// Limit of all buffers of a process until [`set_limit_bytes`] changes it.
 const LIMIT_BYTES_DEFAULT: u64 = 4 << 30;
 
@@ -79,8 +98,7 @@ pub(super) unsafe fn give_back(data: NonNull<u8>, class: usize) {
     OUTSTANDING.set(OUTSTANDING.get() - 1);
     let kept = CACHE.try_with(|cache| {
         let free = &mut cache.borrow_mut().free[class];
-        let room =
-            free.len() < CACHED_PER_CLASS && (free.len() < 2 || free.len() * allocation(class) < CACHED_BYTES_PER_CLASS);
+        let room = free.len() < CACHED_MAX[class];
         if room {
             free.push(data);
         }

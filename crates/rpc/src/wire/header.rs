@@ -49,6 +49,8 @@ const FLAGS_ALLOWED: [u8; 16] = {
 /// The first two bytes of a request, and of a response, of one packet without flags.
 const PLAIN_REQUEST: u16 = (VERSION as u16) << 4 | Kind::Request as u16;
 const PLAIN_RESPONSE: u16 = (VERSION as u16) << 4 | Kind::Response as u16;
+/// Those of a request of one packet with a deadline, as services send it.
+const DEADLINE_REQUEST: u16 = PLAIN_REQUEST | (FLAG_DEADLINE as u16) << 8;
 
 /// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -248,7 +250,7 @@ impl Header {
     }
 
     /// Flags: the status, which extensions follow, and what the answered packet met.
-    #[inline]
+    #[inline(always)]
     fn flags(&self) -> u8 {
         let multi = if self.multi.is_some() { FLAG_MULTI } else { 0 };
         let deadline = if self.deadline_us.is_some() { FLAG_DEADLINE } else { 0 };
@@ -258,7 +260,7 @@ impl Header {
     }
 
     /// The header without its extensions.
-    #[inline]
+    #[inline(always)]
     pub fn base(&self) -> [u8; HEADER_BYTES] {
         let first = (self.kind as u64 | (VERSION as u64) << 4)
             | (self.flags() as u64) << 8
@@ -323,14 +325,21 @@ impl Header {
         Ok(header)
     }
 
-    /// Parses what almost every packet is: data that fits one packet, without flags. One comparison takes the place of all checks but that
-    /// of the length. `None` for anything else, well-formed or not.
+    /// Parses what almost every packet is: data that fits one packet, without flags, or a request with a deadline. One comparison takes the
+    /// place of all checks but that of the length. `None` for anything else, well-formed or not.
     #[inline(always)]
     pub(crate) fn parse_plain(head: &[u8], packet_len: usize) -> Option<Header> {
         let [first, second] = words(head.first_chunk()?);
         let kind = match first as u16 {
             PLAIN_REQUEST => Kind::Request,
             PLAIN_RESPONSE => Kind::Response,
+            DEADLINE_REQUEST => {
+                let word = u64::from_le_bytes(*head.get(HEADER_BYTES..)?.first_chunk()?);
+                let mut header = Header::from_words(Kind::Request, Status::Ok, first, second);
+                header.deadline_us = Some(word as u32);
+                let is_whole = HEADER_BYTES + EXTENSION_BYTES + header.payload_len() == packet_len;
+                return (is_whole && word >> 32 == 0).then_some(header);
+            }
             _ => return None,
         };
         let header = Header::from_words(kind, Status::Ok, first, second);
@@ -400,6 +409,32 @@ mod tests {
         let mut credit_return = Header::new(Kind::CreditReturn, 7, 1, 2, 3);
         credit_return.ecn_echo = true;
         assert_eq!(round_trip(credit_return, 0), Ok(credit_return));
+    }
+
+    /// The short way to parse agrees with the long one, on packets that are whole and on all that differ from them in one byte or in length.
+    #[test]
+    fn plain_packets_parse_as_all_do() {
+        let plain = Header::new(Kind::Request, Header::data_aux(200, 40), 0xabcdef, MASK_40 - 5, 0x123456);
+        let response = Header { kind: Kind::Response, ..plain };
+        let with_deadline = Header { deadline_us: Some(1_000_000), ..plain };
+        for header in [plain, response, with_deadline] {
+            let mut bytes = [7; HEADER_BYTES_MAX + 8];
+            let len = header.write(bytes.first_chunk_mut().unwrap());
+            assert_eq!(Header::parse_plain(&bytes[..len], len + 40), Some(header));
+            for changed in 0..len {
+                for bit in 0..8 {
+                    let mut bytes = bytes;
+                    bytes[changed] ^= 1 << bit;
+                    if let Some(parsed) = Header::parse_plain(&bytes, len + 40) {
+                        assert_eq!(Header::parse(&bytes, len + 40), Ok(parsed), "byte {changed}, bit {bit}");
+                    }
+                }
+            }
+            for packet_len in (0..len + 80).filter(|packet_len| *packet_len != len + 40) {
+                let head = &bytes[..packet_len.min(bytes.len())];
+                assert_eq!(Header::parse_plain(head, packet_len), None, "{packet_len} bytes");
+            }
+        }
     }
 
     #[test]

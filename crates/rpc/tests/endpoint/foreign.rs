@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use dunlin_net::transport::{Arm, PeerHealth, Route, RxPacket, TransportCounters, TxPacket};
 use dunlin_net::wake::wait_readable;
-use dunlin_net::{Addr, AnyTransport, NetError, PollPolicy, Transport};
+use dunlin_net::{Addr, AnyTransport, Arm, PollPolicy, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig, Session, Turn, WorkerPool};
 
 use crate::{ECHO, echo};
@@ -183,83 +182,14 @@ impl Stepped {
 }
 
 impl Transport for Stepped {
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-
-    fn rx_queue_len(&self) -> usize {
-        self.inner.rx_queue_len()
-    }
-
-    fn local_addr(&self) -> Addr {
-        self.inner.local_addr()
-    }
-
-    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
-        self.inner.resolve(addr)
-    }
-
-    fn release(&mut self, route: Route) {
-        self.inner.release(route)
-    }
-
-    fn peer_health(&mut self, route: Route) -> PeerHealth {
-        self.inner.peer_health(route)
-    }
-
-    fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
-        self.inner.tx_burst(packets)
-    }
-
-    fn tx_flush(&mut self) {
-        self.inner.tx_flush()
-    }
-
-    fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError> {
-        self.inner.tx_to(addr, packet)
-    }
-
-    fn rx_burst(&mut self) -> usize {
-        self.inner.rx_burst()
-    }
-
-    fn rx_packet(&self, i: usize) -> RxPacket<'_> {
-        self.inner.rx_packet(i)
-    }
-
-    fn rx_source(&self, i: usize) -> Option<Addr> {
-        self.inner.rx_source(i)
-    }
-
-    fn now(&self) -> u64 {
-        self.inner.now()
-    }
-
-    fn wait(&mut self, timeout: Duration) {
-        self.inner.wait(timeout)
-    }
-
-    fn waker(&self) -> dunlin_net::Waker {
-        self.inner.waker()
-    }
-
-    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
-        self.inner.wake_fd()
-    }
+    dunlin_net::forward_transport!(inner: mtu, route_mtu, rx_queue_len, local_addr, local_addrs, is_local, is_local_route);
+    dunlin_net::forward_transport!(inner: resolve, release, peer_health, tx_burst, tx_flush, tx_to, rx_burst, rx_packet, rx_source, now, wait, waker, wake_fd, disarm, counters);
 
     fn arm(&mut self, timeout: Duration) -> Arm {
         self.act(0);
         let armed = self.inner.arm(timeout);
         self.act(1);
         armed
-    }
-
-    fn disarm(&mut self) {
-        self.inner.disarm()
-    }
-
-    fn counters(&self) -> TransportCounters {
-        self.inner.counters()
     }
 }
 

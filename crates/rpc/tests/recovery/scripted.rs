@@ -1,13 +1,11 @@
 //! A transport that does to each packet what a script says: lose it, repeat it, or let it come late.
 
 use std::cell::RefCell;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_net::loopback::{LoopbackNetwork, LoopbackTransport};
-use dunlin_net::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
-use dunlin_net::{Addr, NetError};
+use dunlin_net::{Route, Transport, TxPacket};
 use dunlin_rpc::wire::Header;
 
 /// What becomes of a packet.
@@ -67,29 +65,8 @@ impl Scripted {
 }
 
 impl Transport for Scripted {
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-
-    fn rx_queue_len(&self) -> usize {
-        self.inner.rx_queue_len()
-    }
-
-    fn local_addr(&self) -> Addr {
-        self.inner.local_addr()
-    }
-
-    fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
-        self.inner.resolve(addr)
-    }
-
-    fn release(&mut self, route: Route) {
-        self.inner.release(route)
-    }
-
-    fn peer_health(&mut self, route: Route) -> PeerHealth {
-        self.inner.peer_health(route)
-    }
+    dunlin_net::forward_transport!(inner: mtu, route_mtu, rx_queue_len, local_addr, local_addrs, is_local, is_local_route);
+    dunlin_net::forward_transport!(inner: resolve, release, peer_health, tx_flush, tx_to, rx_packet, rx_source, wait, waker, wake_fd, arm, disarm, counters);
 
     fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
         for packet in packets {
@@ -112,25 +89,9 @@ impl Transport for Scripted {
         }
     }
 
-    fn tx_flush(&mut self) {
-        self.inner.tx_flush()
-    }
-
-    fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError> {
-        self.inner.tx_to(addr, packet)
-    }
-
     fn rx_burst(&mut self) -> usize {
         Scripted::release(self);
         self.inner.rx_burst()
-    }
-
-    fn rx_packet(&self, i: usize) -> RxPacket<'_> {
-        self.inner.rx_packet(i)
-    }
-
-    fn rx_source(&self, i: usize) -> Option<Addr> {
-        self.inner.rx_source(i)
     }
 
     fn now(&self) -> u64 {
@@ -138,29 +99,5 @@ impl Transport for Scripted {
             self.network.advance(absence);
         }
         self.inner.now()
-    }
-
-    fn wait(&mut self, timeout: Duration) {
-        self.inner.wait(timeout)
-    }
-
-    fn waker(&self) -> Waker {
-        self.inner.waker()
-    }
-
-    fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
-        self.inner.wake_fd()
-    }
-
-    fn arm(&mut self, timeout: Duration) -> Arm {
-        self.inner.arm(timeout)
-    }
-
-    fn disarm(&mut self) {
-        self.inner.disarm()
-    }
-
-    fn counters(&self) -> TransportCounters {
-        self.inner.counters()
     }
 }

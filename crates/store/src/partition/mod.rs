@@ -31,6 +31,9 @@ use crate::store::{StoreStats, VALUE_BYTES_MAX};
 use crate::sweep::Watch;
 use crate::table::Table;
 
+/// Bits of the random number at which CAS tokens begin. As many again can follow before one has more than 44 bits and costs its item more memory.
+const FIRST_TOKEN_BITS: u32 = 43;
+
 /// A partition of keys in a fixed amount of memory, for one thread.
 ///
 /// A [cache](Mode::Cache) gives up older items for newer ones; a [store](Mode::Store) refuses what it has no memory for, and keeps what it
@@ -59,7 +62,7 @@ pub struct Partition {
     layout: Layout,
     /// Longest value it takes.
     value_bytes_max: usize,
-    /// The newest CAS token.
+    /// The newest CAS token: they count up.
     cas: u64,
     counters: StoreStats,
     watch: Option<Box<dyn Watch>>,
@@ -74,15 +77,18 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// An empty partition. Its hash has a random secret.
+    /// An empty partition. Its hash has a random secret, and its CAS tokens begin at random: one that a client has of the partition before,
+    /// which this one takes the place of after a restart, is that of no item here. (It might be by chance, once in 2^43.)
     ///
     /// # Errors
     /// [`PartitionError`] if the memory is out of limits or not there, or the system has no random numbers.
     pub fn new(config: PartitionConfig) -> Result<Partition, PartitionError> {
-        Partition::with_hasher(config, KeyHasher::random()?)
+        let random = getrandom::u64().map_err(|cause| PartitionError::NoSecret { cause })?;
+        let partition = Partition::with_hasher(config, KeyHasher::random()?)?;
+        Ok(Partition { cas: random >> (u64::BITS - FIRST_TOKEN_BITS), ..partition })
     }
 
-    /// An empty partition with this secret of its hash, so that a test repeats itself to the bit. Whoever knows the secret can make keys
+    /// An empty partition with this secret of its hash, and tokens from 1, so that a test repeats itself to the bit. Whoever knows the secret can make keys
     /// that slow it down: use [`Partition::new`] for anything else.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! The operations of [`Store`].
 
 use super::Partition;
-use super::find::{Place, is_same};
-use crate::entry::{entry_bytes, note_entry_read, write_fields};
+use super::find::Place;
+use crate::entry::{note_entry_read, write_fields};
 use crate::error::{KeyError, Refused, check_len};
 use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 use crate::key::{Key, KeyHash};
@@ -55,16 +55,15 @@ impl Partition {
                     self.table.line_mut(&mut self.memory, line).set_record(key.bytes(), value, fields);
                     return Ok(());
                 }
-                // It is in the store already: what it needs more is not refused as long as there is any room.
-                let released = entry_bytes(key.bytes().len(), value_bytes);
-                self.store_in_log(key, value, fields, Some(place), released)
+                // As for a new item: a log with more live bytes than it admits would be cleaned at great length, again and again.
+                self.store_in_log(key, value, fields, Some(place), 0)
             }
         }
     }
 }
 
 impl Store for Partition {
-    #[inline]
+    #[inline(always)]
     fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, KeyError> {
         Key::new(bytes, |bytes| self.hasher.hash(bytes))
     }
@@ -85,11 +84,11 @@ impl Store for Partition {
                 self.memory.prefetch(pointer.at());
                 self.memory.prefetch(pointer.at() + LINE_BYTES);
             }
-        } else if cell.is_head()
-            && !is_same(cell.key(), key.bytes())
-            && let Some(next) = self.table.next(&self.memory, home, home)
-        {
-            self.memory.prefetch(self.table.offset(next));
+        } else {
+            // Asked for whether or not the key is in its home line: to look would be a branch that is guessed wrong as often as two keys
+            // share a home. A chain that ends here links to itself.
+            let link = if cell.is_head() { cell.link() } else { 0 };
+            self.memory.prefetch(self.table.offset(home.wrapping_add_signed(isize::from(link))));
         }
     }
 
@@ -186,20 +185,20 @@ impl Store for Partition {
         Ok((after, self.store_scratch(key, place, scratch)?))
     }
 
-    fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> bool {
-        let Some(place) = self.find_live(key) else { return false };
+    fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> Result<(), Refused> {
+        let place = self.find_live(key).ok_or(Refused::NotFound)?;
         self.changing(key.hash());
         if expires.is_some_and(|at| at <= self.clock.now) {
             self.drop_item(place);
             self.counters.expired += 1;
-            return true;
+            return Ok(());
         }
         let fields = Fields { expires: expires.unwrap_or(0), ..self.record(place).fields };
-        self.restate(key, place, &fields).is_ok()
+        self.restate(key, place, &fields)
     }
 
-    fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> bool {
-        let Some(place) = self.find_live(key) else { return false };
+    fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> Result<(), Refused> {
+        let place = self.find_live(key).ok_or(Refused::NotFound)?;
         self.changing(key.hash());
         let before = self.record(place).fields;
         let cas = match token {
@@ -207,9 +206,9 @@ impl Store for Partition {
             Token::Next => self.cas + 1,
             Token::Exactly(cas) => cas,
         };
-        let is_done = self.restate(key, place, &Fields { marks, cas, ..before }).is_ok();
-        self.cas += u64::from(is_done && token == Token::Next);
-        is_done
+        self.restate(key, place, &Fields { marks, cas, ..before })?;
+        self.cas += u64::from(token == Token::Next);
+        Ok(())
     }
 
     fn delete(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<(), Refused> {

@@ -41,14 +41,13 @@ enum Answer {
     Item(Option<Seen>),
     Stored(Result<Stored, Refused>),
     Counted(Result<(u64, Stored), Refused>),
-    Done(bool),
-    Deleted(Result<(), Refused>),
+    Done(Result<(), Refused>),
 }
 
 impl Answer {
     fn is_refusal_for_room(&self) -> bool {
         let refused = match self {
-            Answer::Stored(Err(refused)) | Answer::Counted(Err(refused)) => *refused,
+            Answer::Stored(Err(refused)) | Answer::Counted(Err(refused)) | Answer::Done(Err(refused)) => *refused,
             _ => return false,
         };
         matches!(refused, Refused::Full | Refused::TooLarge { .. })
@@ -74,7 +73,7 @@ fn apply(store: &mut impl Store, key: &[u8], step: &Step) -> Answer {
         Step::Count { delta, token } => Answer::Counted(store.count(&key, *delta, token.map(token_of))),
         Step::Touch { expires } => Answer::Done(store.touch(&key, *expires)),
         Step::Mark { marks, token } => Answer::Done(store.mark(&key, *marks, *token)),
-        Step::Delete { token } => Answer::Deleted(store.delete(&key, token.map(token_of))),
+        Step::Delete { token } => Answer::Done(store.delete(&key, token.map(token_of))),
     }
 }
 
@@ -140,8 +139,11 @@ impl Pair {
         self.forget_lost(key);
         let answer = apply(&mut self.partition, key, step);
         if answer.is_refusal_for_room() {
-            self.refused +=
-                u64::from(matches!(answer, Answer::Stored(Err(Refused::Full)) | Answer::Counted(Err(Refused::Full))));
+            let is_full = matches!(
+                answer,
+                Answer::Stored(Err(Refused::Full)) | Answer::Counted(Err(Refused::Full)) | Answer::Done(Err(Refused::Full))
+            );
+            self.refused += u64::from(is_full);
         } else {
             let expected = apply(&mut self.model, key, step);
             assert_eq!(answer, expected, "{step:?} of {:?}", String::from_utf8_lossy(key));

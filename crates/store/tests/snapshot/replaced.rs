@@ -1,16 +1,17 @@
 //! The file is replaced as a whole or not at all, also when the process that writes it is killed.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use dunlin_store::snapshot::{Misfit, SaveError, Turn, load_file, save};
-use dunlin_store::{Model, Put, Store};
+use dunlin_store::{Condition, MEMORY_BYTES_MIN, Mode, Model, Partition, PartitionConfig, Put, Refused, Store, Sweep};
 
 const FILE: &str = "DUNLIN_TEST_SNAPSHOT";
+const TURNS: &str = "DUNLIN_TEST_TURNS";
 const ITEMS: usize = 2_000;
 /// Times that a writer is killed.
-const KILLS: u64 = 12;
+const KILLS: usize = 12;
 
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("replaced-{name}-{}", std::process::id()));
@@ -29,7 +30,7 @@ fn partition(round: u32) -> Model {
     partition
 }
 
-fn take(partition: &mut Model, path: &Path) -> Result<(), SaveError> {
+fn take(partition: &mut impl Sweep, path: &Path) -> Result<(), SaveError> {
     let (mut parts, collector) = save(1, 0);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| collector.write_to(path));
@@ -55,15 +56,38 @@ fn round(path: &Path) -> u32 {
     rounds.into_iter().next().unwrap()
 }
 
-/// Takes one snapshot after the other until it is killed.
+/// Takes snapshots until it is killed, and says so. At the second one it waits for that in the middle, if it is told after how many turns.
 #[test]
 #[ignore = "a process for the other tests"]
 fn child() {
     let Ok(path) = std::env::var(FILE) else { return };
     let path = Path::new(&path);
+    let turns: Option<usize> = std::env::var(TURNS).ok().map(|turns| turns.parse().unwrap());
     for next in round(path) + 1.. {
         take(&mut partition(next), path).unwrap();
+        println!("saved");
+        if let Some(turns) = turns {
+            wait_inside(&mut partition(next + 1), path, turns);
+        }
     }
+}
+
+/// Begins to take a snapshot, and never ends.
+fn wait_inside(partition: &mut Model, path: &Path, turns: usize) {
+    let (mut parts, collector) = save(1, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| collector.write_to(path));
+        while !path.with_extension("tmp").exists() {
+            std::thread::yield_now();
+        }
+        for _ in 0..turns {
+            assert_ne!(parts[0].turn(partition), Turn::Over, "so many turns are the whole snapshot");
+        }
+        println!("inside");
+        loop {
+            std::thread::park();
+        }
+    });
 }
 
 #[test]
@@ -73,31 +97,61 @@ fn a_killed_writer_leaves_the_last_complete_snapshot() {
     take(&mut partition(1), &path).unwrap();
     let (mut stale, mut last) = (0, 1);
     for kill in 0..KILLS {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "replaced::child", "--ignored", "--nocapture"])
-            .env(FILE, &path)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        // It has begun to write; where it stands then is chance, and different from time to time.
-        let unfinished = directory.join("snapshot.tmp");
-        let before = last;
-        while !unfinished.exists() || (last == before && kill % 2 == 1) {
-            assert!(child.try_wait().unwrap().is_none(), "the writer ended by itself");
-            last = round(&path);
-            std::thread::sleep(Duration::from_micros(100));
+        let is_inside = kill % 2 == 0;
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "replaced::child", "--ignored", "--nocapture"]).env(FILE, &path).stdout(Stdio::piped());
+        if is_inside {
+            child.env(TURNS, kill.to_string());
         }
+        let mut child = child.spawn().unwrap();
+        let told = if is_inside { "inside" } else { "saved" };
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().ends_with(told)), "the writer ended by itself");
+        // If it does not wait for this, where it stands is chance, and different from time to time.
         child.kill().unwrap();
         child.wait().unwrap();
-        stale += u32::from(unfinished.exists());
+        let is_stale = path.with_extension("tmp").exists();
+        stale += u32::from(is_stale);
         let found = round(&path);
-        assert!(found >= before, "{found} after {before}");
+        if is_inside {
+            assert!(is_stale && found == last + 1, "{found} after {last}");
+        } else {
+            assert!(found > last, "{found} after {last}");
+        }
         last = found;
     }
     println!("{stale} of {KILLS} were killed in the middle of a file; the last complete one is number {last}");
     take(&mut partition(last + 1), &path).unwrap();
     assert_eq!(round(&path), last + 1, "an unfinished file is taken over");
-    assert!(!directory.join("snapshot.tmp").exists());
+    assert!(!path.with_extension("tmp").exists());
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Tokens are not in the file. Every item gets another one when it is loaded, which none of its versions before had.
+#[test]
+fn a_token_of_before_matches_nothing_after() {
+    let directory = directory("tokens");
+    let path = directory.join("snapshot");
+    let new = || Partition::new(PartitionConfig::new(Mode::Store, MEMORY_BYTES_MIN)).unwrap();
+    let mut before = new();
+    let key = before.key(b"key").unwrap();
+    let tokens = [&b"1"[..], b"2", b"3"].map(|value| before.put(&key, value, Put::default()).unwrap().cas);
+    take(&mut before, &path).unwrap();
+    // Others came after the snapshot, and are lost.
+    let lost = before.put(&key, b"4", Put::default()).unwrap().cas;
+    for _ in 0..3 {
+        let mut after = [new()];
+        load_file(&path, 0, &mut after, |_| Some(0), Misfit::Refuse, |_| {}).unwrap();
+        let [after] = &mut after;
+        let key = after.key(b"key").unwrap();
+        for token in tokens.into_iter().chain([lost]) {
+            let put = Put { condition: Condition::Unchanged(token), ..Put::default() };
+            assert_eq!(after.put(&key, b"wrong", put), Err(Refused::Changed), "token {token}");
+            assert_eq!(after.put(&key, b"5", Put::default()).map(|stored| stored.cas == token), Ok(false));
+        }
+        let now = after.peek(&key).unwrap().cas;
+        after.put(&key, b"right", Put { condition: Condition::Unchanged(now), ..Put::default() }).unwrap();
+    }
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

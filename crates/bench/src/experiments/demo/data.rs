@@ -55,7 +55,7 @@ impl Source {
         };
         let mut origin = match &self.file {
             Some(file) => {
-                read_file(file, &mut take).map_err(BenchError::io(format!("read {}", file.display())))?;
+                read_file(file, &mut take).map_err(BenchError::io(format!("cannot read {}", file.display())))?;
                 file.display().to_string()
             }
             None => read_packages(&mut take),

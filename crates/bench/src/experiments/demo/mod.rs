@@ -6,6 +6,8 @@ mod roles;
 
 pub(super) use roles::{DemoDriver, DemoServer};
 
+use std::path::Path;
+
 use super::{paper, runs};
 use crate::BenchError;
 use crate::lab::Lab;
@@ -21,6 +23,14 @@ const MIX: [usize; 10] = [32, 32, 1024, 32, 32, 4096, 32, 1024, 32, 32];
 
 /// Measurements of one transport, for those who divide a length of time among them: each takes a run and one of its floor.
 pub const MEASUREMENTS: usize = 4;
+
+/// Makes sure that the demo can serve the records of a file, before minutes of measuring.
+///
+/// # Errors
+/// [`BenchError::Io`] if it cannot be read, [`BenchError::Demo`] if there is nothing in it.
+pub fn check_data(file: &Path) -> Result<(), BenchError> {
+    data::Source { file: Some(file.to_owned()) }.read().map(drop)
+}
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(Carrier::ALL.len() * MEASUREMENTS);

@@ -9,15 +9,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_kv::KvClient;
-use dunlin_kv::client::{ClientConfig, KvError, Outcome};
+use dunlin_kv::client::{ClientConfig, KvError, Outcome, Value};
+use dunlin_kv::wire::ItemFacts;
 use dunlin_net::{Transport, Waker};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_sim::{Datacenter, Next, Program, SimTransport, ThreadClock};
-use dunlin_store::{Condition, Delta, Put, Side};
+use dunlin_store::{Condition, Delta, Put, Refused, Side, UnixSeconds};
 use dunlin_trial::Random;
 
-use super::history::{End, Entry, History, Input, Output};
+use super::history::{End, Entry, Found, History, Input, Output};
 use super::scenario::{SERVER, Scenario};
+use super::server::NOW;
 use crate::hunt::node::run_endpoint;
 
 /// Times that a client tries to read a key in a network that has healed.
@@ -154,22 +156,47 @@ impl Driver {
             if self.caller.doings.in_progress.get() >= IN_PROGRESS_MAX {
                 return;
             }
-            let key = self.random.index(self.caller.shared.scenario.keys);
+            let keys = self.caller.shared.scenario.keys;
+            let wanted = self.random.chance(12).then(|| self.draw_keys(keys));
+            let key = self.random.index(keys);
             let input = self.draw(key);
             let deadline_ns = (!self.random.chance(30)).then(|| {
                 // Each magnitude is as likely: from less than a round trip to longer than most faults.
                 DEADLINE_MAX_NS >> self.random.between(0, 14)
             });
             let (caller, work) = (self.caller.clone(), self.caller.doings.begin());
+            let deadline = deadline_ns.map(Duration::from_nanos);
             self.spawn(async move {
-                caller.call(key, input, deadline_ns.map(Duration::from_nanos)).await;
+                match wanted {
+                    Some(keys) => caller.get_many(&keys, deadline).await,
+                    None => drop(caller.call(key, input, deadline).await),
+                }
                 drop(work);
             });
         }
     }
 
+    /// Keys for a multi-get: each as likely as not, in random order, and perhaps one of them twice.
+    fn draw_keys(&mut self, keys: usize) -> Vec<usize> {
+        let mut wanted: Vec<usize> = (0..keys).filter(|_| self.random.chance(50)).collect();
+        wanted.push(self.random.index(keys));
+        let (from, to) = (self.random.index(wanted.len()), self.random.index(wanted.len()));
+        wanted.swap(from, to);
+        wanted
+    }
+
+    /// When an item is to expire: mostly never, else long after the run, and sometimes at once.
+    fn draw_expiry(&mut self) -> Option<UnixSeconds> {
+        match self.random.between(0, 9) {
+            0..=5 => None,
+            6..=8 => Some(NOW + self.random.between(1, 1_000_000) as UnixSeconds),
+            _ => Some(NOW - self.random.between(0, 1) as UnixSeconds),
+        }
+    }
+
     /// A random operation.
     fn draw(&mut self, key: usize) -> Input {
+        let expires = self.draw_expiry();
         let r = &mut self.random;
         self.written += 1;
         let token = self.caller.tokens.borrow().get(&key).copied();
@@ -183,10 +210,12 @@ impl Driver {
             value
         };
         let flags = if r.chance(80) { 0 } else { r.next() as u32 };
-        let put = |condition| Input::Put { value: value.clone(), flags, condition };
+        let put = |condition| Input::Put { value: value.clone(), flags, expires, condition };
         match r.between(0, 99) {
-            0..=24 => Input::Get,
-            25..=39 => Input::Read,
+            0..=19 => Input::Get,
+            20..=31 => Input::Read,
+            32..=34 => Input::ReadAndTouch { expires },
+            35..=39 => Input::Touch { expires },
             40..=54 => put(Condition::Always),
             55..=59 => put(Condition::Absent),
             60..=63 => put(Condition::Present),
@@ -244,32 +273,50 @@ impl Caller {
         let now = self.clock.now();
         let end = match result {
             Ok(output) => {
-                if let Output::Stored(token) | Output::Number(_, token) | Output::Item(Some((.., token))) = &output {
+                if let Output::Stored(token) | Output::Number(_, token) | Output::Item(Some(Found { token, .. })) = &output {
                     self.tokens.borrow_mut().insert(key, *token);
                 }
                 End::Answered(now, output)
             }
             Err(KvError::Refused(refused)) => End::Answered(now, Output::Refused(refused)),
-            Err(error) => match error.outcome() {
-                Outcome::NotExecuted => End::NotExecuted(now, error.to_string()),
-                Outcome::MaybeExecuted => End::Unknown(now, error.to_string()),
-            },
+            Err(error) => failed(now, &error),
         };
         let is_answered = matches!(end, End::Answered(..));
         self.shared.history.borrow_mut().end(number, end);
         is_answered
     }
 
+    /// Reads many keys at once, and records it as a read of each: nobody promises that all are read at one time.
+    async fn get_many(&self, keys: &[usize], deadline: Option<Duration>) {
+        let begin = |&key: &usize| self.shared.history.borrow_mut().begin(key, self.number, Input::Get, self.clock.now());
+        let numbers: Vec<usize> = keys.iter().map(begin).collect();
+        let names: Vec<Vec<u8>> = keys.iter().map(|&key| Scenario::key(key)).collect();
+        let result = self.client.with_deadline(deadline).multi_get(&names).await;
+        let now = self.clock.now();
+        let ends: Vec<End> = match result {
+            Ok(values) => values.into_iter().map(|value| End::Answered(now, Output::value(value.as_ref()))).collect(),
+            Err(error) => numbers.iter().map(|_| failed(now, &error)).collect(),
+        };
+        assert_eq!(ends.len(), numbers.len(), "each key has its answer");
+        let mut history = self.shared.history.borrow_mut();
+        numbers.into_iter().zip(ends).for_each(|(number, end)| history.end(number, end));
+    }
+
     async fn execute(&self, key: &[u8], input: &Input, deadline: Option<Duration>) -> Result<Output, KvError> {
         let client = self.client.with_deadline(deadline);
         Ok(match input {
-            Input::Get => Output::Value(client.get(key).await?.map(|value| (value.to_vec(), value.flags()))),
-            Input::Read => {
-                let found = client.read(key).await?;
-                Output::Item(found.map(|(facts, value)| (value.to_vec(), facts.flags, facts.cas)))
+            Input::Get => Output::value(client.get(key).await?.as_ref()),
+            Input::Read => Output::item(client.read(key).await?),
+            Input::ReadAndTouch { expires } => Output::item(client.read_and_touch(key, *expires).await?),
+            Input::Touch { expires } => {
+                if client.touch(key, *expires).await? {
+                    Output::Done
+                } else {
+                    Output::Refused(Refused::NotFound)
+                }
             }
-            Input::Put { value, flags, condition } => {
-                let put = Put { flags: *flags, condition: *condition, ..Put::default() };
+            Input::Put { value, flags, expires, condition } => {
+                let put = Put { flags: *flags, expires: *expires, condition: *condition, ..Put::default() };
                 Output::Stored(client.put(key, value, put).await?.cas)
             }
             Input::Delete => client.delete_unchanged(key, None).await.map(|()| Output::Done)?,
@@ -280,6 +327,28 @@ impl Caller {
             }
             Input::Lost => unreachable!("no client asks for it"),
         })
+    }
+}
+
+/// How an operation ended that failed.
+fn failed(now: u64, error: &KvError) -> End {
+    match error.outcome() {
+        Outcome::NotExecuted => End::NotExecuted(now, error.to_string()),
+        Outcome::MaybeExecuted => End::Unknown(now, error.to_string()),
+    }
+}
+
+impl Output {
+    fn value(value: Option<&Value>) -> Output {
+        Output::Value(value.map(|value| (value.to_vec(), value.flags())))
+    }
+
+    fn item(found: Option<(ItemFacts, Value)>) -> Output {
+        let found = found.map(|(facts, value)| {
+            let ItemFacts { flags, cas, expires, .. } = facts;
+            Found { value: value.to_vec(), flags, token: cas, expires }
+        });
+        Output::Item(found)
     }
 }
 

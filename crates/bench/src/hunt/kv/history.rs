@@ -2,17 +2,21 @@
 
 use std::fmt;
 
-use dunlin_store::{Condition, Delta, Refused, Side};
+use dunlin_store::{Condition, Delta, Refused, Side, UnixSeconds};
 
 /// An operation on one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// Reads value and flags.
+    /// Reads value and flags, alone or as one of the keys of a multi-get.
     Get,
-    /// Reads the CAS token too.
+    /// Reads token and expiry too.
     Read,
+    /// Gives it another expiry, then reads it.
+    ReadAndTouch { expires: Option<UnixSeconds> },
+    /// Gives it another expiry.
+    Touch { expires: Option<UnixSeconds> },
     /// Stores a value.
-    Put { value: Vec<u8>, flags: u32, condition: Condition },
+    Put { value: Vec<u8>, flags: u32, expires: Option<UnixSeconds>, condition: Condition },
     /// Deletes the item.
     Delete,
     /// Adds bytes.
@@ -35,8 +39,8 @@ impl Input {
 pub enum Output {
     /// To [`Input::Get`]: value and flags.
     Value(Option<(Vec<u8>, u32)>),
-    /// To [`Input::Read`]: value, flags and token.
-    Item(Option<(Vec<u8>, u32, u64)>),
+    /// To [`Input::Read`] and [`Input::ReadAndTouch`].
+    Item(Option<Found>),
     /// Stored, with this token.
     Stored(u64),
     /// Counted to this number, with this token.
@@ -45,6 +49,19 @@ pub enum Output {
     Done,
     /// Nothing was changed.
     Refused(Refused),
+}
+
+/// An item as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its value.
+    pub value: Vec<u8>,
+    /// Its flags.
+    pub flags: u32,
+    /// Its token.
+    pub token: u64,
+    /// When it expires; `None` for never.
+    pub expires: Option<UnixSeconds>,
 }
 
 /// An operation in the history.
@@ -111,7 +128,9 @@ impl fmt::Display for Entry {
         let who = self.client.map_or("the server".to_owned(), |number| format!("client {number}"));
         write!(f, "{:>14} to {ended:>14} us  {who}  ", micros(self.begun))?;
         match &self.input {
-            Input::Put { value, flags, condition } => write!(f, "put {} flags {flags} if {condition:?}", bytes(value))?,
+            Input::Put { value, flags, expires, condition } => {
+                write!(f, "put {} flags {flags} until {expires:?} if {condition:?}", bytes(value))?;
+            }
             Input::Extend { bytes: more, side } => write!(f, "extend at its {side:?} by {}", bytes(more))?,
             other => write!(f, "{other:?}")?,
         }
@@ -120,8 +139,8 @@ impl fmt::Display for Entry {
             End::Unknown(_, why) => write!(f, ": perhaps executed: {why}"),
             End::NotExecuted(_, why) => write!(f, ": not executed: {why}"),
             End::Answered(_, Output::Value(Some((value, flags)))) => write!(f, ": {} flags {flags}", bytes(value)),
-            End::Answered(_, Output::Item(Some((value, flags, token)))) => {
-                write!(f, ": {} flags {flags} token {token}", bytes(value))
+            End::Answered(_, Output::Item(Some(Found { value, flags, token, expires }))) => {
+                write!(f, ": {} flags {flags} token {token} until {expires:?}", bytes(value))
             }
             End::Answered(_, output) => write!(f, ": {output:?}"),
         }

@@ -1,9 +1,10 @@
 //! What operations do to one item: the promises of [`dunlin_store::Store`], written down once more.
 
-use dunlin_store::{Condition, Delta, Refused, Side};
+use dunlin_store::{Condition, Delta, Refused, Side, UnixSeconds};
 
-use super::history::{End, Entry, Input, Output};
+use super::history::{End, Entry, Found, Input, Output};
 use super::linear::{Interval, Specification, Verdict, check};
+use super::server::NOW;
 
 /// Steps of the search for one key.
 const STEPS_MAX: usize = 400_000;
@@ -13,6 +14,7 @@ const STEPS_MAX: usize = 400_000;
 pub struct Item {
     value: Vec<u8>,
     flags: u32,
+    expires: Option<UnixSeconds>,
     token: Option<u64>,
 }
 
@@ -39,19 +41,37 @@ impl Specification for OneKey<'_> {
                 };
                 is_it.then(|| state.clone())
             }
-            (Input::Read, Some(Output::Item(found))) => match (state, found) {
-                (None, None) => Some(None),
-                (Some(item), Some((value, flags, token))) => {
-                    let is_it =
-                        item.value == *value && item.flags == *flags && item.token.is_none_or(|known| known == *token);
-                    is_it.then(|| Some(Item { token: Some(*token), ..item.clone() }))
-                }
-                _ => None,
-            },
-            (Input::Get | Input::Read, _) => None,
+            (Input::Read, Some(Output::Item(found))) => read(state, found.as_ref()),
+            (Input::ReadAndTouch { expires }, Some(Output::Item(found))) => read(&touched(state, *expires), found.as_ref()),
+            (Input::ReadAndTouch { expires }, None) => Some(touched(state, *expires)),
+            (Input::Get | Input::Read | Input::ReadAndTouch { .. }, _) => None,
             (input, output) => change(state, input, output),
         }
     }
+}
+
+/// What a read that found this makes of an item: its token is known then.
+fn read(state: &Option<Item>, found: Option<&Found>) -> Option<Option<Item>> {
+    match (state, found) {
+        (None, None) => Some(None),
+        (Some(item), Some(found)) => {
+            let is_it = item.value == found.value
+                && (item.flags, item.expires) == (found.flags, found.expires)
+                && item.token.is_none_or(|known| known == found.token);
+            is_it.then(|| Some(Item { token: Some(found.token), ..item.clone() }))
+        }
+        _ => None,
+    }
+}
+
+/// The state after a touch of what may be there.
+fn touched(state: &Option<Item>, expires: Option<UnixSeconds>) -> Option<Item> {
+    state.clone().and_then(|item| unless_expired(Item { expires, ..item }))
+}
+
+/// An item that has expired is none.
+fn unless_expired(item: Item) -> Option<Item> {
+    item.expires.is_none_or(|at| at > NOW).then_some(item)
 }
 
 /// What an operation that changes items makes of one, with its answer if there was one.
@@ -63,6 +83,8 @@ fn change(state: &Option<Item>, input: &Input, output: Option<&Output>) -> Optio
         (Err(_), None) => None,
         (Ok(None), Some(Output::Done)) => Some(None),
         (Ok(Some(item)), Some(Output::Stored(token))) => Some(Some(Item { token: Some(*token), ..item })),
+        (Ok(None), Some(Output::Stored(_))) => matches!(input, Input::Put { .. }).then_some(None),
+        (Ok(Some(item)), Some(Output::Done)) => matches!(input, Input::Touch { .. }).then_some(Some(item)),
         (Ok(Some(item)), Some(Output::Number(number, token))) => {
             let is_it = item.value.trim_ascii_end() == number.to_string().as_bytes();
             is_it.then_some(Some(Item { token: Some(*token), ..item }))
@@ -82,7 +104,7 @@ fn change(state: &Option<Item>, input: &Input, output: Option<&Output>) -> Optio
 fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> {
     let there = || state.as_ref().ok_or(Refused::NotFound);
     match input {
-        Input::Put { value, flags, condition } => {
+        Input::Put { value, flags, expires, condition } => {
             match (condition, state) {
                 (Condition::Absent, Some(_)) => return Err(Refused::Exists),
                 (Condition::Present | Condition::Unchanged(_), None) => return Err(Refused::NotFound),
@@ -91,8 +113,9 @@ fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> 
                 }
                 _ => {}
             }
-            Ok(Some(Item { value: value.clone(), flags: *flags, token: None }))
+            Ok(unless_expired(Item { value: value.clone(), flags: *flags, expires: *expires, token: None }))
         }
+        Input::Touch { expires } => there().map(|_| touched(state, *expires)),
         Input::Delete => there().map(|_| None),
         Input::Extend { bytes, side } => {
             let item = there()?;
@@ -100,7 +123,7 @@ fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> 
                 Side::End => [&item.value[..], bytes].concat(),
                 Side::Start => [&bytes[..], &item.value].concat(),
             };
-            Ok(Some(Item { value, flags: item.flags, token: None }))
+            Ok(Some(Item { value, token: None, ..item.clone() }))
         }
         Input::Count { delta } => {
             let item = there()?;
@@ -115,9 +138,11 @@ fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> 
             };
             // A shorter number fills the old length with spaces.
             let value = format!("{number:<width$}", width = item.value.len()).into_bytes();
-            Ok(Some(Item { value, flags: item.flags, token: None }))
+            Ok(Some(Item { value, token: None, ..item.clone() }))
         }
-        Input::Get | Input::Read | Input::Lost => unreachable!("they are no changes by a client"),
+        Input::Get | Input::Read | Input::ReadAndTouch { .. } | Input::Lost => {
+            unreachable!("they are no changes by a client")
+        }
     }
 }
 
@@ -183,7 +208,11 @@ mod tests {
     }
 
     fn put(value: &str, condition: Condition) -> Input {
-        Input::Put { value: value.into(), flags: 0, condition }
+        Input::Put { value: value.into(), flags: 0, expires: None, condition }
+    }
+
+    fn found(value: &str, token: u64, expires: Option<UnixSeconds>) -> Option<Output> {
+        Some(Output::Item(Some(Found { value: value.into(), flags: 0, token, expires })))
     }
 
     fn value(value: &str) -> Option<Output> {
@@ -202,10 +231,40 @@ mod tests {
             (put("x", Condition::Unchanged(2)), Some(Output::Stored(3))),
             (UP, Some(Output::Refused(Refused::NotANumber))),
             (Input::Extend { bytes: b"y".into(), side: Side::Start }, None),
-            (Input::Read, Some(Output::Item(Some((b"yx".into(), 0, 9))))),
+            (Input::Read, found("yx", 9, None)),
             (put("z", Condition::Unchanged(9)), Some(Output::Stored(10))),
             (Input::Delete, Some(Output::Done)),
             (Input::Delete, Some(Output::Refused(Refused::NotFound))),
+        ]);
+        assert_eq!(judge(0, &entries), Ok(true));
+    }
+
+    #[test]
+    fn expiries_that_are_right() {
+        let later = Some(NOW + 9);
+        let mut until_later = put("a", Condition::Always);
+        if let Input::Put { expires, .. } = &mut until_later {
+            *expires = later;
+        }
+        let mut until_now = put("b", Condition::Always);
+        if let Input::Put { expires, .. } = &mut until_now {
+            *expires = Some(NOW);
+        }
+        let entries = history(&[
+            (until_later, Some(Output::Stored(1))),
+            (Input::Read, found("a", 1, later)),
+            (Input::Touch { expires: None }, Some(Output::Done)),
+            (Input::Read, found("a", 1, None)),
+            (Input::Extend { bytes: b"b".into(), side: Side::End }, Some(Output::Stored(2))),
+            (Input::ReadAndTouch { expires: later }, found("ab", 2, later)),
+            (Input::Touch { expires: None }, None),
+            (Input::Read, found("ab", 2, None)),
+            (Input::Touch { expires: Some(NOW) }, Some(Output::Done)),
+            (Input::Touch { expires: None }, Some(Output::Refused(Refused::NotFound))),
+            (Input::ReadAndTouch { expires: None }, Some(Output::Item(None))),
+            (put("c", Condition::Always), Some(Output::Stored(3))),
+            (until_now, Some(Output::Stored(4))),
+            (Input::Get, Some(Output::Value(None))),
         ]);
         assert_eq!(judge(0, &entries), Ok(true));
     }
@@ -227,6 +286,28 @@ mod tests {
         for wrong in [&stale[..], &lost, &twice, &swapped] {
             let told = judge(0, &history(wrong)).unwrap_err();
             assert!(told.contains("none of these can follow"), "{told}");
+        }
+        let later = Some(NOW + 9);
+        let not_touched = [
+            (put("a", Condition::Always), Some(Output::Stored(1))),
+            (Input::Touch { expires: later }, Some(Output::Done)),
+            (Input::Read, found("a", 1, None)),
+        ];
+        let gone = [
+            (put("a", Condition::Always), Some(Output::Stored(1))),
+            (Input::Touch { expires: later }, Some(Output::Refused(Refused::NotFound))),
+        ];
+        let expired = [
+            (put("a", Condition::Always), Some(Output::Stored(1))),
+            (Input::Touch { expires: Some(NOW) }, Some(Output::Done)),
+            (Input::Get, value("a")),
+        ];
+        let other_token = [
+            (put("a", Condition::Always), Some(Output::Stored(1))),
+            (Input::ReadAndTouch { expires: later }, found("a", 2, later)),
+        ];
+        for wrong in [&not_touched[..], &gone, &expired, &other_token] {
+            assert!(judge(0, &history(wrong)).is_err(), "{wrong:?}");
         }
         // Other keys have nothing to do with it.
         assert_eq!(judge(1, &history(&stale)), Ok(true));

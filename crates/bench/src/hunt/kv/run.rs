@@ -1,11 +1,8 @@
 //! One run of a scenario, from its first packet to its verdict.
 
 use std::cell::{Cell, RefCell};
-use std::fs::File;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::BufWriter;
+use std::hash::{DefaultHasher, Hash};
 use std::rc::Rc;
-use std::time::Duration;
 
 use dunlin_sim::{Datacenter, Fault};
 
@@ -14,8 +11,8 @@ use super::history::{End, Entry, Input, Output};
 use super::item;
 use super::scenario::{SERVER, Scenario};
 use super::server::Core;
-use crate::hunt::Story;
-use crate::hunt::trace::Trace;
+use crate::hunt::story::{Story, without_leaks};
+use crate::hunt::trace::{Recorded, Trace};
 
 const MILLISECOND: u64 = 1_000_000;
 /// All operations end so soon after the network healed: those without a deadline try three times to reach a server, each core with several
@@ -25,20 +22,8 @@ const OPERATIONS_END_WITHIN: u64 = 300_000 * MILLISECOND;
 const LOOK_EVERY: u64 = MILLISECOND;
 
 struct Run {
-    datacenter: Datacenter,
+    datacenter: Recorded,
     shared: Rc<Shared>,
-    /// Where samples of queues go.
-    series: Option<File>,
-}
-
-impl Drop for Run {
-    /// Also of a run that fails.
-    fn drop(&mut self) {
-        if let Some(file) = self.series.take() {
-            // Whoever reads it sees that it is incomplete.
-            let _ = self.datacenter.take_series().write_csv(BufWriter::new(file));
-        }
-    }
 }
 
 /// Runs a scenario.
@@ -46,8 +31,7 @@ impl Drop for Run {
 /// # Panics
 /// If a promise is broken.
 pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
-    let before = dunlin_rpc::msgbuf::outstanding();
-    let story = {
+    without_leaks(|| {
         let mut run = Run::new(scenario, trace);
         run.datacenter.run_until(run.shared.scenario.end_ns());
         run.phase(Phase::Ending);
@@ -57,17 +41,14 @@ pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
             history.iter().for_each(|entry| trace.log().borrow_mut().write_line(&format!("key {} {entry}", entry.key)));
         }
         run.judge(&history)
-    };
-    let after = dunlin_rpc::msgbuf::outstanding();
-    assert_eq!(after, before, "message buffers were leaked");
-    story
+    })
 }
 
 impl Run {
     fn new(scenario: Scenario, trace: Option<&Trace>) -> Run {
-        let mut datacenter =
+        let datacenter =
             Datacenter::new(&scenario.topology, scenario.cost, scenario.seed).expect("a drawn topology is valid");
-        let series = trace.and_then(|trace| trace.attach(&mut datacenter, scenario.end_ns()));
+        let mut datacenter = Recorded::new(datacenter, trace, scenario.end_ns());
         let clients = RefCell::new(scenario.clients.iter().map(|_| None).collect());
         let shared = Rc::new(Shared { scenario, history: RefCell::default(), phase: Cell::new(Phase::Working), clients });
         for core in 0..shared.scenario.cores.len() as u16 {
@@ -87,7 +68,7 @@ impl Run {
             datacenter.spawn_from(SERVER + 1 + number as u32, 0, program).expect("each client has a host of its own");
         }
         datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
-        Run { datacenter, shared, series }
+        Run { datacenter, shared }
     }
 
     /// Lets clients do what belongs to a phase, to its end.
@@ -148,16 +129,8 @@ impl Run {
                 Err(why) => panic!("{why}"),
             }
         }
-        let counters = self.datacenter.counters();
         let mut hasher = DefaultHasher::new();
         history.iter().for_each(|entry| format!("{entry:?}").hash(&mut hasher));
-        (counters.sent, counters.received, counters.events).hash(&mut hasher);
-        Story {
-            digest: hasher.finish(),
-            calls: history.len() as u64,
-            packets: counters.sent,
-            virtual_time: Duration::from_nanos(self.datacenter.now()),
-            undecided,
-        }
+        Story { undecided, ..Story::of(&self.datacenter, hasher, history.len() as u64) }
     }
 }

@@ -1,4 +1,4 @@
-//! The programs of the server's cores: the real service over a model of a partition, which forgets everything when its host crashes.
+//! The programs of the server's cores: the real service over a real partition, which forgets everything when its host crashes.
 
 use std::rc::Rc;
 
@@ -7,14 +7,16 @@ use dunlin_kv::wire::{Limits, ServerMap};
 use dunlin_kv::{KvService, Shard};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_sim::{Datacenter, Next, Program, SimTransport, ThreadClock};
-use dunlin_store::Model;
+use dunlin_store::{Layout, MEMORY_BYTES_MIN, Mode, Partition, PartitionConfig, Store as _, UnixSeconds};
 use dunlin_trial::Random;
 
 use super::scenario::{SERVER, Scenario};
 use crate::hunt::node::run_endpoint;
 
-/// Longest value that the server says it takes.
-const VALUE_BYTES_MAX: u32 = 1 << 20;
+/// Memory of a cache: more than a run writes.
+const CACHE_BYTES: usize = 16 << 20;
+/// The time on the clock of every core, for a whole run: items that expire do so when an operation says so, not between two.
+pub const NOW: UnixSeconds = 1_000;
 
 /// A core that serves.
 pub struct Core {
@@ -32,16 +34,18 @@ impl Core {
         secret.fill_with(|| random.next() as u8);
         let routing = Routing::new(secret, scenario.cores.len() as u16).expect("a server has cores");
         let addresses = (0..routing.cores()).map(|core| vec![Datacenter::addr(SERVER, core).to_string()]).collect();
-        let map = ServerMap {
-            incarnation: u64::from(incarnation),
-            routing,
-            limits: Limits { value_bytes_max: VALUE_BYTES_MAX },
-            addresses,
-        };
+        // A store has enough to refuse nothing, and its log is cleaned; a cache enough to evict nothing.
+        let (mode, memory) = if random.chance(50) { (Mode::Store, MEMORY_BYTES_MIN) } else { (Mode::Cache, CACHE_BYTES) };
+        let layout = if random.chance(50) { Layout::Inline } else { Layout::Log };
+        let config = PartitionConfig { layout, ..PartitionConfig::new(mode, memory) };
+        let partition = Partition::with_secret(config, [random.next(), u64::from(core)]).expect("a MiB of memory");
+        let value_bytes_max = partition.stats().value_bytes_max as u32;
+        let map = ServerMap { incarnation: u64::from(incarnation), routing, limits: Limits { value_bytes_max }, addresses };
         let config =
             EndpointConfig { seed: Some(random.next() ^ u64::from(core)), ..scenario.cores[usize::from(core)].clone() };
         let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
-        let shard = Rc::new(Shard::new(Model::new(), routing, core));
+        let shard = Rc::new(Shard::new(partition, routing, core));
+        shard.set_now(NOW);
         KvService::new(shard, map).register(&endpoint).expect("a new endpoint has no handlers");
         Core { endpoint, clock, idle_runs: 0 }
     }

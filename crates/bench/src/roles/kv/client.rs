@@ -19,6 +19,8 @@ use crate::workload::{Mix, Operations};
 
 /// Operations in flight while items are stored that the load then asks for.
 const FILL_IN_FLIGHT: usize = 64;
+/// Numbers of items that are drawn before a load begins, if that takes long: more than any cache holds the items of.
+const DRAWN_AHEAD: usize = 4 << 20;
 /// Requests of a session that are on their way at a time.
 const SLOTS: usize = 8;
 /// Event-loop iterations between two looks at the clock.
@@ -101,7 +103,8 @@ impl OnTransport for Drive<'_> {
         if self.load.run.is_zero() {
             return Ok(None);
         }
-        let operations = Operations::new(mix, items, u64::from(std::process::id()));
+        let mut operations = Operations::new(mix, items, u64::from(std::process::id()));
+        operations.draw_ahead(DRAWN_AHEAD);
         let driver = Driver::start(&endpoint, &client, Next::Mix(Box::new(operations)), in_flight, value_bytes)?;
         self.measure(&endpoint, driver).map(Some)
     }

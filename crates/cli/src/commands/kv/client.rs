@@ -11,6 +11,7 @@ use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 
 use crate::commands::seconds;
+use crate::output;
 
 /// Exit code when there is no item.
 const EXIT_NOT_FOUND: u8 = 1;
@@ -36,10 +37,7 @@ pub fn ask(server: &Server, work: impl AsyncFnOnce(&Client) -> Result<Found>) ->
     match try_ask(server, work) {
         Ok(Found::All) => Ok(ExitCode::SUCCESS),
         Ok(Found::NotAll) => Ok(ExitCode::from(EXIT_NOT_FOUND)),
-        Err(error) => {
-            eprintln!("dunlin: {error:#}");
-            Ok(ExitCode::from(EXIT_FAILED))
-        }
+        Err(error) => Ok(output::report(&error, ExitCode::from(EXIT_FAILED))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `dunlin kv dump`: keys and values of a server or a snapshot into a file.
 
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, Write, stdout};
+use std::io::{BufReader, BufWriter, ErrorKind, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -17,6 +17,7 @@ use dunlin_rpc::{Endpoint, EndpointConfig};
 use indicatif::ProgressBar;
 
 use super::load::progress_bar;
+use crate::output::OutputError;
 use crate::signals::EXIT_INTERRUPTED;
 
 /// How long one request may take.
@@ -61,6 +62,10 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         return report(outcome.map(|(records, _)| records), "standard output");
     }
     let name = arguments.file.display().to_string();
+    // A pipe or a device is written to. A file of the same name would take its place.
+    if fs::metadata(&arguments.file).is_ok_and(|metadata| !metadata.is_file()) {
+        return report(dump_to_file(arguments, format, &arguments.file, interrupt), &name);
+    }
     let unfinished = unfinished(&arguments.file);
     let outcome = dump_to_file(arguments, format, &unfinished, interrupt);
     let outcome = outcome.and_then(|records| {
@@ -85,8 +90,7 @@ fn report(outcome: Result<u64>, name: &str) -> Result<ExitCode> {
                 eprintln!("dunlin: interrupted");
                 Ok(ExitCode::from(EXIT_INTERRUPTED))
             }
-            // A reader such as `head` has enough.
-            Some(DumpError::Write(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+            Some(DumpError::Write(why)) if why.kind() == ErrorKind::BrokenPipe => Err(OutputError(why.kind().into()).into()),
             _ => Err(error),
         },
     }
@@ -110,7 +114,9 @@ fn dump_to_file(arguments: &Arguments, format: Format, path: &Path, interrupt: &
         output.into_inner().map_err(|error| error.into_error()).map(|file| (records, file))
     };
     let (records, file) = file.with_context(cannot)?;
-    file.sync_all().with_context(cannot)?;
+    if file.metadata().with_context(cannot)?.is_file() {
+        file.sync_all().with_context(cannot)?;
+    }
     Ok(records)
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use super::client::{Found, Server, ask};
+use crate::output::{self, OutputError};
 
 /// Print the value of a key
 ///
@@ -34,17 +35,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         if arguments.facts {
             let Some((facts, value)) = client.read(key).await? else { return Ok(Found::NotAll) };
             let expires = facts.expires.map_or("never".to_owned(), |at| format!("at {at} (seconds since 1970)"));
-            println!("length   {} B\nflags    {}\ncas      {}\nexpires  {expires}", value.len(), facts.flags, facts.cas);
+            let (length, flags, cas) = (value.len(), facts.flags, facts.cas);
+            output::line(format_args!("length   {length} B\nflags    {flags}\ncas      {cas}\nexpires  {expires}"))?;
             return Ok(Found::All);
         }
         let Some(value) = client.get(key).await? else { return Ok(Found::NotAll) };
         let mut out = stdout().lock();
-        out.write_all(&value)?;
         // For people; a file gets the bytes as they are.
-        if out.is_terminal() && !value.ends_with(b"\n") {
-            out.write_all(b"\n")?;
-        }
-        out.flush()?;
+        let end: &[u8] = if out.is_terminal() && !value.ends_with(b"\n") { b"\n" } else { b"" };
+        out.write_all(&value).and_then(|()| out.write_all(end)).and_then(|()| out.flush()).map_err(OutputError)?;
         Ok(Found::All)
     })
 }

@@ -17,6 +17,7 @@ use dunlin_rpc::{Endpoint, EndpointConfig};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::commands::top::human;
+use crate::output;
 use crate::signals::EXIT_INTERRUPTED;
 
 /// Exit code if records were left out.
@@ -106,12 +107,12 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     client.close();
     let loaded = outcome.with_context(|| format!("loading {} into {server}", arguments.file.display()))?;
     let seconds = started.elapsed().as_secs_f64();
-    println!(
+    output::line(format_args!(
         "{} records loaded, {} of keys and values, in {seconds:.1} s ({}/s)",
         loaded.records,
         human::bytes(loaded.bytes),
         human::count(loaded.records as f64 / seconds.max(1e-3))
-    );
+    ))?;
     if interrupt.is_set() {
         eprintln!("dunlin: interrupted; what was loaded until then stays");
         return Ok(ExitCode::from(EXIT_INTERRUPTED));

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use super::client::{Found, Server, ask};
+use crate::output::OutputError;
 
 /// Print the values of many keys: a line for each that is there, key and value with a tab between
 ///
@@ -34,12 +35,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 found = Found::NotAll;
                 continue;
             };
-            out.write_all(key.as_bytes())?;
-            out.write_all(b"\t")?;
-            out.write_all(&value)?;
-            out.write_all(b"\n")?;
+            for part in [key.as_bytes(), b"\t", &value, b"\n"] {
+                out.write_all(part).map_err(OutputError)?;
+            }
         }
-        out.flush()?;
+        out.flush().map_err(OutputError)?;
         Ok(found)
     })
 }

@@ -1,8 +1,9 @@
 //! `dunlin kv serve`.
 
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::fs::{self, File};
+use std::io::{IsTerminal, stderr};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,7 @@ use signal_hook::consts::SIGUSR1;
 use tracing::Level;
 
 use super::size::{bytes, human_bytes};
+use crate::output;
 
 /// How often signals are looked for.
 const SIGNAL_LOOK: Duration = Duration::from_millis(50);
@@ -104,9 +106,7 @@ impl Arguments {
 pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let config = arguments.config()?;
     if let Some(path) = &config.snapshot {
-        // Said now, not when the server ends.
-        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-        ensure!(directory.is_none_or(|directory| directory.is_dir()), "there is no directory for {}", path.display());
+        check_directory(path)?;
     }
     let metrics = arguments.metrics.filter(|address| !address.ip().is_loopback()).map(|address| format!("http://{address}"));
     for address in exposed_addresses(&config).into_iter().chain(metrics) {
@@ -121,24 +121,31 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let mut server = Server::start(config, show_progress)?;
     clear_progress();
     let metrics = arguments.metrics.map(|address| server.serve_metrics(address)).transpose()?;
-    println!("{}", ready_line(&server, &arguments, metrics));
-    // Whoever waits for the line reads it through a pipe.
-    stdout().flush()?;
+    output::line(ready_line(&server, &arguments, metrics))?;
     // If a thread ends by itself, stopping says why.
     while !interrupt.is_set() && server.is_running() {
         if save.swap(false, Ordering::Relaxed) {
             match server.save() {
                 Ok(report) => eprintln!("dunlin: {}", saved_line(&report)),
-                Err(error) => eprintln!("dunlin: {error}"),
+                Err(error) => eprintln!("dunlin: {:#}", anyhow::Error::from(error)),
             }
         }
         thread::park_timeout(SIGNAL_LOOK);
     }
     if let Some(report) = server.stop()? {
-        println!("{}", saved_line(&report));
+        output::line(saved_line(&report))?;
     }
-    println!("ended");
+    output::line("ended")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes sure that a snapshot can be saved: that is said now, not when the server ends.
+fn check_directory(snapshot: &Path) -> Result<()> {
+    let directory = snapshot.parent().filter(|directory| !directory.as_os_str().is_empty());
+    ensure!(directory.is_none_or(Path::is_dir), "there is no directory for {}", snapshot.display());
+    let probe = directory.unwrap_or(Path::new(".")).join(format!(".dunlin-probe-{}", std::process::id()));
+    let made = File::create(&probe).and_then(|_| fs::remove_file(&probe));
+    made.with_context(|| format!("no snapshot can be saved at {}", snapshot.display()))
 }
 
 fn ready_line(server: &Server, arguments: &Arguments, metrics: Option<SocketAddr>) -> String {

@@ -10,6 +10,7 @@ use dunlin_net::Addr;
 
 use crate::commands::top::human::{bytes, count, share, time, uptime};
 use crate::commands::top::poll::Poller;
+use crate::output;
 
 /// Show what a server has done since it was started
 #[derive(Debug, clap::Args)]
@@ -32,9 +33,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let server: Addr = arguments.address.parse()?;
     let stats = Poller::new(&server)?.ask().with_context(|| format!("no statistics from {server}"))?;
     if arguments.json {
-        println!("{}", String::from_utf8_lossy(&stats.encode()));
+        output::line(String::from_utf8_lossy(&stats.encode()))?;
     } else {
-        print!("{}", text(&stats));
+        output::line(text(&stats).trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use dunlin_bench::datacenter::calibrate;
 use dunlin_net::Addr;
 
+use crate::output;
+
 /// Measure what packets cost on this machine and print it as TOML
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -26,6 +28,6 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let at: Addr = arguments.address.parse()?;
     let model = calibrate(&at).with_context(|| format!("calibrating at {at}"))?;
-    print!("{}", toml::to_string(&model)?);
+    output::line(toml::to_string(&model)?.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -12,6 +12,8 @@ use dunlin_bench::hunt::{self, Failure, Hunt, Progress};
 use dunlin_bench::peer::Interrupt;
 use dunlin_sim::FaultPlan;
 
+use crate::output::{self, OutputError};
+
 /// Hunt for bugs: random work under random faults, each run drawn from a seed
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -108,15 +110,16 @@ fn hunt(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     if show_live {
         eprintln!();
     }
-    println!("{}", describe(&progress));
+    output::line(describe(&progress))?;
     let Some(failure) = failure else { return Ok(ExitCode::SUCCESS) };
-    report(arguments.kind, &failure);
+    report(arguments.kind, &failure)?;
     eprintln!("looking for fewer faults with which it fails ...");
     if let Some((plan, _)) = hunt::shrink(arguments.kind.hunted(), failure.seed) {
         let path = format!("hunt-{}-faults.toml", failure.seed);
         std::fs::write(&path, plan.to_toml()).with_context(|| format!("writing {path}"))?;
         let command = arguments.kind.command();
-        println!("it fails with {} faults too: {command} --seed {} --faults {path}", plan.faults.len(), failure.seed);
+        let faults = plan.faults.len();
+        output::line(format_args!("it fails with {faults} faults too: {command} --seed {} --faults {path}", failure.seed))?;
     }
     Ok(ExitCode::FAILURE)
 }
@@ -129,29 +132,30 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<ExitCode> {
     let faults = faults.transpose()?;
     let result = hunt::replay(arguments.kind.hunted(), seed, faults.as_ref(), arguments.trace.as_deref())?;
     if let Some(directory) = &arguments.trace {
-        println!("what happened is in {}", directory.display());
+        output::line(format_args!("what happened is in {}", directory.display()))?;
     }
     match result {
         Ok(story) => {
-            println!(
+            output::line(format_args!(
                 "seed {seed} keeps every promise: {} calls, {} packets, {:.3} s of virtual time, digest {:016x}",
                 story.calls,
                 story.packets,
                 story.virtual_time.as_secs_f64(),
                 story.digest
-            );
+            ))?;
             Ok(ExitCode::SUCCESS)
         }
         Err(failure) => {
-            report(arguments.kind, &failure);
+            report(arguments.kind, &failure)?;
             Ok(ExitCode::FAILURE)
         }
     }
 }
 
-fn report(kind: Kind, failure: &Failure) {
-    println!("{}\nseed {} breaks a promise; repeat it, with a trace, by:", failure.why, failure.seed);
-    println!("{} --seed {1} --trace hunt-{1}", kind.command(), failure.seed);
+fn report(kind: Kind, failure: &Failure) -> Result<(), OutputError> {
+    let Failure { why, seed, .. } = failure;
+    output::line(format_args!("{why}\nseed {seed} breaks a promise; repeat it, with a trace, by:"))?;
+    output::line(format_args!("{} --seed {seed} --trace hunt-{seed}", kind.command()))
 }
 
 fn describe(progress: &Progress) -> String {

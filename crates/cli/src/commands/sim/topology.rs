@@ -6,6 +6,8 @@ use anyhow::Result;
 use clap::ValueEnum;
 use dunlin_sim::Topology;
 
+use crate::output;
+
 /// Print a built-in topology as TOML
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -36,6 +38,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Preset::Cx5 => Topology::cx5(),
         Preset::Cx5At100g => Topology::cx5_100g(),
     };
-    print!("{}", topology.to_toml());
+    output::line(topology.to_toml().trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -16,17 +16,18 @@ mod screen;
 mod terminal;
 mod view;
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{IsTerminal, stdout};
 use std::num::NonZeroU64;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use dunlin_bench::peer::Interrupt;
 use dunlin_kv::metrics::ServerStats;
 use dunlin_net::Addr;
 
 use super::seconds;
+use crate::output;
 use figures::Figures;
 use poll::Poller;
 use screen::Screen;
@@ -71,15 +72,14 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
 /// Prints a line for each interval. Fails if the server does not answer the first time: a pipe would wait for ever.
 fn print_lines(poller: &Poller, arguments: &Arguments, interrupt: &Interrupt) -> Result<()> {
     let mut before = poller.ask().with_context(|| format!("no statistics from {}", arguments.address))?;
-    let mut out = stdout().lock();
     let mut left = arguments.count.map(NonZeroU64::get);
-    print(&mut out, &lines::heading())?;
+    output::line(lines::heading())?;
     while left != Some(0) && poller.wait(arguments.interval, interrupt) {
         match poller.ask() {
             Err(error) => eprintln!("dunlin: {error}; asking again"),
             Ok(now) => {
                 match Figures::of_server(&now, &before) {
-                    Some(figures) => print(&mut out, &lines::interval(&figures))?,
+                    Some(figures) => output::line(lines::interval(&figures))?,
                     None => report_restart(&now, &before),
                 }
                 before = now;
@@ -93,15 +93,6 @@ fn print_lines(poller: &Poller, arguments: &Arguments, interrupt: &Interrupt) ->
 fn report_restart(now: &ServerStats, before: &ServerStats) {
     if !now.is_same_process(before) {
         eprintln!("dunlin: the server was started again");
-    }
-}
-
-/// Prints a line. A reader that is gone, such as `head`, has enough.
-fn print(out: &mut impl Write, line: &str) -> Result<()> {
-    match writeln!(out, "{line}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        Err(error) => bail!("cannot write to standard output: {error}"),
-        Ok(()) => Ok(()),
     }
 }
 

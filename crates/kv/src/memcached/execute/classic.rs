@@ -1,4 +1,4 @@
-//! The commands that memcached always had.
+//! The commands that memcached always had. Each says what became of it.
 
 use dunlin_store::{Condition, Delta, Key, Put, Refused, Side, Store, Stored};
 
@@ -6,13 +6,16 @@ use super::{Context, expiry};
 use crate::memcached::counters::Count;
 use crate::memcached::number;
 use crate::memcached::parse::{Get, StoreUnit, Verb};
+use crate::metrics::Outcome;
 
 pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub(super) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+pub(super) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
 pub(super) const NOT_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 
+/// A lone touch that is refused was answered with an error, which nothing may follow.
 #[inline]
-pub(super) fn get<S: Store>(key: &Key<'_>, get: Get, store: &mut S, context: &mut Context<'_>) {
+pub(super) fn get<S: Store>(key: &Key<'_>, get: Get, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let item = store.get(key);
     context.counters.add(if get.touch.is_some() { Count::CmdTouch } else { Count::CmdGet });
     context.counters.add(match (get.touch.is_some(), item.is_some()) {
@@ -21,8 +24,9 @@ pub(super) fn get<S: Store>(key: &Key<'_>, get: Get, store: &mut S, context: &mu
         (true, true) => Count::TouchHits,
         (true, false) => Count::TouchMisses,
     });
-    let Some(item) = item else { return };
+    let Some(item) = item else { return Outcome::Miss };
     let out = &mut *context.out;
+    let start = out.len();
     out.reserve(item.value.len() + key.bytes().len() + 64);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key.bytes());
@@ -37,9 +41,17 @@ pub(super) fn get<S: Store>(key: &Key<'_>, get: Get, store: &mut S, context: &mu
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(item.value);
     out.extend_from_slice(b"\r\n");
-    if let Some(exptime) = get.touch {
-        store.touch(key, expiry(exptime, context.now));
+    let Some(exptime) = get.touch else { return Outcome::Hit };
+    if store.touch(key, expiry(exptime, context.now)).is_ok() {
+        return Outcome::Hit;
     }
+    context.counters.add(Count::StoreNoMemory);
+    context.out.truncate(start);
+    // Of several keys some are answered already, and an error among them would put client and server out of step: this one is left out.
+    if get.is_lone_touch {
+        context.say(OUT_OF_MEMORY);
+    }
+    Outcome::Refused
 }
 
 /// Whether a `cas` that ended so is a hit, a change by another, or a miss.
@@ -52,7 +64,7 @@ fn count_cas(result: Result<Stored, Refused>, context: &Context<'_>) {
     }
 }
 
-pub(super) fn store<S: Store>(key: &Key<'_>, unit: &StoreUnit<'_>, store: &mut S, context: &mut Context<'_>) {
+pub(super) fn store<S: Store>(key: &Key<'_>, unit: &StoreUnit<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let Some(value) = unit.value else {
         // As memcached: a client that cannot store the new value shall not read the old one.
         if unit.verb == Verb::Set {
@@ -60,7 +72,7 @@ pub(super) fn store<S: Store>(key: &Key<'_>, unit: &StoreUnit<'_>, store: &mut S
         }
         context.counters.add(Count::StoreTooLarge);
         context.say_unless(unit.is_quiet, TOO_LARGE);
-        return;
+        return Outcome::Refused;
     };
     context.counters.add(Count::CmdSet);
     let put = |condition| Put { flags: unit.flags, expires: expiry(unit.exptime, context.now), condition, ..Put::default() };
@@ -100,6 +112,7 @@ pub(super) fn store<S: Store>(key: &Key<'_>, unit: &StoreUnit<'_>, store: &mut S
         Err(Refused::NotFound) if matches!(unit.verb, Verb::Cas(_)) => context.say_unless(unit.is_quiet, b"NOT_FOUND\r\n"),
         Err(_) => context.say_unless(unit.is_quiet, b"NOT_STORED\r\n"),
     }
+    Outcome::of(&result)
 }
 
 /// Deletes what there is, or nothing.
@@ -108,17 +121,38 @@ pub(super) fn forget<S: Store>(key: &Key<'_>, store: &mut S) {
     let _ = store.delete(key, None);
 }
 
-pub(super) fn delete<S: Store>(key: &Key<'_>, is_quiet: bool, store: &mut S, context: &mut Context<'_>) {
+pub(super) fn delete<S: Store>(key: &Key<'_>, is_quiet: bool, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let is_deleted = store.delete(key, None).is_ok();
     context.counters.add(if is_deleted { Count::DeleteHits } else { Count::DeleteMisses });
     context.say_unless(is_quiet, if is_deleted { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
+    Outcome::found(is_deleted)
 }
 
-pub(super) fn touch<S: Store>(key: &Key<'_>, exptime: i32, is_quiet: bool, store: &mut S, context: &mut Context<'_>) {
-    let is_touched = store.touch(key, expiry(exptime, context.now));
+pub(super) fn touch<S: Store>(
+    key: &Key<'_>,
+    exptime: i32,
+    is_quiet: bool,
+    store: &mut S,
+    context: &mut Context<'_>,
+) -> Outcome {
     context.counters.add(Count::CmdTouch);
-    context.counters.add(if is_touched { Count::TouchHits } else { Count::TouchMisses });
-    context.say_unless(is_quiet, if is_touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
+    let result = store.touch(key, expiry(exptime, context.now));
+    match result {
+        Ok(()) => {
+            context.counters.add(Count::TouchHits);
+            context.say_unless(is_quiet, b"TOUCHED\r\n");
+        }
+        Err(Refused::NotFound) => {
+            context.counters.add(Count::TouchMisses);
+            context.say_unless(is_quiet, b"NOT_FOUND\r\n");
+        }
+        Err(_) => {
+            context.counters.add(Count::StoreNoMemory);
+            // Told even if no answer is wanted, as for other operations that find no memory.
+            context.say(OUT_OF_MEMORY);
+        }
+    }
+    Outcome::of(&result)
 }
 
 pub(super) fn count_of(delta: Delta, is_hit: bool) -> Count {
@@ -130,8 +164,15 @@ pub(super) fn count_of(delta: Delta, is_hit: bool) -> Count {
     }
 }
 
-pub(super) fn count<S: Store>(key: &Key<'_>, delta: Delta, is_quiet: bool, store: &mut S, context: &mut Context<'_>) {
-    match store.count(key, delta, None) {
+pub(super) fn count<S: Store>(
+    key: &Key<'_>,
+    delta: Delta,
+    is_quiet: bool,
+    store: &mut S,
+    context: &mut Context<'_>,
+) -> Outcome {
+    let result = store.count(key, delta, None);
+    match result {
         Ok((value, _)) => {
             context.counters.add(count_of(delta, true));
             if !is_quiet {
@@ -144,6 +185,10 @@ pub(super) fn count<S: Store>(key: &Key<'_>, delta: Delta, is_quiet: bool, store
             context.say_unless(is_quiet, b"NOT_FOUND\r\n");
         }
         Err(Refused::NotANumber) => context.say_unless(is_quiet, NOT_NUMERIC),
-        Err(_) => context.say(b"SERVER_ERROR out of memory\r\n"),
+        Err(_) => {
+            context.counters.add(Count::StoreNoMemory);
+            context.say(OUT_OF_MEMORY);
+        }
     }
+    Outcome::of(&result)
 }

@@ -1,12 +1,13 @@
-//! The meta commands.
+//! The meta commands. Each says what became of it.
 
 use dunlin_store::{Condition, Delta, Item, Key, Marks, Put, Refused, Side, Store, Stored, Token, UnixSeconds};
 
-use super::classic::{NO_MEMORY, NOT_NUMERIC, TOO_LARGE, count_of, forget};
+use super::classic::{NO_MEMORY, NOT_NUMERIC, OUT_OF_MEMORY, TOO_LARGE, count_of, forget};
 use super::{Context, expiry};
 use crate::memcached::counters::Count;
 use crate::memcached::number;
 use crate::memcached::parse::Meta;
+use crate::metrics::Outcome;
 
 fn flag(out: &mut Vec<u8>, letter: u8, value: u64) {
     out.extend_from_slice(&[b' ', letter]);
@@ -105,10 +106,13 @@ fn write_found(found: &Found<'_>, meta: &Meta<'_>, context: &mut Context<'_>) ->
     (expires, has_won)
 }
 
-pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+/// An item that was made since there was none counts as a miss.
+pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let options = &meta.options;
+    let start = context.out.len();
     context.counters.add(if options.ttl.is_some() { Count::CmdTouch } else { Count::CmdGet });
     let item = if options.is_traceless { store.peek(key) } else { store.get(key) };
+    let outcome = Outcome::found(item.is_some());
     let (marks, had, (expires, has_won)) = match item {
         Some(item) => {
             context.counters.add(if options.ttl.is_some() { Count::TouchHits } else { Count::GetHits });
@@ -126,20 +130,37 @@ pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
                 if !options.is_quiet {
                     answer(meta, b"EN", context);
                 }
-                return;
+                return outcome;
             };
             let (last_access, marks) = (context.now, Marks::default());
             let item = Item { value: b"", flags: 0, cas, expires: put.expires, last_access, marks };
             (marks, put.expires, write_found(&Found { item, is_made: true }, meta, context))
         }
     };
+    // The time first, which may find no memory: then nobody has won either. Other marks need none.
+    if expires != had && store.touch(key, expires).is_err() {
+        return fail(start, context);
+    }
     if has_won {
         let marks = Marks { is_won: true, is_fetched: marks.is_fetched || !options.is_traceless, ..marks };
-        store.mark(key, marks, Token::Keep);
+        remark(key, marks, Token::Keep, store);
     }
-    if expires != had {
-        store.touch(key, expires);
-    }
+    outcome
+}
+
+/// Says that there is no memory for what was asked, in place of the answer that began at `start`.
+fn fail(start: usize, context: &mut Context<'_>) -> Outcome {
+    context.counters.add(Count::StoreNoMemory);
+    context.out.truncate(start);
+    context.say(OUT_OF_MEMORY);
+    Outcome::Refused
+}
+
+/// Gives an item that was just found or stored other marks, with a token that needs no more memory than the one it has.
+fn remark<S: Store>(key: &Key<'_>, marks: Marks, token: Token, store: &mut S) {
+    let remarked = store.mark(key, marks, token);
+    // An expiry in the past has deleted it meanwhile.
+    debug_assert!(!matches!(remarked, Err(Refused::Full)), "marks need no memory");
 }
 
 /// The condition of an `ms`, and what else its CAS token means.
@@ -175,19 +196,20 @@ fn plan<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &S, now: UnixSeconds) -
     (Plan::Put(Put { condition, ..put }), Marks::default())
 }
 
-pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let options = &meta.options;
     let Some(value) = meta.value else {
         forget(key, store);
         context.counters.add(Count::StoreTooLarge);
-        return context.say(TOO_LARGE);
+        context.say(TOO_LARGE);
+        return Outcome::Refused;
     };
     context.counters.add(Count::CmdSet);
     let result = match plan(key, meta, store, context.now) {
         (Plan::Put(put), marks) => {
             let result = store.put(key, value, put);
             if result.is_ok() && marks.is_won {
-                store.mark(key, marks, Token::Keep);
+                remark(key, marks, Token::Keep, store);
             }
             result
         }
@@ -196,24 +218,30 @@ pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
                 let expires = expiry(exptime, context.now);
                 store.put(key, value, Put { flags: options.client_flags, expires, cas: options.new_cas, ..Put::default() })
             }
-            (Ok(stored), _) => Ok(renamed(key, stored, options.new_cas, store)),
+            (Ok(stored), _) => renamed(key, stored, options.new_cas, store),
             (refused, _) => refused,
         },
     };
+    let outcome = Outcome::of(&result);
     let code = match result {
-        Ok(_) if options.is_quiet => return,
+        Ok(_) if options.is_quiet => return outcome,
         Ok(_) => b"HD",
         Err(Refused::Changed) => b"EX",
         Err(Refused::NotFound) if options.cas.is_some() && !matches!(options.mode, b'A' | b'P') => b"NF",
         Err(Refused::TooLarge { .. }) if !matches!(options.mode, b'A' | b'P') => {
             context.counters.add(Count::StoreTooLarge);
             forget(key, store);
-            return context.say(TOO_LARGE);
+            context.say(TOO_LARGE);
+            return outcome;
         }
         Err(Refused::Full) => {
             context.counters.add(Count::StoreNoMemory);
-            forget(key, store);
-            return context.say(NO_MEMORY);
+            // What nothing could be added to stays, whatever memcached does.
+            if !matches!(options.mode, b'A' | b'P') {
+                forget(key, store);
+            }
+            context.say(NO_MEMORY);
+            return outcome;
         }
         Err(_) => b"NS",
     };
@@ -226,17 +254,17 @@ pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
         }
     }
     context.say(b"\r\n");
+    outcome
 }
 
-/// Gives an item just changed the token that `E` names, if any.
-fn renamed<S: Store>(key: &Key<'_>, stored: Stored, new_cas: Option<u64>, store: &mut S) -> Stored {
-    let Some(cas) = new_cas else { return stored };
+/// Gives an item just changed the token that `E` names, if any. Fails if there is no memory for it; the change stays.
+fn renamed<S: Store>(key: &Key<'_>, stored: Stored, new_cas: Option<u64>, store: &mut S) -> Result<Stored, Refused> {
+    let Some(cas) = new_cas else { return Ok(stored) };
     let marks = store.peek(key).map_or(Marks::default(), |item| item.marks);
-    store.mark(key, marks, Token::Exactly(cas));
-    Stored { cas }
+    store.mark(key, marks, Token::Exactly(cas)).map(|()| Stored { cas })
 }
 
-pub(super) fn delete<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+pub(super) fn delete<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let options = &meta.options;
     let result = if options.invalidates || options.drops_value {
         invalidate(key, meta, store, context.now)
@@ -248,8 +276,10 @@ pub(super) fn delete<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, co
         Ok(()) if options.is_quiet => {}
         Ok(()) => answer(meta, b"HD", context),
         Err(Refused::Changed) => answer(meta, b"EX", context),
+        Err(Refused::Full) => return fail(context.out.len(), context),
         Err(_) => answer(meta, b"NF", context),
     }
+    Outcome::of(&result)
 }
 
 /// `md` with `I` or `x`: the item stays, without its value or as stale, and with another CAS token.
@@ -264,35 +294,53 @@ fn invalidate<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, now: Unix
     }
     // The next client may win again.
     let marks = if options.invalidates { Marks { is_stale: true, is_won: false, ..marks } } else { marks };
-    store.mark(key, marks, options.new_cas.map_or(Token::Next, Token::Exactly));
     if let (true, Some(ttl)) = (options.invalidates, options.ttl) {
-        store.touch(key, expiry(ttl, now));
+        store.touch(key, expiry(ttl, now))?;
     }
-    Ok(())
+    match store.mark(key, marks, options.new_cas.map_or(Token::Next, Token::Exactly)) {
+        // A time in the past has deleted it.
+        Err(Refused::NotFound) => Ok(()),
+        marked => marked,
+    }
 }
 
-pub(super) fn arithmetic<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {
+/// A number that was made since there was none counts as a hit: it is stored.
+pub(super) fn arithmetic<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let options = &meta.options;
     let by = options.delta.unwrap_or(1);
     let delta = if matches!(options.mode, b'D' | b'-') { Delta::Down(by) } else { Delta::Up(by) };
     // Zero is no token here: memcached takes it for none.
     let (value, stored, is_made) = match (store.count(key, delta, options.cas.filter(|&token| token != 0)), options.vivify) {
-        (Ok((value, stored)), _) => (value, renamed(key, stored, options.new_cas, store), false),
+        (Ok((value, stored)), _) => match renamed(key, stored, options.new_cas, store) {
+            Ok(stored) => (value, stored, false),
+            // As below, the number is counted, and that much is not told.
+            Err(_) => return fail(context.out.len(), context),
+        },
         (Err(Refused::NotFound), Some(exptime)) => {
             let put = Put { expires: expiry(exptime, context.now), cas: options.new_cas, ..Put::default() };
             let mut text = itoa::Buffer::new();
             match store.put(key, text.format(options.initial).as_bytes(), put) {
                 Ok(stored) => (options.initial, stored, true),
-                Err(_) => return context.say(b"SERVER_ERROR Out of memory allocating new item\r\n"),
+                Err(_) => {
+                    context.say(b"SERVER_ERROR Out of memory allocating new item\r\n");
+                    return Outcome::Refused;
+                }
             }
         }
         (Err(Refused::NotFound), None) => {
             context.counters.add(count_of(delta, false));
-            return answer(meta, b"NF", context);
+            answer(meta, b"NF", context);
+            return Outcome::Miss;
         }
-        (Err(Refused::Changed), _) => return answer(meta, b"EX", context),
-        (Err(Refused::NotANumber), _) => return context.say(NOT_NUMERIC),
-        (Err(_), _) => return context.say(b"SERVER_ERROR out of memory\r\n"),
+        (Err(Refused::Changed), _) => {
+            answer(meta, b"EX", context);
+            return Outcome::Conflict;
+        }
+        (Err(Refused::NotANumber), _) => {
+            context.say(NOT_NUMERIC);
+            return Outcome::Refused;
+        }
+        (Err(_), _) => return fail(context.out.len(), context),
     };
     context.counters.add(count_of(delta, !is_made));
     let had = store.peek(key).and_then(|item| item.expires);
@@ -320,12 +368,13 @@ pub(super) fn arithmetic<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S
         context.say(text);
         context.say(b"\r\n");
     }
-    if expires != had {
-        store.touch(key, expires);
+    if expires != had && store.touch(key, expires).is_err() {
+        return fail(start, context);
     }
     if options.is_quiet && !is_made {
         context.out.truncate(start);
     }
+    Outcome::Hit
 }
 
 pub(super) fn debug<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) {

@@ -7,6 +7,7 @@
 
 mod classic;
 mod expiry;
+mod kind;
 mod meta;
 
 use arrayvec::ArrayVec;
@@ -16,7 +17,18 @@ use super::counters::Counters;
 use super::limits::{BURST_UNITS_MAX, OUTPUT_BYTES_MAX};
 use super::parse::{MetaVerb, Unit};
 use crate::memcached::parse::{DecodedKey, KeyText, decode_key};
+use crate::metrics::{CoreMetrics, Outcome};
 pub use expiry::expiry;
+pub(super) use kind::kind;
+
+/// The time, and where a core counts what it does.
+pub(super) struct Books<'a> {
+    pub now: UnixSeconds,
+    /// What memcached counts.
+    pub counters: &'a Counters,
+    /// What operations of all protocols are counted in.
+    pub metrics: &'a mut CoreMetrics,
+}
 
 /// What an operation needs beside the store.
 struct Context<'a> {
@@ -54,12 +66,12 @@ impl Default for Pause {
 pub(super) fn burst<'u, 'i: 'u, S: Store>(
     units: impl Iterator<Item = &'u Unit<'i>> + Clone,
     store: &mut S,
-    now: UnixSeconds,
-    counters: &Counters,
+    books: Books<'_>,
     out: &mut Vec<u8>,
     pause: Pause,
     mut done: impl FnMut(&Vec<u8>),
 ) -> usize {
+    let Books { now, counters, metrics } = books;
     store.set_now(now);
     let mut decoded = ArrayVec::<DecodedKey, BURST_UNITS_MAX>::new();
     for unit in units.clone() {
@@ -87,7 +99,12 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
     for (unit, key) in units.zip(&keys) {
         match (unit, key) {
             (Unit::Say(said), _) => context.say(said),
-            (unit, Some(key)) => operate(unit, key, store, &mut context),
+            (unit, Some(key)) => {
+                let outcome = operate(unit, key, store, &mut context);
+                if let (Some(kind), Some(outcome)) = (kind(unit), outcome) {
+                    metrics.count(kind, outcome);
+                }
+            }
             // No key that a store takes; the parser lets none pass.
             (_, None) => context.say(b"CLIENT_ERROR bad command line format\r\n"),
         }
@@ -100,14 +117,16 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
     count
 }
 
+/// Does what a unit asks, and says what became of it, if it is an operation.
 #[inline]
-fn operate<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &mut S, context: &mut Context<'_>) {
-    match unit {
+fn operate<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &mut S, context: &mut Context<'_>) -> Option<Outcome> {
+    Some(match unit {
         Unit::Get { get, is_last, .. } => {
-            classic::get(key, *get, store, context);
-            if *is_last {
+            let outcome = classic::get(key, *get, store, context);
+            if *is_last && !(get.is_lone_touch && outcome == Outcome::Refused) {
                 context.say(b"END\r\n");
             }
+            outcome
         }
         Unit::Store(unit) => classic::store(key, unit, store, context),
         Unit::Delete { is_quiet, .. } => classic::delete(key, *is_quiet, store, context),
@@ -118,8 +137,11 @@ fn operate<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &mut S, context: &mu
             MetaVerb::Set => meta::set(key, meta, store, context),
             MetaVerb::Delete => meta::delete(key, meta, store, context),
             MetaVerb::Arithmetic => meta::arithmetic(key, meta, store, context),
-            MetaVerb::Debug => meta::debug(key, meta, store, context),
+            MetaVerb::Debug => {
+                meta::debug(key, meta, store, context);
+                return None;
+            }
         },
-        Unit::Say(_) | Unit::Ask(_) | Unit::Quit => {}
-    }
+        Unit::Say(_) | Unit::Ask(_) | Unit::Quit => return None,
+    })
 }

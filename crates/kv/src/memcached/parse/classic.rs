@@ -25,7 +25,8 @@ pub(super) fn retrieval<'a>(verb: &[u8], rest: &'a [u8]) -> Result<(&'a [u8], Ge
     if keys.len() > KEY_BYTES_MAX && keys.split(|&byte| byte == b' ').any(|key| key.len() > KEY_BYTES_MAX) {
         return Err(BAD_FORMAT);
     }
-    Ok((keys, Get { with_cas: matches!(verb, b"gets" | b"gats"), touch }))
+    let is_lone_touch = touch.is_some() && split_word(keys).is_some_and(|(_, behind)| split_word(behind).is_none());
+    Ok((keys, Get { with_cas: matches!(verb, b"gets" | b"gats"), touch, is_lone_touch }))
 }
 
 /// Whether no answer is wanted: the last word says so.

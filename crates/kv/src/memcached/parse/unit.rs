@@ -9,6 +9,8 @@ pub struct Get {
     pub with_cas: bool,
     /// The item is to get this expiry, in memcached's sense (`gat`, `gats`).
     pub touch: Option<i32>,
+    /// It is a `gat` or `gats` of one key: where the item cannot be touched, an error takes the place of the whole answer.
+    pub is_lone_touch: bool,
 }
 
 /// The storage commands.

@@ -114,7 +114,8 @@ pub fn ring_echo_rate(cpus: Option<[usize; 2]>, in_flight: u64, duration: Durati
     let caller = || {
         let start = Instant::now();
         let (mut sent, mut answered, mut differs) = (0, 0, 0);
-        while start.elapsed() < duration {
+        // The other thread may be away for all of the time.
+        while answered == 0 || start.elapsed() < duration {
             for _ in 0..HEAD_INTERVAL {
                 while sent - answered < in_flight {
                     sent += 1;
@@ -151,7 +152,7 @@ pub fn ring_rate(cpus: Option<[usize; 2]>, duration: Duration) -> Result<f64, Ne
     let consumer = || {
         let start = Instant::now();
         let (mut number, mut differs) = (0, 0);
-        while differs == 0 && start.elapsed() < duration {
+        while differs == 0 && (number == 0 || start.elapsed() < duration) {
             for next in number + 1..=number + HEAD_INTERVAL {
                 while message(next, 0).load(Ordering::Acquire) != next {}
                 for word in 1..MESSAGE_WORDS {

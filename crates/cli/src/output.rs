@@ -1,0 +1,44 @@
+//! What commands print. A reader such as `head` may have had enough, and a disk may be full: both end a command, and neither is a panic.
+
+use std::error::Error;
+use std::fmt::{self, Display};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Exit code of a program whose reader has gone, as a shell has it: 128 and SIGPIPE.
+const EXIT_BROKEN_PIPE: u8 = 141;
+
+/// Standard output could not be written.
+#[derive(Debug)]
+pub struct OutputError(pub io::Error);
+
+impl Display for OutputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot write to standard output")
+    }
+}
+
+impl Error for OutputError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// Prints a text and ends the line. Whoever waits for the line has it when this returns.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn line(text: impl Display) -> Result<(), OutputError> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(OutputError)
+}
+
+/// Says on standard error why a command ended, and gives its exit code. Of a reader that has gone nothing is said.
+pub fn report(error: &anyhow::Error, code: ExitCode) -> ExitCode {
+    let output = error.chain().find_map(|cause| cause.downcast_ref::<OutputError>());
+    if output.is_some_and(|OutputError(why)| why.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::from(EXIT_BROKEN_PIPE);
+    }
+    eprintln!("dunlin: {error:#}");
+    code
+}

@@ -1,0 +1,49 @@
+//! As what a command is counted.
+
+use dunlin_store::Delta;
+
+use crate::memcached::parse::{Meta, MetaVerb, StoreUnit, Unit, Verb};
+use crate::metrics::Operation;
+
+/// The kind of operation that a unit is, if it is one. `me` only looks.
+#[inline]
+pub(in crate::memcached) fn kind(unit: &Unit<'_>) -> Option<Operation> {
+    Some(match unit {
+        Unit::Get { get, .. } if get.touch.is_some() => Operation::GetAndTouch,
+        Unit::Get { .. } => Operation::Get,
+        Unit::Store(StoreUnit { verb, .. }) => match verb {
+            Verb::Set => Operation::Set,
+            Verb::Add => Operation::Add,
+            Verb::Replace => Operation::Replace,
+            Verb::Append => Operation::Append,
+            Verb::Prepend => Operation::Prepend,
+            Verb::Cas(_) => Operation::CompareAndSwap,
+        },
+        Unit::Delete { .. } => Operation::Delete,
+        Unit::Touch { .. } => Operation::Touch,
+        Unit::Count { delta: Delta::Up(_), .. } => Operation::Increment,
+        Unit::Count { delta: Delta::Down(_), .. } => Operation::Decrement,
+        Unit::Meta(meta) => return kind_of_meta(meta),
+        Unit::Say(_) | Unit::Ask(_) | Unit::Quit => return None,
+    })
+}
+
+fn kind_of_meta(meta: &Meta<'_>) -> Option<Operation> {
+    let options = &meta.options;
+    Some(match meta.verb {
+        MetaVerb::Get if options.ttl.is_some() => Operation::GetAndTouch,
+        MetaVerb::Get => Operation::Get,
+        MetaVerb::Set => match (options.mode, options.cas) {
+            (b'A', _) => Operation::Append,
+            (b'P', _) => Operation::Prepend,
+            (b'E', _) => Operation::Add,
+            (_, Some(_)) => Operation::CompareAndSwap,
+            (b'R', None) => Operation::Replace,
+            _ => Operation::Set,
+        },
+        MetaVerb::Delete => Operation::Delete,
+        MetaVerb::Arithmetic if matches!(options.mode, b'D' | b'-') => Operation::Decrement,
+        MetaVerb::Arithmetic => Operation::Increment,
+        MetaVerb::Debug => return None,
+    })
+}

@@ -1,0 +1,75 @@
+//! The Wireshark dissector knows every packet kind and the length of every body that the specification and the code have.
+
+use std::collections::BTreeMap;
+
+use dunlin_rpc::wire::{HEADER_BYTES, Header};
+
+const DISSECTOR: &str = include_str!("../../../docs/dunlin.lua");
+const SPECIFICATION: &str = include_str!("../../../docs/wire-protocol.md");
+
+/// Number, name and lengths of each kind, as section 4 of the specification has them.
+fn specified() -> BTreeMap<u8, (&'static str, &'static str)> {
+    let section = SPECIFICATION.split("\n## 4. Packet kinds\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    let rows = section.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let number = cells[0].parse().ok()?;
+        Some((number, (cells[1].split(' ').next()?, cells[3])))
+    });
+    rows.collect()
+}
+
+/// The part of the dissector between `local NAME = {` and the brace that ends it.
+fn table(name: &str) -> &'static str {
+    let start = format!("local {name} = {{\n");
+    DISSECTOR.split(&start).nth(1).and_then(|rest| rest.split("\n}\n").next()).unwrap()
+}
+
+/// What stands behind each `[number] = ` of a table.
+fn entries(table: &'static str) -> BTreeMap<u8, &'static str> {
+    let parts = table.split('[').filter_map(|part| {
+        let (number, rest) = part.split_once("] = ")?;
+        Some((number.parse().ok()?, rest))
+    });
+    parts.collect()
+}
+
+/// Bytes of the fields `{ "name", bytes, ... }` of a body.
+fn body_bytes(body: &str) -> usize {
+    let fields = body.split("{ \"").skip(1);
+    fields.map(|field| field.split(", ").nth(1).unwrap().split([' ', ',']).next().unwrap().parse::<usize>().unwrap()).sum()
+}
+
+#[test]
+fn the_dissector_knows_every_kind() {
+    let specified = specified();
+    assert_eq!(specified.keys().copied().collect::<Vec<u8>>(), (0..15).collect::<Vec<u8>>());
+    let names = entries(table("KINDS"));
+    assert_eq!(names.len(), specified.len());
+    for (kind, (name, _)) in &specified {
+        assert!(names[kind].starts_with(&format!("\"{name}\"")), "{kind} {name}: {}", names[kind]);
+    }
+    // The code knows those kinds too, and no other.
+    for kind in 0..16 {
+        let mut packet = [0; HEADER_BYTES];
+        packet[0] = 1 << 4 | kind;
+        let parsed = Header::parse(&packet, HEADER_BYTES).map(|header| header.kind as u8);
+        assert!(parsed.is_err() || parsed == Ok(kind) && specified.contains_key(&kind), "{kind}: {parsed:?}");
+    }
+}
+
+#[test]
+fn the_dissector_shows_the_whole_body_of_every_kind() {
+    let bodies = entries(table("BODIES"));
+    let presence = DISSECTOR.lines().find_map(|line| line.strip_prefix("local PRESENCE = ")).unwrap();
+    for (kind, (name, lengths)) in specified() {
+        // Of data packets "16 to mtu", of others one length, or two where a body may be missing.
+        if lengths.ends_with("mtu") {
+            assert!(!bodies.contains_key(&kind), "{name}");
+            continue;
+        }
+        let longest: usize = lengths.rsplit(' ').next().unwrap().parse().unwrap();
+        let body = bodies.get(&kind).unwrap_or_else(|| panic!("the dissector does not know the body of {name}"));
+        let body = if body.starts_with("PRESENCE") { presence } else { body };
+        assert_eq!(HEADER_BYTES + body_bytes(body), longest, "{name}");
+    }
+}
