@@ -50,6 +50,9 @@ const STEPS: [Step; 8] = [
     Step { factor: Factor::TransmitBatching, name: "transmit batching", paper: None },
 ];
 
+/// What only shared memory has.
+const SHM_STEPS: [Step; 1] = [Step { factor: Factor::CellPrefetch, name: "prefetching of cells", paper: None }];
+
 /// What only UDP has.
 const UDP_STEPS: [Step; 3] = [
     Step { factor: Factor::Connect, name: "connected socket", paper: None },
@@ -58,12 +61,15 @@ const UDP_STEPS: [Step; 3] = [
 ];
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(Carrier::ALL.len() * (1 + STEPS.len()) + UDP_STEPS.len());
+    lab.expect_cases(Carrier::ALL.len() * (1 + STEPS.len()) + SHM_STEPS.len() + UDP_STEPS.len());
     for carrier in Carrier::ALL {
         let mut setup = Setup { congestion: Congestion::Swift, ..Setup::new(carrier) };
         let case = format!("{} everything on", carrier.name());
         measure(lab, &case, &setup, Some(paper::factors::BASELINE))?;
-        let own_steps = if carrier == Carrier::Udp { &UDP_STEPS[..] } else { &[] };
+        let own_steps = match carrier {
+            Carrier::Shm => &SHM_STEPS[..],
+            Carrier::Udp => &UDP_STEPS[..],
+        };
         for step in STEPS.iter().chain(own_steps) {
             setup.without.push(step.factor);
             measure(lab, &format!("{} … no {}", carrier.name(), step.name), &setup, step.paper)?;

@@ -60,6 +60,8 @@ pub enum Factor {
     RateUpdateBypass,
     /// Congestion control is not asked while it limits nothing.
     RateLimiterBypass,
+    /// Cells of the receive queue are prefetched (shared memory only).
+    CellPrefetch,
     /// Small packets to one destination share a datagram (UDP only).
     Coalescing,
     /// One system call carries many datagrams, both ways (UDP only).
@@ -232,6 +234,9 @@ impl Setup {
             Side::Client => ShmConfig::anonymous(),
         };
         config.queue_len = config.queue_len.max(self.queue_len().next_power_of_two());
+        if !self.has(Factor::CellPrefetch) {
+            config.prefetch_cells = 0;
+        }
         Ok(ShmTransport::new(&config)?)
     }
 

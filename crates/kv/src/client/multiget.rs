@@ -73,7 +73,7 @@ impl<T: Transport> KvClient<T> {
         wanted: &[usize],
         deadline: Option<u64>,
     ) -> Result<Vec<Part>, KvError> {
-        let options = self.time_left(deadline)?;
+        let options = Self::time_left(deadline, self.connection.endpoint.now())?;
         let mut by_core: Vec<Vec<usize>> = vec![Vec::new(); links.cores.len()];
         for &place in wanted {
             by_core[usize::from(links.map.routing.owner(keys[place].as_ref()))].push(place);

@@ -293,10 +293,10 @@ impl<T: Transport> KvClient<T> {
         self.config.deadline.map(|deadline| self.connection.endpoint.now().saturating_add(nanos(deadline)))
     }
 
-    /// What is left until `deadline`.
-    pub(super) fn time_left(&self, deadline: Option<u64>) -> Result<CallOptions, KvError> {
+    /// What is left at `now` until `deadline`.
+    pub(super) fn time_left(deadline: Option<u64>, now: u64) -> Result<CallOptions, KvError> {
         let Some(deadline) = deadline else { return Ok(CallOptions::default()) };
-        let left = deadline.saturating_sub(self.connection.endpoint.now());
+        let left = deadline.saturating_sub(now);
         if left == 0 { Err(KvError::Late) } else { Ok(CallOptions::timeout(Duration::from_nanos(left))) }
     }
 
@@ -316,16 +316,17 @@ impl<T: Transport> KvClient<T> {
     }
 
     async fn attempt(&self, operation: &Operation<'_>, deadline: Option<u64>) -> Result<Attempt, KvError> {
-        let links = match self.connection.current(self.connection.endpoint.now()) {
-            Some(links) => links,
-            None => self.connection.links().await?,
+        let now = self.connection.endpoint.now();
+        let (links, now) = match self.connection.current(now) {
+            Some(links) => (links, now),
+            None => (self.connection.links().await?, self.connection.endpoint.now()),
         };
         check_value(&links, operation)?;
         let core = links.owner(operation.key());
         let lane = &core.lanes[core.choose()];
         let mut request = MsgBuf::with_len(operation.encoded_len())?;
         operation.encode(&mut request);
-        let options = self.time_left(deadline)?;
+        let options = Self::time_left(deadline, now)?;
         let counted = InFlight::new(&lane.in_flight);
         let result = lane.session.call_with(OPERATE, request, options).await;
         drop(counted);

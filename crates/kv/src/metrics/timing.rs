@@ -39,7 +39,11 @@ impl Timing {
     /// Ends a burst that is timed; `operations` says of which kinds it was.
     pub fn end(&self, begun: &Begun, metrics: &mut CoreMetrics, operations: impl Iterator<Item = Operation>) {
         let nanos = self.clock.now() - begun.at;
-        operations.for_each(|operation| metrics.latency(operation, nanos, begun.bursts));
+        // All of a burst take as long, so one entry for each kind will do.
+        let mut counts = [0; Operation::ALL.len()];
+        operations.for_each(|operation| counts[operation as usize] += begun.bursts);
+        let counted = Operation::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0);
+        counted.for_each(|(operation, count)| metrics.latency(operation, nanos, count));
     }
 
     /// Ends a burst of so many operations of one kind.

@@ -119,6 +119,17 @@ impl<'a> Cell<'a> {
         self.word(0).store(Published { seq, len: 0, slot: 0 }.pack(), Ordering::Relaxed);
     }
 
+    /// Asks for the first line of the cell. Has no other effect.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a prefetch is only a hint; it faults on no address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.start.as_ptr().cast());
+        }
+    }
+
     /// Copies the two parts of a packet into the cell.
     ///
     /// # Panics

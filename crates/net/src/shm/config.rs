@@ -26,6 +26,9 @@ pub struct ShmConfig {
     /// Peers this endpoint may have resolved at a time. Each takes a mapping and a file descriptor, or two if
     /// it sleeps by descriptor ([`Transport::wake_fd`](crate::Transport::wake_fd)).
     pub routes_max: usize,
+    /// Cells of the receive queue that are asked for while a burst is sent, at most, so that the answers to the burst before are on their way
+    /// from the other core when they are wanted; 0 for none.
+    pub prefetch_cells: u32,
     /// The number of the first packet received; only tests care.
     pub(crate) first_ticket: u64,
     /// Whether senders need no fence of their own because the kernel issues one before this endpoint sleeps; only tests
@@ -49,6 +52,7 @@ impl ShmConfig {
             mtu: 8192 + 32,
             senders_max: 1024,
             routes_max: 4096,
+            prefetch_cells: 32,
             first_ticket: 0,
             kernel_fences: futex::kernel_fences(),
         }

@@ -34,6 +34,8 @@ pub struct ShmTransport {
     counters: TransportCounters,
     identity: Identity,
     directory: PathBuf,
+    /// Of [`ShmConfig`].
+    prefetch_cells: usize,
     clock: Clock,
     wake: Arc<Wake>,
     senders_fence: bool,
@@ -80,6 +82,7 @@ impl ShmTransport {
             counters: TransportCounters::default(),
             identity: Identity { name, nonce },
             directory: config.directory.clone(),
+            prefetch_cells: config.prefetch_cells as usize,
             clock: Clock::new(),
             senders_fence,
             sleeps: 0,
@@ -207,6 +210,10 @@ impl Transport for ShmTransport {
 
     #[inline]
     fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
+        if packets.len() > 1 {
+            // As many answers are in the queue by now, or soon. To one packet there is none yet, and asking for it would delay it.
+            self.receiver.prefetch_next(packets.len().min(self.prefetch_cells));
+        }
         for run in packets.chunk_by(|a, b| a.route == b.route) {
             match self.peers.get_mut(run[0].route) {
                 Some(peer) if !peer.is_known_dead() => peer.sender.send(run, &mut self.counters),

@@ -107,6 +107,13 @@ impl Receiver {
         0
     }
 
+    /// Asks for the cells that are received next.
+    #[inline]
+    pub(crate) fn prefetch_next(&self, count: usize) {
+        let cells = self.region.cells();
+        (0..count as u64).for_each(|i| cells.of(self.head.wrapping_add(i)).prefetch());
+    }
+
     /// Takes the packet of `ticket` into the burst, or drops it if it is malformed; false if it is not published.
     fn take_if_published(&mut self, ticket: u64, senders: &impl Senders, counters: &mut TransportCounters) -> bool {
         let cell = self.region.cell(ticket);

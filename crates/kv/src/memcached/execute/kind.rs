@@ -6,7 +6,7 @@ use crate::memcached::parse::{Meta, MetaVerb, StoreUnit, Unit, Verb};
 use crate::metrics::Operation;
 
 /// The kind of operation that a unit is, if it is one. `me` only looks.
-#[inline]
+#[inline(always)]
 pub(in crate::memcached) fn kind(unit: &Unit<'_>) -> Option<Operation> {
     Some(match unit {
         Unit::Get { get, .. } if get.touch.is_some() => Operation::GetAndTouch,

@@ -6,6 +6,7 @@
 //! `s`, of later versions, are understood.
 
 mod classic;
+mod debug;
 mod expiry;
 mod kind;
 mod meta;
@@ -138,7 +139,7 @@ fn operate<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &mut S, context: &mu
             MetaVerb::Delete => meta::delete(key, meta, store, context),
             MetaVerb::Arithmetic => meta::arithmetic(key, meta, store, context),
             MetaVerb::Debug => {
-                meta::debug(key, meta, store, context);
+                debug::debug(key, meta, store, context);
                 return None;
             }
         },
