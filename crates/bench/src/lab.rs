@@ -2,6 +2,7 @@
 
 mod simulate;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -63,6 +64,8 @@ pub struct Lab {
     launcher: Launcher,
     bar: ProgressBar,
     report: ReportBuilder,
+    /// Of the last case in virtual time.
+    pace: Cell<simulate::Pace>,
     /// Alive as long as the experiment.
     _neighbour: Option<Peer<BusyNeighbour>>,
 }
@@ -82,7 +85,14 @@ impl Lab {
             peer.ready()?;
             neighbour = Some(peer);
         }
-        Ok(Lab { settings, launcher, bar, report: ReportBuilder::new(experiment), _neighbour: neighbour })
+        Ok(Lab {
+            settings,
+            launcher,
+            bar,
+            report: ReportBuilder::new(experiment),
+            pace: Cell::default(),
+            _neighbour: neighbour,
+        })
     }
 
     /// The cores of servers and clients.
@@ -213,7 +223,7 @@ impl Lab {
         self.report.push(row);
     }
 
-    /// Says what could not be measured, why, and what to do about it.
+    /// Says what could not be measured, why, and what to do about it, or what else there is to know.
     pub fn note(&mut self, note: impl Into<String>) {
         self.report.note(note);
     }

@@ -39,7 +39,8 @@ fn a_seed_gives_the_same_packets_again() {
         let [first, second] = ["first", "second"].map(|name| {
             let directory = directory(&format!("hunt-{seed}-{name}"));
             let story = hunt::replay(Kind::Rpc, seed, None, Some(&directory)).unwrap().unwrap();
-            let files = ["packets.pcap", "calls.txt", "queues.csv"].map(|file| fs::read(directory.join(file)).unwrap());
+            let names = ["packets.pcap", "calls.txt", "queues.csv", "rtts.csv"];
+            let files = names.map(|file| fs::read(directory.join(file)).unwrap());
             assert!(files.iter().all(|file| !file.is_empty()));
             (story, files)
         });

@@ -25,6 +25,8 @@ mod forward;
 pub mod loopback;
 pub mod pcap;
 pub mod poll;
+#[allow(unsafe_code)]
+pub mod prefetch;
 pub mod random;
 #[allow(unsafe_code)]
 pub mod shm;

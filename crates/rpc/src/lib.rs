@@ -25,11 +25,11 @@ pub mod mutation;
 mod mutation;
 pub mod observe;
 mod payload;
-#[allow(unsafe_code)]
-mod prefetch;
 pub mod stats;
 pub mod timer;
 pub mod wire;
+
+use dunlin_net::prefetch;
 
 pub use config::{EndpointConfig, Optimizations, PeerLimits, Recovery, Switch};
 pub use congestion::{Allowance, CongestionControl};

@@ -149,6 +149,27 @@ fn programs_run_when_they_asked_to() {
 }
 
 #[test]
+fn a_timer_that_stays_the_same_is_one_event() {
+    const TIMER: u64 = 1_000_000;
+    let mut datacenter = datacenter(CostModel::free());
+    let transport = datacenter.bind(0, 0).unwrap();
+    let (waker, runs) = (transport.waker(), Rc::new(Cell::new(0)));
+    let counted = runs.clone();
+    datacenter
+        .spawn(0, 0, move || {
+            counted.set(counted.get() + 1);
+            if transport.now() < TIMER { Next::OnPacket { or_at: Some(TIMER) } } else { Next::Done }
+        })
+        .unwrap();
+    for round in 1..=100 {
+        datacenter.run_until(round * 10);
+        waker.wake();
+    }
+    datacenter.run_until(2 * TIMER);
+    assert_eq!((runs.get(), datacenter.counters().events), (102, 102));
+}
+
+#[test]
 fn a_condition_ends_a_run() {
     let mut datacenter = datacenter(CostModel::default());
     flood(&mut datacenter, 0, 1);

@@ -96,6 +96,16 @@ pub(super) struct Incast {
     pub time: u64,
 }
 
+/// What there is to see of an incast.
+pub(super) struct Seen {
+    /// What clients saw once it had settled.
+    pub outcome: Outcome,
+    /// The victim's port over the first milliseconds.
+    pub port: Series,
+    /// Over the same time, in milliseconds, the median round trip of the packets since the point before, in microseconds.
+    pub rtts: Vec<(f64, f64)>,
+}
+
 /// An incast in a cluster: its sessions are open, and the first requests are under way.
 pub(super) struct Running {
     server: Member,
@@ -103,16 +113,16 @@ pub(super) struct Running {
 }
 
 impl Incast {
-    /// Gives what clients saw once it had settled, and the victim's port over its first milliseconds.
-    pub fn run(self, trial: Trial<'_>) -> Result<(Outcome, Series), BenchError> {
+    /// Runs it from its beginning.
+    pub fn run(self, trial: Trial<'_>) -> Result<Seen, BenchError> {
         let mut cluster = trial.cluster(&self.control.topology(), CostModel::default())?;
         cluster.datacenter().watch(SAMPLE_INTERVAL, [Port::HostDown { host: VICTIM }])?;
         let running = self.start(&mut cluster, trial)?;
         let watched = WATCHED.min(self.settling());
-        trial.run_for(&mut cluster, watched)?;
-        let series = cluster.datacenter().take_series();
+        let rtts = running.watch(&mut cluster, trial, watched)?;
+        let port = cluster.datacenter().take_series();
         trial.run_for(&mut cluster, self.settling() - watched)?;
-        Ok((running.measure(&mut cluster, trial, self.time)?, series))
+        Ok(Seen { outcome: running.measure(&mut cluster, trial, self.time)?, port, rtts })
     }
 
     /// Time to let pass before measuring: of a short run, twice its length.
@@ -159,6 +169,20 @@ impl Incast {
 }
 
 impl Running {
+    /// Lets `time` nanoseconds pass, and gives the round trips over it, as in [`Seen`].
+    fn watch(&self, cluster: &mut Cluster, trial: Trial<'_>, time: u64) -> Result<Vec<(f64, f64)>, BenchError> {
+        let (mut before, mut rtts) = (self.rtt(), Vec::new());
+        trial.watch_for(cluster, time, |now| {
+            let rtt = self.rtt();
+            let between = rtt.since(&before);
+            if between.samples() > 0 {
+                rtts.push((now as f64 / 1e6, between.percentile(50.0).as_nanos() as f64 / 1e3));
+            }
+            before = rtt;
+        })?;
+        Ok(rtts)
+    }
+
     /// Measures for `time` nanoseconds.
     pub fn measure(&self, cluster: &mut Cluster, trial: Trial<'_>, time: u64) -> Result<Outcome, BenchError> {
         let before = self.snapshot();
@@ -177,11 +201,16 @@ impl Running {
         let transport = self.server.endpoint().stats().transport;
         // Nearly all that comes to the server are full packets of requests.
         let bytes = transport.rx_bytes - transport.rx_packets * HEADER_BYTES as u64;
+        Snapshot { bytes, rtt: self.rtt() }
+    }
+
+    /// Round trips of the packets of all clients.
+    fn rtt(&self) -> RttHistogram {
         let mut rtt = RttHistogram::default();
         for stats in self.clients.iter().map(|client| client.endpoint().stats()) {
             stats.packet_rtt.iter().for_each(|packets| rtt.add(packets));
         }
-        Snapshot { bytes, rtt }
+        rtt
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dunlin_sim::trace::{Sample, Series};
 
-use super::incast::{Control, Incast};
+use super::incast::{Control, Incast, Seen};
 use super::paper;
 use crate::BenchError;
 use crate::lab::Lab;
@@ -25,14 +25,15 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_simulations(paper::INCAST.len() * Control::ALL.len());
     let time = lab.virtual_time(TIME).max(TIME_MIN);
     for row in paper::INCAST {
-        let (mut queues, mut rates) = (Vec::new(), Vec::new());
+        let (mut queues, mut rates, mut rtts) = (Vec::new(), Vec::new(), Vec::new());
         for control in Control::ALL {
             let incast = Incast { clients: row.clients, control, time };
             let case = format!("{} clients, {}", row.clients, control.name());
-            let (seen, series): (Vec<_>, Vec<_>) = lab.simulate(&case, |trial| incast.run(trial))?.into_iter().unzip();
-            if let Some(series) = series.first() {
-                queues.push(line(control, series, |sample| sample.queued_bytes as f64 / 1e3));
-                rates.push(line(control, series, |sample| sample.gbit_per_s));
+            let seen = lab.simulate(&case, |trial| incast.run(trial))?;
+            if let Some(first) = seen.first() {
+                queues.push(line(control, &first.port, |sample| sample.queued_bytes as f64 / 1e3));
+                rates.push(line(control, &first.port, |sample| sample.gbit_per_s));
+                rtts.push(Line { name: control.name().into(), points: first.rtts.clone() });
             }
             let figure = match control {
                 Control::Off => Some(row.off),
@@ -44,6 +45,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         let title = |what| format!("{what} of the server's port, {} clients begin", row.clients);
         lab.plot(Plot { title: title("Queue"), unit: "kB", lines: queues });
         lab.plot(Plot { title: title("Rate"), unit: "Gbit/s", lines: rates });
+        let title = format!("Round trip of packets (median of each interval), {} clients begin", row.clients);
+        lab.plot(Plot { title, unit: "µs", lines: rtts });
     }
     Ok(())
 }
@@ -56,12 +59,12 @@ fn line(control: Control, series: &Series, value: impl Fn(&Sample) -> f64) -> Li
 fn push(
     lab: &mut Lab,
     case: &str,
-    seen: &[paper::Incast],
+    seen: &[Seen],
     (clients, control): (u32, Control),
     figure: Option<paper::Incast>,
 ) -> Result<(), BenchError> {
     for metric in [Metric::Bandwidth, Metric::RttP50, Metric::RttP99] {
-        let values: Vec<f64> = seen.iter().map(|seen| seen.figure(metric)).collect();
+        let values: Vec<f64> = seen.iter().map(|seen| seen.outcome.figure(metric)).collect();
         let figure = figure.map(|figure| figure.figure(metric));
         let paper = figure.map(|value| PaperFigure { value, setup: paper::INCAST_SETUP });
         let mut row = RowBuilder::of_seeds(case, metric, &values)?.paper(paper);

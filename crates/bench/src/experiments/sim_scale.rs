@@ -66,6 +66,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for threads in threads {
         let case = format!("{hosts} hosts, {threads} threads each");
         let seen = lab.simulate(&case, |trial| measure(trial, hosts, threads, time))?;
+        lab.note_pace(&case)?;
         let row = |metric, figure: &dyn Fn(&Seen) -> f64| {
             RowBuilder::of_seeds(&case, metric, &seen.iter().map(figure).collect::<Vec<_>>())
         };

@@ -11,7 +11,7 @@ use dunlin_trial::{Event, Ledger, Random, Roughness};
 use super::node::{Driver, Node, Shared};
 use super::scenario::Scenario;
 use super::story::{Story, without_leaks};
-use super::trace::{Recorded, Trace};
+use super::trace::{Recorded, RoundTrips, Trace};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MILLISECOND;
@@ -24,6 +24,8 @@ const ROUND_TRIP: u64 = MILLISECOND / 3;
 const STRAYS_END_WITHIN: u64 = 120 * SECOND;
 /// What an idle endpoint takes, besides twice its timeout, to find a peer silent: it looks, and asks, some times, up to 100 ms apart.
 const SILENCE_NOTICED_WITHIN: u64 = 300 * MILLISECOND;
+/// Samples of round trips until the network has healed.
+const ROUND_TRIP_SAMPLES: u64 = 500;
 /// Least time between two looks at everything.
 const LOOK_EVERY: u64 = MILLISECOND;
 
@@ -31,6 +33,8 @@ struct Run {
     datacenter: Recorded,
     shared: Rc<Shared>,
     digest: Rc<RefCell<DefaultHasher>>,
+    /// Where samples of round trips go.
+    round_trips: Option<RoundTrips>,
 }
 
 /// Runs a scenario.
@@ -55,6 +59,7 @@ impl Run {
         let Scenario { topology, cost, seed, .. } = &scenario;
         let datacenter = Datacenter::new(topology, *cost, *seed).expect("a drawn topology is valid");
         let mut datacenter = Recorded::new(datacenter, trace, scenario.end_ns());
+        let round_trips = trace.and_then(Trace::round_trips);
         let ledger = Rc::new(RefCell::new(Ledger::new(scenario.roughness)));
         // The clock of a thread that runs nothing is that of the datacenter.
         let clock = datacenter.clock(0, dunlin_sim::THREADS_PER_HOST_MAX - 1).expect("host 0 has threads");
@@ -69,7 +74,7 @@ impl Run {
             datacenter.spawn_from(host, thread, program).expect("each endpoint has a thread of its own");
         }
         datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
-        Run { datacenter, shared, digest }
+        Run { datacenter, shared, digest, round_trips }
     }
 
     fn nodes(&self) -> Vec<Rc<Node>> {
@@ -95,7 +100,16 @@ impl Run {
 
     /// Everything that the scenario has in store, until all faults have ended and nobody starts anything.
     fn work(&mut self) {
-        self.datacenter.run_until(self.shared.scenario.end_ns());
+        let end = self.shared.scenario.end_ns();
+        if let Some(mut round_trips) = self.round_trips.take() {
+            for sample in 1..=ROUND_TRIP_SAMPLES {
+                self.datacenter.run_until((u128::from(end) * u128::from(sample) / u128::from(ROUND_TRIP_SAMPLES)) as u64);
+                let nodes = self.nodes();
+                let round_trips_of = |node: &Rc<Node>| (node.local.index, node.endpoint().stats().rtt);
+                round_trips.sample(self.datacenter.now(), nodes.iter().map(round_trips_of));
+            }
+        }
+        self.datacenter.run_until(end);
         self.shared.is_quiet.set(true);
     }
 

@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use dunlin_rpc::stats::RttHistogram;
 use dunlin_sim::trace::CapturePoint;
 use dunlin_sim::{Datacenter, FaultPlan, Topology};
 use dunlin_trial::Event;
@@ -25,6 +26,35 @@ pub struct Trace {
     packets: File,
     series: File,
     log: Rc<RefCell<Log>>,
+}
+
+/// Round trips of the calls of each endpoint over time.
+pub struct RoundTrips {
+    file: BufWriter<File>,
+    /// By endpoint, at the sample before.
+    before: Vec<RttHistogram>,
+}
+
+impl RoundTrips {
+    /// Adds a line for each endpoint that sampled round trips since it was asked last. Of one that restarted since, some are missing.
+    pub fn sample(&mut self, now: u64, endpoints: impl Iterator<Item = (usize, RttHistogram)>) {
+        for (endpoint, rtt) in endpoints {
+            if self.before.len() <= endpoint {
+                self.before.resize_with(endpoint + 1, RttHistogram::default);
+            }
+            let since = rtt.since(&self.before[endpoint]);
+            self.before[endpoint] = rtt;
+            if since.samples() > 0 {
+                let at = |percent| since.percentile(percent).as_nanos();
+                self.write(format_args!("{now},{endpoint},{},{},{}", since.samples(), at(50.0), at(99.0)));
+            }
+        }
+    }
+
+    /// What cannot be written is missing: the run goes on.
+    fn write(&mut self, line: std::fmt::Arguments<'_>) {
+        let _ = writeln!(self.file, "{line}");
+    }
 }
 
 /// What became of calls, a line each.
@@ -74,6 +104,14 @@ impl Trace {
         datacenter.capture(CapturePoint::Sent, BufWriter::new(packets));
         datacenter.watch((end_ns / SAMPLES).max(SAMPLE_EVERY_MIN), datacenter.ports()).ok()?;
         Some(series)
+    }
+
+    /// Where samples of round trips go, in a file that is made now; none if it cannot be.
+    pub fn round_trips(&self) -> Option<RoundTrips> {
+        let file = File::create(self.directory.join("rtts.csv")).ok()?;
+        let mut round_trips = RoundTrips { file: BufWriter::new(file), before: Vec::new() };
+        round_trips.write(format_args!("time_ns,endpoint,calls,p50_ns,p99_ns"));
+        Some(round_trips)
     }
 
     /// Writes out what is still buffered.

@@ -7,6 +7,8 @@ use dunlin_sim::{CostModel, Topology};
 use super::Lab;
 use crate::BenchError;
 use crate::datacenter::Cluster;
+use crate::measure::{cpu_nanos, peak_resident_bytes};
+use crate::report::human;
 
 /// How cases in virtual time are run.
 #[derive(Debug, Clone)]
@@ -23,6 +25,14 @@ impl Default for Simulations {
     fn default() -> Self {
         Simulations { seed: 1, seeds: 1, cost: None }
     }
+}
+
+/// What the simulator did for a case, and what it took of this machine: the only figures of virtual time that are not exact.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pace {
+    /// Packets that were received.
+    packets: u64,
+    cpu_nanos: u64,
 }
 
 /// One run of a case.
@@ -51,6 +61,7 @@ impl Lab {
         mut run: impl FnMut(Trial<'_>) -> Result<T, BenchError>,
     ) -> Result<Vec<T>, BenchError> {
         let Simulations { seed, seeds, .. } = self.settings.simulations;
+        self.pace.take();
         let mut outcomes = Vec::new();
         for seed in (0..u64::from(seeds)).map(|number| seed.wrapping_add(number)) {
             self.bar.set_prefix(format!("{name}, seed {seed}"));
@@ -59,6 +70,22 @@ impl Lab {
         }
         self.bar.set_message("");
         Ok(outcomes)
+    }
+
+    /// Notes how fast the last case was simulated, and in how much memory.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`] if the system does not tell.
+    pub fn note_pace(&mut self, case: &str) -> Result<(), BenchError> {
+        let Pace { packets, cpu_nanos } = self.pace.get();
+        let (millions, seconds) = (packets as f64 / 1e6, cpu_nanos as f64 / 1e9);
+        let memory = human::bytes(peak_resident_bytes()? as f64);
+        self.note(format!(
+            "{case}: {millions:.2} M packets were simulated in {seconds:.2} s of CPU time, {:.2} M in a second; up to here this \
+             process has needed {memory}",
+            millions / seconds
+        ));
+        Ok(())
     }
 
     /// A span of virtual time that is `per_second` for each second of the run length asked for.
@@ -81,10 +108,19 @@ impl Trial<'_> {
     /// # Errors
     /// The first error of a member's task; [`BenchError::Interrupted`].
     pub fn run_for(&self, cluster: &mut Cluster, time: u64) -> Result<(), BenchError> {
+        self.watch_for(cluster, time, |_| {})
+    }
+
+    /// As [`Trial::run_for`], and calls `watch` a hundred times on the way, in equal intervals, with the virtual time.
+    ///
+    /// # Errors
+    /// As [`Trial::run_for`].
+    pub fn watch_for(&self, cluster: &mut Cluster, time: u64, mut watch: impl FnMut(u64)) -> Result<(), BenchError> {
         let start = cluster.now();
         for look in 1..=LOOKS_PER_RUN {
-            cluster.run_until(start + (u128::from(time) * u128::from(look) / u128::from(LOOKS_PER_RUN)) as u64)?;
+            self.advance(cluster, start + (u128::from(time) * u128::from(look) / u128::from(LOOKS_PER_RUN)) as u64)?;
             self.look(cluster)?;
+            watch(cluster.now());
         }
         Ok(())
     }
@@ -105,9 +141,21 @@ impl Trial<'_> {
             if cluster.now() >= end {
                 return Err(BenchError::Stuck { what, limit: Duration::from_nanos(limit) });
             }
-            cluster.run_until(cluster.now() + step)?;
+            self.advance(cluster, cluster.now() + step)?;
             self.look(cluster)?;
         }
+        Ok(())
+    }
+
+    /// Lets time pass up to `time`, and adds what it took.
+    fn advance(&self, cluster: &mut Cluster, time: u64) -> Result<(), BenchError> {
+        let (packets, cpu) = (cluster.datacenter().counters().received, cpu_nanos());
+        cluster.run_until(time)?;
+        let Pace { packets: packets_before, cpu_nanos: cpu_before } = self.lab.pace.get();
+        self.lab.pace.set(Pace {
+            packets: packets_before + cluster.datacenter().counters().received - packets,
+            cpu_nanos: cpu_before + cpu_nanos() - cpu,
+        });
         Ok(())
     }
 

@@ -12,6 +12,14 @@ pub fn resident_bytes() -> Result<u64, BenchError> {
     read("/proc/self/status", "VmRSS:")
 }
 
+/// The most memory in bytes that was ever resident in this process, shared pages included.
+///
+/// # Errors
+/// [`BenchError::Io`] if the system does not tell.
+pub fn peak_resident_bytes() -> Result<u64, BenchError> {
+    read("/proc/self/status", "VmHWM:")
+}
+
 /// Resident memory of another process in bytes, shared pages included.
 ///
 /// # Errors
@@ -51,6 +59,7 @@ mod tests {
         let touched = std::hint::black_box(vec![1u8; 32 << 20]);
         assert!(resident_bytes().unwrap() >= before + (24 << 20));
         drop(touched);
+        assert!(peak_resident_bytes().unwrap() >= before + (24 << 20));
         assert!(resident_bytes_of(std::process::id()).unwrap() > 1 << 20);
         assert!(available_bytes().unwrap() > 1 << 20);
     }

@@ -15,5 +15,5 @@ pub use clocks::{SleepWatch, cpu_nanos, shared_nanos};
 pub use cores::{Cores, pin};
 pub use gaps::Gaps;
 pub use latency::{Latencies, Percentiles};
-pub use memory::{available_bytes, resident_bytes, resident_bytes_of};
+pub use memory::{available_bytes, peak_resident_bytes, resident_bytes, resident_bytes_of};
 pub use spread::{RUNS, Spread};

@@ -3,7 +3,7 @@
 use crate::fabric::packet::Transit;
 use crate::fault::FaultId;
 
-/// Small and `Copy`: with its time, 24 bytes.
+/// In the queue it is [`Packed`]; with its time, 24 bytes.
 ///
 /// Events cannot be taken out of the queue. Where one may have been overtaken by another (a thread is woken before its timer), the table
 /// holds the time that counts, and an event of another time is stale.
@@ -17,4 +17,64 @@ pub(crate) enum Event {
     Run { thread: u32 },
     /// A fault begins or ends.
     Fault { id: FaultId, begins: bool },
+}
+
+/// An event as it lies in the queue: two words, those of a [`Transit`], with the kind in the bits that it leaves free.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Packed([u64; 2]);
+
+const KIND: u64 = (1 << Transit::FREE_BITS) - 1;
+const ARRIVE: u64 = 0;
+const TRANSMIT: u64 = 1;
+const RUN: u64 = 2;
+const FAULT: u64 = 3;
+/// In the second word of a fault.
+const BEGINS: u64 = KIND + 1;
+
+impl Event {
+    /// The words of an event.
+    #[inline(always)]
+    pub fn pack(self) -> Packed {
+        Packed(match self {
+            Event::Arrive(transit) => transit.words(),
+            Event::Transmit { host } => [host.into(), TRANSMIT],
+            Event::Run { thread } => [thread.into(), RUN],
+            Event::Fault { id, begins } => [id.0.into(), FAULT | if begins { BEGINS } else { 0 }],
+        })
+    }
+}
+
+impl Packed {
+    /// The event of these words.
+    #[inline(always)]
+    pub fn unpack(self) -> Event {
+        let [first, second] = self.0;
+        match second & KIND {
+            ARRIVE => Event::Arrive(Transit::of_words(self.0)),
+            TRANSMIT => Event::Transmit { host: first as u16 },
+            RUN => Event::Run { thread: first as u32 },
+            _ => Event::Fault { id: FaultId(first as u32), begins: second & BEGINS != 0 },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_event_is_unpacked_as_it_was_packed() {
+        let transit = Transit::new(u32::MAX, (u16::MAX, u16::MAX), (u16::MAX, u16::MAX), u16::MAX);
+        let events = [
+            Event::Arrive(transit),
+            Event::Arrive(transit.onto(3, true)),
+            Event::Transmit { host: u16::MAX },
+            Event::Run { thread: u32::MAX },
+            Event::Fault { id: FaultId(u32::MAX), begins: true },
+            Event::Fault { id: FaultId(1), begins: false },
+        ];
+        for event in events {
+            assert_eq!(event.pack().unpack(), event);
+        }
+    }
 }

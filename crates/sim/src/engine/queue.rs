@@ -6,7 +6,7 @@
 //! one is spread over the level below. So an event is moved two or three times, whether events are picoseconds or seconds apart, and
 //! there is no comparison with events that are far away.
 
-use super::event::Event;
+use super::event::{Event, Packed};
 use super::time::Picos;
 
 const DIGIT_BITS: u32 = 6;
@@ -20,7 +20,7 @@ const OPEN_MAX: usize = 256;
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     time: Picos,
-    event: Event,
+    event: Packed,
 }
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl EventQueue {
     #[inline]
     pub fn push(&mut self, time: Picos, event: Event) {
         debug_assert!(time >= self.start, "an event at {time}, before {}", self.start);
-        let entry = Entry { time, event };
+        let entry = Entry { time, event: event.pack() };
         if time > self.end {
             return self.place(entry);
         }
@@ -75,7 +75,7 @@ impl EventQueue {
         let Entry { time, event } = *self.open.last().filter(|entry| entry.time <= limit)?;
         self.open.pop();
         self.popped = time;
-        Some((time, event))
+        Some((time, event.unpack()))
     }
 
     /// Puts an event after the open slot into a level.
@@ -126,16 +126,18 @@ impl EventQueue {
         self.spread(entries.drain(..).rev());
     }
 
-    /// Puts entries into slots below the one they were in. The open slot is then the instant at its start.
+    /// Puts entries, in the order in which they were pushed, into slots below the one they were in. The open slot, which is empty, becomes
+    /// the instant at its start.
     fn spread(&mut self, entries: impl Iterator<Item = Entry>) {
         self.end = self.start;
         for entry in entries {
             if entry.time == self.start {
-                self.open.insert(0, entry);
+                self.open.push(entry);
             } else {
                 self.place(entry);
             }
         }
+        self.open.reverse();
     }
 }
 
@@ -169,6 +171,18 @@ mod tests {
             assert_eq!(queue.pop_until(u64::MAX), Some((7_000_000, event(id))));
         }
         assert_eq!(queue.pop_until(u64::MAX), None);
+    }
+
+    /// More events of one instant than a slot is sorted for, at the very start of a slot.
+    #[test]
+    fn many_events_at_the_start_of_a_slot_keep_their_order() {
+        let mut queue = EventQueue::new();
+        (0..1000).for_each(|id| queue.push(1 << 30, event(id)));
+        queue.push((1 << 30) + 1, event(1000));
+        for id in 0..1000 {
+            assert_eq!(queue.pop_until(u64::MAX), Some((1 << 30, event(id))));
+        }
+        assert_eq!(queue.pop_until(u64::MAX), Some(((1 << 30) + 1, event(1000))));
     }
 
     /// A sparse queue opens a wide slot; then much happens inside it.

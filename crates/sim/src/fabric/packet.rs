@@ -1,5 +1,7 @@
 //! Packets on their way, in one table, and the buffers that hold their bytes.
 
+use dunlin_net::prefetch;
+
 /// Packets up to this size are held in small buffers, so that many of them share the processor's cache.
 const SMALL_BYTES: usize = 256;
 
@@ -13,20 +15,92 @@ pub(crate) struct Packet {
 }
 
 /// What a packet is known by on its way. It travels in events and queues, so that a hop touches no other memory of the packet.
+///
+/// Two words that are moved as they are. A struct of many fields is written field by field and then read whole, for which the processor
+/// waits until each field has reached its cache: that took more time than all else that a hop does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Transit {
+    /// From the lowest bit: number (32), link (16), bytes (16).
+    what: u64,
+    /// From the lowest bit: free for events ([`Transit::FREE_BITS`]), mark (1), flow (16), from bit 32 thread (16), host (16).
+    whither: u64,
+}
+
+impl Transit {
+    /// So many of the lowest bits of the second word are zero.
+    pub const FREE_BITS: u32 = 2;
+    const MARK: u64 = 1 << Transit::FREE_BITS;
+
+    /// Packet `number` of `len` bytes, on the wire of its host, `link`. `flow` is what ECMP chooses by: the same for all packets of one
+    /// sender to one receiver.
+    #[inline]
+    pub fn new(number: u32, (link, len): (u16, u16), (to_host, to_thread): (u16, u16), flow: u16) -> Self {
+        Transit {
+            what: u64::from(number) | u64::from(link) << 32 | u64::from(len) << 48,
+            whither: u64::from(flow) << 16 | u64::from(to_thread) << 32 | u64::from(to_host) << 48,
+        }
+    }
+
+    /// The two words, and back.
+    #[inline]
+    pub fn words(self) -> [u64; 2] {
+        [self.what, self.whither]
+    }
+
+    #[inline]
+    pub fn of_words([what, whither]: [u64; 2]) -> Self {
+        Transit { what, whither }
+    }
+
     /// Its number in [`Packets`].
-    pub number: u32,
+    #[inline]
+    pub fn number(self) -> u32 {
+        self.what as u32
+    }
+
+    fn of_number(self, number: u32) -> Self {
+        Transit { what: self.what & !u64::from(u32::MAX) | u64::from(number), ..self }
+    }
+
     /// The link it is on.
-    pub link: u16,
+    #[inline]
+    pub fn link(self) -> u16 {
+        (self.what >> 32) as u16
+    }
+
     /// Bytes.
-    pub len: u16,
-    pub to_host: u16,
-    pub to_thread: u16,
-    /// What ECMP chooses by: the same for all packets of one sender to one receiver.
-    pub flow: u16,
+    #[inline]
+    pub fn len(self) -> u16 {
+        (self.what >> 48) as u16
+    }
+
+    #[inline]
+    pub fn to_host(self) -> u16 {
+        (self.whither >> 48) as u16
+    }
+
+    #[inline]
+    pub fn to_thread(self) -> u16 {
+        (self.whither >> 32) as u16
+    }
+
+    #[inline]
+    pub fn flow(self) -> u16 {
+        (self.whither >> 16) as u16
+    }
+
     /// Congestion experienced (ECN).
-    pub marked: bool,
+    #[inline]
+    pub fn is_marked(self) -> bool {
+        self.whither & Transit::MARK != 0
+    }
+
+    /// The same packet, on another link, and marked if it was or is now.
+    #[inline]
+    pub fn onto(self, link: u16, marked: bool) -> Self {
+        let what = self.what & !(0xffff << 32) | u64::from(link) << 32;
+        Transit { what, whither: self.whither | if marked { Transit::MARK } else { 0 } }
+    }
 }
 
 /// Buffers to be used again.
@@ -85,11 +159,25 @@ impl Packets {
 
     /// A copy with bytes of its own.
     pub fn duplicate(&mut self, transit: Transit) -> Transit {
-        let original = &self.table[transit.number as usize];
-        let mut buffer = self.buffers.take(transit.len as usize);
-        buffer[..transit.len as usize].copy_from_slice(&original.buffer[..transit.len as usize]);
+        let (original, len) = (&self.table[transit.number() as usize], transit.len() as usize);
+        let mut buffer = self.buffers.take(len);
+        buffer[..len].copy_from_slice(&original.buffer[..len]);
         let copy = Packet { buffer, from: original.from };
-        Transit { number: self.insert(copy), ..transit }
+        transit.of_number(self.insert(copy))
+    }
+
+    /// Tells the processor that a packet will be looked at some events later.
+    #[inline]
+    pub fn prefetch(&self, number: u32) {
+        if let Some(packet) = self.table.get(number as usize) {
+            prefetch::read(packet);
+        }
+    }
+
+    /// As [`Packets::prefetch`], of its bytes. The packet itself should be at hand.
+    #[inline]
+    pub fn prefetch_bytes(&self, number: u32) {
+        prefetch::read(&*self.table[number as usize].buffer);
     }
 
     /// Takes a packet out of the table, with its buffer.
@@ -132,6 +220,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_transit_keeps_what_it_is_made_of() {
+        let (low, high) = (0x1234, u16::MAX);
+        for (number, link, len, host, thread, flow) in [
+            (u32::MAX, low, low, low, low, low),
+            (7, high, low, low, low, low),
+            (7, low, high, low, low, low),
+            (7, low, low, high, low, low),
+            (7, low, low, low, high, low),
+            (7, low, low, low, low, high),
+        ] {
+            let transit = Transit::new(number, (link, len), (host, thread), flow);
+            let fields = |t: Transit| (t.number(), t.len(), t.to_host(), t.to_thread(), t.flow());
+            assert_eq!((transit.link(), transit.is_marked()), (link, false));
+            assert_eq!(fields(transit), (number, len, host, thread, flow));
+            assert_eq!(transit.words()[1] & ((1 << Transit::FREE_BITS) - 1), 0);
+            let marked = transit.onto(3, true).onto(4, false);
+            assert_eq!((marked.link(), marked.is_marked(), fields(marked)), (4, true, fields(transit)));
+            assert_eq!(Transit::of_words(marked.words()), marked);
+        }
+    }
+
+    #[test]
     fn numbers_and_buffers_are_used_again() {
         let mut packets = Packets::new(1472);
         for round in 0..10 {
@@ -142,12 +252,11 @@ mod tests {
                 numbers.push(packets.insert(Packet { buffer, from: len as u32 }));
             }
             packets[numbers[3]].buffer[1471] = round;
-            let original =
-                Transit { number: numbers[3], len: 1472, link: 0, to_host: 0, to_thread: 0, flow: 0, marked: true };
+            let original = Transit::new(numbers[3], (0, 1472), (0, 0), 0).onto(0, true);
             let copy = packets.duplicate(original);
-            assert_eq!((copy.number, packets.live(), copy.marked), (4, 5, true));
+            assert_eq!((copy.number(), packets.live(), copy.is_marked()), (4, 5, true));
             assert_eq!((packets[4].from, packets[4].buffer[1471]), (1472, round));
-            numbers.push(copy.number);
+            numbers.push(copy.number());
             numbers.into_iter().rev().for_each(|number| packets.discard(number));
         }
         assert_eq!((packets.live(), packets.table.len()), (0, 5));

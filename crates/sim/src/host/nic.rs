@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use dunlin_net::prefetch;
+
 use crate::engine::time::{NEVER, Picos, from_nanos};
 use crate::fabric::packet::Transit;
 use crate::topology::Nic as Settings;
@@ -117,10 +119,22 @@ impl Nic {
             let waiting = &mut self.queues[head.thread as usize].waiting;
             // A queue with a turn is not empty.
             let Some(first) = waiting.pop_front() else { continue };
-            self.turns.extend(waiting.front().map(|next| Head { ready: next.ready, ..head }));
+            match waiting.front() {
+                Some(next) => self.turns.push_back(Head { ready: next.ready, ..head }),
+                // It begins at its start again, so that a queue that is short most of the time is little memory.
+                None => waiting.clear(),
+            }
             return Turn::Send(first.transit);
         }
         Turn::Later(earliest)
+    }
+
+    /// Tells the processor that the queue whose turn is next will be looked at some events later.
+    #[inline]
+    pub fn prefetch(&self) {
+        if let Some(next) = self.turns.front().and_then(|head| self.queues[head.thread as usize].waiting.front()) {
+            prefetch::read(next);
+        }
     }
 
     /// When the next packet is ready.
@@ -136,7 +150,7 @@ impl Nic {
         let mut packets = Vec::new();
         for queue in &mut self.queues {
             queue.last_leaves = 0;
-            packets.extend(queue.waiting.drain(..).map(|waiting| waiting.transit.number));
+            packets.extend(queue.waiting.drain(..).map(|waiting| waiting.transit.number()));
         }
         packets
     }

@@ -35,6 +35,9 @@ pub(crate) struct Thread {
     pub state: State,
     /// The time of the next [`crate::engine::Event::Run`] that counts.
     pub run_at: Picos,
+    /// The time of a timer's [`crate::engine::Event::Run`] that is in the queue. A thread that runs for each packet has the same timer
+    /// after each run, and needs one event for all of them.
+    pub timer_at: Picos,
     /// Which of the transports that were bound here one after the other is alive, if one is.
     pub transport: Option<u32>,
     /// How many were bound.
@@ -53,6 +56,7 @@ impl Thread {
             clock,
             state: State::Absent,
             run_at: NEVER,
+            timer_at: NEVER,
             transport: None,
             incarnations: 0,
             rx: VecDeque::new(),

@@ -13,6 +13,8 @@ use super::clock::ThreadClock;
 use super::thread::Arrived;
 use crate::world::{Shared, World};
 
+const WORD_BITS: usize = u64::BITS as usize;
+
 /// The receive and transmit queue of one thread at its host's NIC, as packet I/O for the program that the thread runs.
 ///
 /// Every operation takes CPU time by the [`CostModel`](super::CostModel), and [`Transport::now`] is the thread's own time: that of the
@@ -35,6 +37,8 @@ pub struct SimTransport {
     /// How often each route was resolved. A route's number is the index of the thread that it leads to, so that what every transport keeps
     /// of every other is these few bytes.
     users: Vec<u32>,
+    /// A bit for each route that has users: what is asked for every packet, in as little memory as it can be.
+    resolved: Vec<u64>,
     burst: ArrayVec<Received, RX_BURST>,
     counters: TransportCounters,
 }
@@ -68,6 +72,7 @@ impl SimTransport {
             mtu,
             rx_queue_len,
             users: Vec::new(),
+            resolved: Vec::new(),
             burst: ArrayVec::new(),
             counters: TransportCounters::default(),
         }
@@ -93,7 +98,7 @@ impl SimTransport {
 
     #[inline]
     fn is_resolved(&self, peer: u32) -> bool {
-        self.users.get(peer as usize).is_some_and(|users| *users > 0)
+        self.resolved.get(peer as usize / WORD_BITS).is_some_and(|word| word >> (peer as usize % WORD_BITS) & 1 == 1)
     }
 
     /// Sends one packet, or counts why not.
@@ -135,14 +140,20 @@ impl Transport for SimTransport {
         let peer = self.find(addr)?;
         if self.users.len() <= peer as usize {
             self.users.resize(peer as usize + 1, 0);
+            self.resolved.resize(peer as usize / WORD_BITS + 1, 0);
         }
         self.users[peer as usize] += 1;
+        self.resolved[peer as usize / WORD_BITS] |= 1 << (peer as usize % WORD_BITS);
         Ok(Route(peer))
     }
 
     fn release(&mut self, route: Route) {
         if self.is_resolved(route.0) {
-            self.users[route.0 as usize] -= 1;
+            let peer = route.0 as usize;
+            self.users[peer] -= 1;
+            if self.users[peer] == 0 {
+                self.resolved[peer / WORD_BITS] &= !(1 << (peer % WORD_BITS));
+            }
         }
     }
 
@@ -200,6 +211,10 @@ impl Transport for SimTransport {
             bytes += u64::from(arrived.len);
             let Arrived { len, marked, .. } = arrived;
             self.burst.push(Received { buffer: packet.buffer, len, marked, from: packet.from });
+        }
+        if rx.is_empty() {
+            // It begins at its start again, so that a queue that is short most of the time is little memory.
+            rx.clear();
         }
         let count = self.burst.len() as u64;
         if count == 0 {

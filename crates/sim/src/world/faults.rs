@@ -104,17 +104,17 @@ impl World {
 
     /// A packet is lost to a fault of a link.
     pub(super) fn lose(&mut self, transit: Transit) {
-        self.links[transit.link as usize].lost += 1;
+        self.links[transit.link() as usize].lost += 1;
         self.counters.lost += 1;
-        self.packets.discard(transit.number);
+        self.packets.discard(transit.number());
     }
 
     /// A packet whose last bit should arrive at `arrival` is on a link that is not as it should be.
     #[cold]
     pub(super) fn put_on_faulty_wire(&mut self, transit: Transit, arrival: Picos) {
-        let line = &mut self.links[transit.link as usize];
+        let line = &mut self.links[transit.link() as usize];
         let is_separated = match line.from {
-            Node::Host(from) => self.faults.separates(from, transit.to_host),
+            Node::Host(from) => self.faults.separates(from, transit.to_host()),
             Node::Switch(_) => false,
         };
         if line.is_down || is_separated {
@@ -127,9 +127,9 @@ impl World {
         if random.chance(faults.loss) {
             return self.lose(transit);
         }
-        if random.chance(faults.corrupt) && transit.len > 0 {
-            let bit = random.below(u64::from(transit.len) * 8);
-            self.packets[transit.number].buffer[(bit / 8) as usize] ^= 1 << (bit % 8);
+        if random.chance(faults.corrupt) && transit.len() > 0 {
+            let bit = random.below(u64::from(transit.len()) * 8);
+            self.packets[transit.number()].buffer[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
         let copy = random.chance(faults.duplicate).then(|| self.packets.duplicate(transit));
         self.counters.sent += u64::from(copy.is_some());

@@ -22,10 +22,9 @@ impl World {
         self.counters.sent += 1;
         let thread = &self.threads[from as usize];
         let Thread { host, number: thread_number, .. } = *thread;
-        let (to_host, to_thread) = self.places[to as usize];
+        let to_place = self.places[to as usize];
         // The cable of host `h` is link `h`.
-        let transit =
-            Transit { number, link: host, len: len as u16, to_host, to_thread, flow: flow(from, to), marked: false };
+        let transit = Transit::new(number, (host, len as u16), to_place, flow(from, to));
         let nic = &mut self.hosts[host as usize].nic;
         thread.clock.spin_until(nic.room_at(thread_number));
         let line = &self.links[host as usize];
@@ -57,8 +56,9 @@ impl World {
             Turn::Later(time) => time,
             Turn::Send(transit) => {
                 let next_ready = nic.next_ready();
+                nic.prefetch();
                 self.capture(CapturePoint::Sent, transit);
-                let bytes = u64::from(transit.len) + self.wire_overhead;
+                let bytes = u64::from(transit.len()) + self.wire_overhead;
                 let line = &mut self.links[host as usize];
                 let departs = line.enqueue(bytes, now + line.serialization(bytes));
                 self.put_on_wire(transit, departs);
@@ -73,7 +73,7 @@ impl World {
     /// The last bit of a packet leaves on its link at `departs`.
     #[inline]
     pub fn put_on_wire(&mut self, transit: Transit, departs: Picos) {
-        let line = &self.links[transit.link as usize];
+        let line = &self.links[transit.link() as usize];
         let arrival = departs + line.propagation;
         if line.is_faulty {
             return self.put_on_faulty_wire(transit, arrival);
@@ -84,7 +84,7 @@ impl World {
     /// The last bit of a packet is at the far end of its link.
     #[inline]
     pub fn arrive(&mut self, transit: Transit) {
-        let line = &self.links[transit.link as usize];
+        let line = &self.links[transit.link() as usize];
         if line.is_down {
             return self.lose(transit);
         }
@@ -96,16 +96,15 @@ impl World {
 
     fn forward(&mut self, switch: u16, transit: Transit) {
         let now = self.now();
-        let Transit { number, link, len, to_host, flow, .. } = transit;
-        let bytes = u64::from(len) + self.wire_overhead;
+        let bytes = u64::from(transit.len()) + self.wire_overhead;
         let switch = &mut self.switches[switch as usize];
-        let out = switch.route(to_host, flow, &self.links);
+        let out = switch.route(transit.to_host(), transit.flow(), &self.links);
         let Admission::Queued { marked } = switch.admit(out, bytes, now, &self.links, &mut self.random) else {
             self.links[out as usize].dropped += 1;
             self.counters.dropped_buffer += 1;
-            return self.packets.discard(number);
+            return self.packets.discard(transit.number());
         };
-        let time_in = self.links[link as usize].serialization(bytes);
+        let time_in = self.links[transit.link() as usize].serialization(bytes);
         let port = &mut self.links[out as usize];
         if marked {
             port.marked += 1;
@@ -113,13 +112,16 @@ impl World {
         }
         let earliest = switch.earliest_departure(now, time_in, port.serialization(bytes));
         let departs = port.enqueue(bytes, earliest);
-        self.put_on_wire(Transit { link: out, marked: transit.marked | marked, ..transit }, departs);
+        if matches!(port.to, Node::Host(_)) {
+            self.packets.prefetch(transit.number());
+        }
+        self.put_on_wire(transit.onto(out, marked), departs);
     }
 
     /// A packet is at its host's NIC.
     fn deliver(&mut self, host: u16, transit: Transit) {
-        let Transit { number, len, marked, .. } = transit;
-        let index = self.hosts[host as usize].threads[transit.to_thread as usize].unwrap_or(u32::MAX);
+        let number = transit.number();
+        let index = self.hosts[host as usize].threads[transit.to_thread() as usize].unwrap_or(u32::MAX);
         let Some(thread) = self.threads.get_mut(index as usize).filter(|thread| thread.transport.is_some()) else {
             self.counters.dropped_nobody += 1;
             return self.packets.discard(number);
@@ -130,9 +132,10 @@ impl World {
             return self.packets.discard(number);
         }
         self.capture(CapturePoint::Received, transit);
+        self.packets.prefetch_bytes(number);
         let thread = &mut self.threads[index as usize];
         let visible = self.now.get() + self.rx_latency;
-        thread.rx.push_back(Arrived { visible, packet: number, len, marked });
+        thread.rx.push_back(Arrived { visible, packet: number, len: transit.len(), marked: transit.is_marked() });
         if thread.state == State::Listening {
             self.run_by(index, visible);
         }

@@ -59,8 +59,8 @@ impl Wakes {
 
     /// Takes the list, if there may be one.
     pub fn take(&self) -> Option<Vec<u32>> {
-        self.any
-            .swap(false, Ordering::Acquire)
+        // Asked before every run of a program: looking is cheaper than swapping.
+        (self.any.load(Ordering::Relaxed) && self.any.swap(false, Ordering::Acquire))
             .then(|| std::mem::take(&mut *self.threads.lock().unwrap_or_else(|poisoned| poisoned.into_inner())))
     }
 }

@@ -30,6 +30,9 @@ impl World {
     pub fn may_run(&mut self, index: u32) -> bool {
         let now = self.now();
         let thread = &mut self.threads[index as usize];
+        if thread.timer_at == now {
+            thread.timer_at = NEVER;
+        }
         if thread.run_at != now || thread.state == State::Absent {
             return false;
         }
@@ -50,15 +53,34 @@ impl World {
             Next::Soon | Next::At(_) => State::Timed,
             Next::Done => State::Absent,
         };
-        let packet = || thread.rx.front().map_or(NEVER, |arrived| arrived.visible);
-        let at = match next {
+        let timer = match next {
             Next::Soon => soonest,
             Next::At(time) => from_nanos(time),
-            Next::OnPacket { or_at } => or_at.map_or(NEVER, from_nanos).min(packet()),
+            Next::OnPacket { or_at } => or_at.map_or(NEVER, from_nanos),
             Next::Done => NEVER,
         };
-        if at != NEVER {
-            self.run_by(index, at.max(soonest));
+        let packet = match next {
+            Next::OnPacket { .. } => thread.rx.front().map_or(NEVER, |arrived| arrived.visible),
+            _ => NEVER,
+        };
+        if packet < timer {
+            self.run_by(index, packet.max(soonest));
+        } else if timer != NEVER {
+            self.run_by_timer(index, timer.max(soonest));
+        }
+    }
+
+    /// As [`World::run_by`], for a time that a program asked for.
+    fn run_by_timer(&mut self, index: u32, time: Picos) {
+        let thread = &mut self.threads[index as usize];
+        let time = time.max(thread.clock.picos());
+        if time >= thread.run_at {
+            return;
+        }
+        thread.run_at = time;
+        if thread.timer_at != time {
+            thread.timer_at = time;
+            self.events.push(time, Event::Run { thread: index });
         }
     }
 

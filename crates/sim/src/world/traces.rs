@@ -41,11 +41,11 @@ impl World {
 
     #[cold]
     fn record(&mut self, point: CapturePoint, transit: Transit) {
-        let packet = &self.packets[transit.number];
+        let packet = &self.packets[transit.number()];
         let from = &self.threads[packet.from as usize];
-        let (from, to) = ((from.host, from.number), (transit.to_host, transit.to_thread));
+        let (from, to) = ((from.host, from.number), (transit.to_host(), transit.to_thread()));
         if let Some(capture) = self.capture.as_mut().filter(|capture| capture.point == point) {
-            capture.record(self.now.get(), from, to, &packet.buffer[..transit.len as usize]);
+            capture.record(self.now.get(), from, to, &packet.buffer[..transit.len() as usize]);
         }
     }
 }

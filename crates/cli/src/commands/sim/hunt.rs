@@ -39,7 +39,7 @@ pub struct Arguments {
     /// The only seed, or the first of --seeds or --minutes
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Write packets.pcap, calls.txt, queues.csv, faults.toml, topology.toml and scenario.txt of the only seed to DIR
+    /// Write packets.pcap, calls.txt, queues.csv, rtts.csv, faults.toml, topology.toml and scenario.txt of the only seed to DIR
     #[arg(long, value_name = "DIR", requires = "seed", conflicts_with_all = ["seeds", "minutes"])]
     trace: Option<PathBuf>,
     /// Let the faults of FILE happen in the only seed, instead of its own

@@ -2,13 +2,13 @@
 
 /// Prefetches the cache line at the start of `value`. Has no other effect.
 #[inline(always)]
-pub(crate) fn read<T: ?Sized>(value: &T) {
+pub fn read<T: ?Sized>(value: &T) {
     address(std::ptr::from_ref(value).cast());
 }
 
 /// Prefetches every cache line of `value`, which starts one.
 #[inline(always)]
-pub(crate) fn read_lines<T>(value: &T) {
+pub fn read_lines<T>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();
     for offset in (0..size_of::<T>()).step_by(64) {
         address(start.wrapping_add(offset));
