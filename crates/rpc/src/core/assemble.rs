@@ -189,7 +189,10 @@ impl Core {
         let number = multi.packet;
         let is_early = || serve.early.as_ref().is_some_and(|early| early.contains(number));
         if number < serve.received || serve.state == ServeState::Receiving && number != serve.received && is_early() {
-            if serve.state == ServeState::Responded && number + 1 == serve.request_packets {
+            // A request that failed, or was given up before it was whole, is over whichever packet asks: a credit return would speak of packets
+            // that the client has not sent, and it would not believe it.
+            let is_over = number + 1 == serve.request_packets || serve.status != Status::Ok;
+            if serve.state == ServeState::Responded && is_over {
                 self.send_response_packet(index, 0);
             } else if number + 1 < serve.request_packets || serve.state == ServeState::Receiving {
                 self.return_credit(si, index, number);
