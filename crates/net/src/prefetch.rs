@@ -16,7 +16,7 @@ pub fn read_lines<T>(value: &T) {
 }
 
 #[inline(always)]
-fn address(address: *const u8) {
+pub(crate) fn address(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch is only a hint; it faults on no address.
     unsafe {

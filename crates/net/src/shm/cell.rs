@@ -122,12 +122,7 @@ impl<'a> Cell<'a> {
     /// Asks for the first line of the cell. Has no other effect.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a prefetch is only a hint; it faults on no address.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.start.as_ptr().cast());
-        }
+        crate::prefetch::address(self.start.as_ptr());
     }
 
     /// Copies the two parts of a packet into the cell.

@@ -144,7 +144,8 @@ fn check_directory(snapshot: &Path) -> Result<()> {
     let directory = snapshot.parent().filter(|directory| !directory.as_os_str().is_empty());
     ensure!(directory.is_none_or(Path::is_dir), "there is no directory for {}", snapshot.display());
     let probe = directory.unwrap_or(Path::new(".")).join(format!(".dunlin-probe-{}", std::process::id()));
-    let made = File::create(&probe).and_then(|_| fs::remove_file(&probe));
+    // Nothing that has this name already is touched: others may write in that directory too.
+    let made = File::create_new(&probe).and_then(|_| fs::remove_file(&probe));
     made.with_context(|| format!("no snapshot can be saved at {}", snapshot.display()))
 }
 
