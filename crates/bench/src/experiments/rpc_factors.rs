@@ -19,7 +19,7 @@ struct Step {
 }
 
 /// In the paper's order; what the paper does not have stands after it.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 7] = [
     Step {
         factor: Factor::BatchedTimestamps,
         name: "batched timestamps",
@@ -47,14 +47,17 @@ const STEPS: [Step; 8] = [
     },
     Step { factor: Factor::AdjacentHeader, name: "adjacent header", paper: None },
     Step { factor: Factor::Prefetch, name: "prefetching of sessions", paper: None },
-    Step { factor: Factor::TransmitBatching, name: "transmit batching", paper: None },
 ];
 
-/// What only shared memory has.
-const SHM_STEPS: [Step; 1] = [Step { factor: Factor::CellPrefetch, name: "prefetching of cells", paper: None }];
+const TRANSMIT_BATCHING: Step = Step { factor: Factor::TransmitBatching, name: "transmit batching", paper: None };
 
-/// What only UDP has.
-const UDP_STEPS: [Step; 3] = [
+/// Over shared memory, those behind. Cells are prefetched when a batch is sent: without batches it would be off already.
+const SHM_STEPS: [Step; 2] =
+    [Step { factor: Factor::CellPrefetch, name: "prefetching of cells", paper: None }, TRANSMIT_BATCHING];
+
+/// Over UDP, those behind.
+const UDP_STEPS: [Step; 4] = [
+    TRANSMIT_BATCHING,
     Step { factor: Factor::Connect, name: "connected socket", paper: None },
     Step { factor: Factor::Coalescing, name: "coalescing", paper: None },
     Step { factor: Factor::Offload, name: "segmentation and receive offload", paper: None },
