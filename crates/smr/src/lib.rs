@@ -2,3 +2,5 @@
 #![forbid(unsafe_code)]
 
 pub use raft::eraftpb;
+
+pub mod wal;
