@@ -26,6 +26,7 @@ mod node;
 mod probe;
 mod sessions;
 mod state;
+pub mod wal;
 pub mod wire;
 
 pub use client::{Client, ClientConfig, ClientError};

@@ -1,0 +1,43 @@
+//! Settings of a log.
+
+use super::error::WalError;
+use super::format::{ALIGNMENT, SEGMENT_BYTES_MAX};
+
+/// The least that a segment may be.
+pub const SEGMENT_BYTES_MIN: u32 = 1 << 10;
+
+/// Settings of a log. Those with a size may differ from one opening to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WalConfig {
+    /// The node whose log it is: another node refuses to open it.
+    pub owner: u64,
+    /// Bytes of a segment, a multiple of 8 from [`SEGMENT_BYTES_MIN`] to [`SEGMENT_BYTES_MAX`]. A frame that is longer gets a segment of its own
+    /// size. 64 MiB by default.
+    pub segment_bytes: u32,
+    /// With more bytes than this waiting for the disk the log takes nothing. 32 MiB by default; one batch may go beyond it.
+    pub unflushed_bytes_max: usize,
+    /// With more bytes than this in all segments the log takes no entries. 16 GiB by default.
+    pub log_bytes_max: u64,
+}
+
+impl WalConfig {
+    /// The defaults.
+    pub fn new(owner: u64) -> WalConfig {
+        WalConfig { owner, segment_bytes: 64 << 20, unflushed_bytes_max: 32 << 20, log_bytes_max: 16 << 30 }
+    }
+
+    pub(super) fn check(&self) -> Result<(), WalError> {
+        if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
+            || !self.segment_bytes.is_multiple_of(ALIGNMENT as u32)
+        {
+            return Err(WalError::Config("a segment has 1 KiB to 1 GiB, a multiple of 8 bytes"));
+        }
+        if self.unflushed_bytes_max == 0 {
+            return Err(WalError::Config("a log must be allowed to have bytes that wait for the disk"));
+        }
+        if self.log_bytes_max < u64::from(self.segment_bytes) {
+            return Err(WalError::Config("a log must be allowed to have a segment"));
+        }
+        Ok(())
+    }
+}

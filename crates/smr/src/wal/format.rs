@@ -1,0 +1,176 @@
+//! What stands where in a segment: its header and the headers of frames. All numbers are little-endian. See `docs/log-format.md`.
+
+/// The version of the format that is written and read.
+pub const VERSION: u32 = 1;
+/// Most bytes of records in a frame.
+pub const FRAME_BYTES_MAX: usize = 16 << 20;
+/// Most bytes of an entry's payload.
+pub const ENTRY_BYTES_MAX: usize = 8 << 20;
+/// Most bytes that a segment may have.
+pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
+
+pub const MAGIC: [u8; 8] = *b"\x89DNLLOG\n";
+pub const SEGMENT_HEADER_BYTES: usize = 64;
+pub const FRAME_HEADER_BYTES: usize = 40;
+/// Frames begin at multiples of this.
+pub const ALIGNMENT: usize = 8;
+pub const FRAME_TAG: [u8; 4] = *b"FRAM";
+/// Where the version stands.
+pub const VERSION_AT: u64 = 8;
+
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut number = [0; 4];
+    number.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(number)
+}
+
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(number)
+}
+
+/// Bytes of a frame on the disk whose records have so many.
+pub fn frame_bytes(payload: usize) -> usize {
+    FRAME_HEADER_BYTES + payload.next_multiple_of(ALIGNMENT)
+}
+
+/// The first bytes of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// A random number that all segments of a log share.
+    pub log: u64,
+    /// The node whose log it is.
+    pub owner: u64,
+    /// The segments of a log are numbered from 1.
+    pub number: u64,
+    /// The sequence number of the first frame.
+    pub sequence: u64,
+    /// The length of the file.
+    pub file_bytes: u32,
+}
+
+/// What is wrong with the first bytes of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeaderError {
+    /// They are not what was written.
+    Damaged(&'static str),
+    /// Another version.
+    Version(u32),
+}
+
+impl SegmentHeader {
+    pub fn to_bytes(self) -> [u8; SEGMENT_HEADER_BYTES] {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.file_bytes.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.log.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.owner.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.number.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.sequence.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    pub fn parse(bytes: &[u8; SEGMENT_HEADER_BYTES]) -> Result<SegmentHeader, HeaderError> {
+        if bytes[..8] != MAGIC {
+            return Err(HeaderError::Damaged("this is no segment of a log of Dunlin"));
+        }
+        // The checksum of another version may stand elsewhere, but a damaged version is not another one.
+        let is_whole = crc32c::crc32c(&bytes[..60]) == u32_at(bytes, 60);
+        match u32_at(bytes, VERSION_AT as usize) {
+            VERSION if !is_whole => return Err(HeaderError::Damaged("the header of the segment has a wrong checksum")),
+            VERSION => {}
+            version => return Err(HeaderError::Version(version)),
+        }
+        if bytes[48..60] != [0; 12] {
+            return Err(HeaderError::Damaged("reserved bytes are not zero"));
+        }
+        Ok(SegmentHeader {
+            log: u64_at(bytes, 16),
+            owner: u64_at(bytes, 24),
+            number: u64_at(bytes, 32),
+            sequence: u64_at(bytes, 40),
+            file_bytes: u32_at(bytes, 12),
+        })
+    }
+}
+
+/// What stands in front of the records of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Bytes of the records.
+    pub payload_bytes: u32,
+    /// The checksum of the records.
+    pub payload_checksum: u32,
+    /// Frames are numbered from 1 through all segments.
+    pub sequence: u64,
+    /// The flush that brought it to the disk. Nothing of the next group is written before it succeeded.
+    pub group: u64,
+    /// Where in the segment the first frame of the group begins.
+    pub group_start: u32,
+}
+
+impl FrameHeader {
+    /// Where the sequence number stands in the header.
+    const SEQUENCE_AT: usize = 12;
+    const CHECKSUM_AT: usize = FRAME_HEADER_BYTES - 4;
+
+    /// The checksum is that of a place as well: bytes that were written elsewhere, as a payload or in another log, are no frame here.
+    pub fn to_bytes(self, place: Place) -> [u8; FRAME_HEADER_BYTES] {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&FRAME_TAG);
+        bytes[4..8].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.payload_checksum.to_le_bytes());
+        bytes[Self::SEQUENCE_AT..20].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[20..28].copy_from_slice(&self.group.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.group_start.to_le_bytes());
+        let checksum = place.checksum(&bytes[..Self::CHECKSUM_AT]);
+        bytes[Self::CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The header in these bytes, if they were written as one to this place.
+    pub fn parse(bytes: &[u8], place: Place) -> Option<FrameHeader> {
+        if bytes.len() < FRAME_HEADER_BYTES
+            || bytes[..4] != FRAME_TAG
+            || place.checksum(&bytes[..Self::CHECKSUM_AT]) != u32_at(bytes, Self::CHECKSUM_AT)
+        {
+            return None;
+        }
+        let header = FrameHeader {
+            payload_bytes: u32_at(bytes, 4),
+            payload_checksum: u32_at(bytes, 8),
+            sequence: u64_at(bytes, Self::SEQUENCE_AT),
+            group: u64_at(bytes, 20),
+            group_start: u32_at(bytes, 28),
+        };
+        let is_possible = header.payload_bytes as usize <= FRAME_BYTES_MAX
+            && (SEGMENT_HEADER_BYTES as u32..=place.offset).contains(&header.group_start)
+            && u32_at(bytes, 32) == 0;
+        is_possible.then_some(header)
+    }
+}
+
+/// Where a frame stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The log, [`SegmentHeader::log`].
+    pub log: u64,
+    /// Number of the segment.
+    pub segment: u64,
+    /// Bytes from its start.
+    pub offset: u32,
+}
+
+impl Place {
+    fn checksum(self, bytes: &[u8]) -> u32 {
+        let mut seed = [0; 20];
+        seed[..8].copy_from_slice(&self.log.to_le_bytes());
+        seed[8..16].copy_from_slice(&self.segment.to_le_bytes());
+        seed[16..].copy_from_slice(&self.offset.to_le_bytes());
+        crc32c::crc32c_append(crc32c::crc32c(&seed), bytes)
+    }
+}

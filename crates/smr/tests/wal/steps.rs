@@ -1,0 +1,104 @@
+//! One history, and a crash at each of its steps, with every kind of loss; and a crash at each step of the recovery from that.
+
+use dunlin_smr::wal::sim::{Crash, SimDisk, SimDiskConfig};
+use dunlin_smr::wal::{HardState, Position, Wal, WalError, open_stepped};
+
+use super::model::{Model, look};
+use super::small;
+
+/// Ways in which each crash is tried.
+const SEEDS: u64 = 12;
+
+/// Two flushes are never under way at a time, but batches come faster than flushes.
+fn history(wal: &mut Wal<SimDisk>, model: &mut Model) {
+    model.set_hard_state(wal, HardState { term: 1, vote: 2, commit: 0 });
+    for len in [10, 200, 600, 0, 900] {
+        model.append(wal, 1, len);
+        model.submit(wal);
+        model.append(wal, 1, len / 2);
+        model.submit(wal);
+        let _ = wal.wait();
+    }
+    model.truncate(wal, 8);
+    model.append(wal, 2, 700);
+    model.submit(wal);
+    model.compact(wal, 6, 5);
+    model.append(wal, 2, 300);
+    model.submit(wal);
+    let _ = wal.wait();
+    model.append(wal, 3, 800);
+    model.compact(wal, 9, 9);
+    model.submit(wal);
+    let _ = wal.wait();
+    model.reset(wal, Position { index: 20, term: 4 });
+    model.append(wal, 4, 100);
+    model.submit(wal);
+    model.append(wal, 4, 1500);
+    model.submit(wal);
+    let _ = wal.wait();
+}
+
+/// Runs the history until the disk stops after so many changes.
+fn until(seed: u64, changes: u64) -> (SimDisk, Model, dunlin_smr::wal::Ticket, bool) {
+    let disk = SimDisk::new(seed, SimDiskConfig::default());
+    let (mut wal, _) = open_stepped(disk.clone(), small()).unwrap();
+    let mut model = Model::new(wal.durable(), look(&mut wal));
+    disk.stop_after(changes);
+    history(&mut wal, &mut model);
+    let durable = wal.durable();
+    (disk, model, durable, wal.failure().is_some())
+}
+
+#[test]
+fn a_crash_at_every_step_loses_nothing_that_was_durable() {
+    let mut changes = 0;
+    loop {
+        let mut is_stopped = false;
+        for seed in 0..SEEDS {
+            let (disk, model, durable, failed) = until(seed, changes);
+            is_stopped |= failed;
+            println!("seed {seed}, {changes} changes");
+            let disk = disk.crash(if seed == 0 { Crash::Process } else { Crash::Power });
+            let (mut wal, _) = open_stepped(disk, small()).unwrap();
+            let found = look(&mut wal);
+            model.check_found(durable, &found);
+            // The log goes on from there.
+            let mut model = Model::new(wal.durable(), found);
+            model.append(&mut wal, 9, 50);
+            model.submit(&mut wal);
+            wal.wait().unwrap();
+            let disk = wal.disk().crash(Crash::Power);
+            let (mut wal, opening) = open_stepped(disk, small()).unwrap();
+            assert_eq!((&look(&mut wal), opening.torn), (model.now(), None));
+        }
+        if !is_stopped {
+            break;
+        }
+        changes += 1;
+    }
+    assert!(changes > 60, "the history has {changes} steps");
+}
+
+#[test]
+fn a_crash_at_every_step_of_a_recovery_loses_nothing_either() {
+    for changes in (0..70).step_by(3) {
+        for seed in 0..SEEDS {
+            for later in 0.. {
+                println!("seed {seed}, {changes} changes, {later} changes of the recovery");
+                let (disk, model, durable, _) = until(seed, changes);
+                let disk = disk.crash(Crash::Power);
+                disk.stop_after(later);
+                let is_over = match open_stepped(disk.clone(), small()) {
+                    Ok(_) => true,
+                    Err(WalError::Io { .. }) => false,
+                    Err(error) => panic!("{error}"),
+                };
+                let (mut wal, _) = open_stepped(disk.crash(Crash::Power), small()).unwrap();
+                model.check_found(durable, &look(&mut wal));
+                if is_over {
+                    break;
+                }
+            }
+        }
+    }
+}
