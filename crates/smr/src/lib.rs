@@ -31,7 +31,7 @@ pub mod wire;
 
 pub use client::{Client, ClientConfig, ClientError};
 pub use config::{NodeConfig, NodeError, Reads};
-pub use log::{LogStore, MemoryLog};
+pub use log::{DurableLog, LogStore, MemoryLog};
 pub use machine::StateMachine;
 pub use node::{Beginning, Counters, Node};
 pub use probe::{Probe, Stage};

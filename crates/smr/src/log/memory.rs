@@ -35,6 +35,13 @@ impl MemoryLog {
         MemoryLog::default()
     }
 
+    /// One that has this already: a snapshot, the entry before the first, and entries that follow it.
+    pub(super) fn restored(hard_state: HardState, snapshot: Snapshot, before: (u64, u64), entries: Vec<Entry>) -> MemoryLog {
+        let mut log = MemoryLog { hard_state, snapshot, before, ..MemoryLog::default() };
+        log.push(entries);
+        log
+    }
+
     /// Term, vote, and how far it is committed, as written last.
     pub fn hard_state(&self) -> &HardState {
         &self.hard_state

@@ -4,6 +4,7 @@
 //! each write has a [`Ticket`], and the store says up to which ticket all is durable. So many proposals share one flush, and the replica
 //! goes on meanwhile. What depends on it, a vote or the word that a replica has an entry, is held back until it is.
 
+mod durable;
 mod memory;
 
 use std::task::Waker;
@@ -11,6 +12,7 @@ use std::task::Waker;
 use raft::Storage;
 use raft::eraftpb::{Entry, HardState, Snapshot};
 
+pub use durable::{DurableLog, OpenError};
 pub use memory::MemoryLog;
 
 /// A write, by its order: what has a lower one was written before.

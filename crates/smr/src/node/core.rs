@@ -222,15 +222,17 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if is_planted(Mutation::SaidBeforeDurable) {
             messages.iter().for_each(|message| self.links.route(message.clone(), &mut self.jobs));
         }
-        let ticket = if batch.is_empty() {
-            // It is as durable as what was written before it.
-            self.unpersisted.back().map_or(Ticket(0), |before| before.ticket)
-        } else {
+        let (is_empty, urgency) = (batch.is_empty(), batch.urgency);
+        let mut ticket = None;
+        if !is_empty {
             self.begin(Stage::Log);
-            let ticket = self.raft.mut_store().append(batch);
+            let written = self.raft.mut_store().append(batch);
             self.end(Stage::Log);
-            ticket?
-        };
+            ticket = Some(written?);
+        }
+        // What nobody waits for is as durable as it need be when what was written before it is.
+        let ticket = ticket.filter(|_| urgency == Urgency::Urgent);
+        let ticket = ticket.unwrap_or_else(|| self.unpersisted.back().map_or(Ticket(0), |before| before.ticket));
         self.unpersisted.push_back(Unpersisted { ready: number, ticket, messages });
         Ok(())
     }

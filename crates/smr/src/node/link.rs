@@ -60,7 +60,6 @@ pub(super) struct Link {
     awaited: VecDeque<(u64, DeferredReply)>,
     /// The latest time at which something was sent that it answered, and in which term.
     pub heard: (u64, u64),
-    pub sends_snapshot: bool,
 }
 
 /// All of them.
@@ -124,12 +123,10 @@ impl Links {
         if self.is_stopped {
             return;
         }
-        let link = self.find_or_add(message.to);
         if message.get_msg_type() == MessageType::MsgSnapshot {
-            link.sends_snapshot = true;
             return jobs.push(Job::SendSnapshot(Outgoing::new(message)));
         }
-        link.push(message);
+        self.find_or_add(message.to).push(message);
     }
 
     /// A request of a replica is to be answered when `ready` is done for good.
@@ -253,7 +250,6 @@ impl Link {
             large_in_flight: false,
             awaited: VecDeque::new(),
             heard: (0, 0),
-            sends_snapshot: false,
         }
     }
 

@@ -57,9 +57,6 @@ pub(super) async fn send<M: StateMachine + 'static, L: LogStore + 'static>(
     node.enter(|core| {
         core.counters.snapshots_sent += u64::from(is_sent);
         let status = if is_sent { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
-        if let Some(link) = core.links.get_mut(outgoing.to) {
-            link.sends_snapshot = false;
-        }
         core.raft.report_snapshot(outgoing.to, status);
     });
 }

@@ -9,13 +9,11 @@
 //! | File | What it holds |
 //! |---|---|
 //! | `scenario` | what a seed means |
-//! | `disk` | the log of a replica, on a disk that forgets what was not flushed |
 //! | `replica`, `caller` | the programs of replicas and of clients |
 //! | `observer` | what must be true of all logs at any time |
 //! | `run` | one run, up to its verdict |
 
 mod caller;
-mod disk;
 mod observer;
 mod replica;
 mod run;

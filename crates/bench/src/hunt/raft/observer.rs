@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use dunlin_smr::LogStore as _;
 use dunlin_smr::raft::eraftpb::Entry;
 use dunlin_smr::wire::response::{Role, Status};
 
-use super::disk::DiskLog;
+use super::replica::Log;
 
 /// Everything that was seen.
 #[derive(Default)]
@@ -36,7 +37,7 @@ impl Observer {
     ///
     /// # Panics
     /// If something is not as it must be.
-    pub fn look(&mut self, status: &Status, log: &DiskLog) {
+    pub fn look(&mut self, status: &Status, log: &Log) {
         if status.role == Role::Leader {
             let leader = *self.leaders.entry(status.term).or_insert(status.id);
             assert_eq!(leader, status.id, "two replicas lead in term {}", status.term);
@@ -46,7 +47,7 @@ impl Observer {
     }
 
     /// From the end on, up to the first entry that was seen with the same before it.
-    fn look_at_log(&mut self, log: &DiskLog) {
+    fn look_at_log(&mut self, log: &Log) {
         let mut entries = log.view().iter().rev().peekable();
         while let Some(entry) = entries.next() {
             let before = entries.peek().map(|entry| entry.term);
@@ -58,7 +59,10 @@ impl Observer {
                     assert_eq!(known.0, seen.0, "two entries with index {index} and term {term} differ");
                     match (known.1, before) {
                         (Some(known), Some(before)) => {
-                            assert_eq!(known, before, "before entry {index} of term {term} stand entries of different terms");
+                            assert_eq!(
+                                known, before,
+                                "before entry {index} of term {term} stand entries of different terms"
+                            );
                             // What is before was seen with it.
                             return;
                         }
@@ -70,7 +74,7 @@ impl Observer {
         }
     }
 
-    fn look_at_committed(&mut self, status: &Status, log: &DiskLog) {
+    fn look_at_committed(&mut self, status: &Status, log: &Log) {
         let looked_at = self.looked_at.entry(status.id).or_insert(0);
         let new = log.view().iter().rev().skip_while(|entry| entry.index > status.committed);
         for entry in new.take_while(|entry| entry.index > *looked_at) {
@@ -82,18 +86,9 @@ impl Observer {
             );
         }
         *looked_at = status.committed.max(*looked_at);
-        if let Some(term) = self.committed.get(&log.base_index()) {
-            assert_eq!(*term, log.base_term(), "a snapshot is of an entry that was not committed");
+        let base = log.base().get_metadata();
+        if let Some(term) = self.committed.get(&base.index) {
+            assert_eq!(*term, base.term, "a snapshot is of an entry that was not committed");
         }
-    }
-}
-
-impl DiskLog {
-    fn base_index(&self) -> u64 {
-        dunlin_smr::LogStore::base(self).get_metadata().index
-    }
-
-    fn base_term(&self) -> u64 {
-        dunlin_smr::LogStore::base(self).get_metadata().term
     }
 }

@@ -3,12 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash};
 use std::rc::Rc;
+use std::time::Duration;
 
 use dunlin_sim::Datacenter;
-use dunlin_trial::Random;
+use dunlin_smr::wal::sim::{SimDisk, SimDiskConfig};
 
 use super::caller::{Doings, Driver};
-use super::disk::Disk;
 use super::observer::Observer;
 use super::replica::Replica;
 use super::scenario::{Scenario, host};
@@ -20,6 +20,8 @@ use crate::hunt::trace::{Recorded, Trace};
 const MILLISECOND: u64 = 1_000_000;
 /// All operations end so soon after the network healed: each gives up by itself, and those of the end are tried often.
 const OPERATIONS_END_WITHIN: u64 = 300_000 * MILLISECOND;
+/// The shortest flush.
+const FLUSH_MIN: Duration = Duration::from_micros(1);
 /// Least time between two looks at everything.
 const LOOK_EVERY: u64 = MILLISECOND;
 
@@ -27,7 +29,7 @@ const LOOK_EVERY: u64 = MILLISECOND;
 pub struct Shared {
     pub scenario: Scenario,
     /// By replica.
-    pub disks: Vec<Rc<RefCell<Disk>>>,
+    pub disks: Vec<RefCell<SimDisk>>,
     pub observer: RefCell<Observer>,
     pub history: RefCell<History>,
     /// What clients do.
@@ -76,8 +78,13 @@ impl Run {
             Datacenter::new(&scenario.topology, scenario.cost, scenario.seed).expect("a drawn topology is valid");
         let mut datacenter = Recorded::new(datacenter, trace, scenario.end_ns());
         let disk = |id: u64| {
-            let fails_after = scenario.flush_fails.filter(|(failing, _)| *failing == id).map(|(_, after)| after);
-            Disk::new(Random::new(scenario.seed ^ 0xd15c ^ id << 32), scenario.flush_max_ns, fails_after)
+            let flush_time = (FLUSH_MIN, FLUSH_MIN + Duration::from_nanos(scenario.flush_max_ns));
+            let config = SimDiskConfig { flush_time, ..SimDiskConfig::default() };
+            let disk = SimDisk::new(scenario.seed ^ 0xd15c ^ id << 32, config);
+            if let Some((_, after)) = scenario.flush_fails.filter(|(failing, _)| *failing == id) {
+                disk.fail_flush_after(after);
+            }
+            RefCell::new(disk)
         };
         let disks = scenario.replicas().map(disk).collect();
         let clients = RefCell::new((0..scenario.clients).map(|_| None).collect());

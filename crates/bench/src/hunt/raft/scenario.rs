@@ -39,6 +39,8 @@ pub struct Scenario {
     pub node: NodeConfig,
     /// Settings of clients.
     pub client: ClientConfig,
+    /// Bytes of a segment of the log.
+    pub segment_bytes: u32,
     /// Longest time that a flush takes, in nanoseconds.
     pub flush_max_ns: u64,
     /// The replica of which a flush fails once, and after how many.
@@ -67,7 +69,7 @@ impl std::fmt::Debug for Scenario {
             .field("reads", reads)
             .field("snapshot_entries, keep_entries", &(snapshot_entries, keep_entries))
             .field("client", &self.client)
-            .field("flush_max_ns, flush_fails", &(self.flush_max_ns, self.flush_fails))
+            .field("segment_bytes, flush_max_ns, flush_fails", &(self.segment_bytes, self.flush_max_ns, self.flush_fails))
             .field("changes, keys, steps, gap_max_ns", &(self.changes, self.keys, self.steps, self.gap_max_ns))
             .field("cost", &self.cost)
             .field("endpoints", &self.endpoints)
@@ -116,6 +118,7 @@ impl Scenario {
                 attempt_timeout: Duration::from_millis(r.between(5, 100)),
                 pause: Duration::from_micros(r.between(100, 5000)),
             },
+            segment_bytes: 1 << r.between(11, 16),
             flush_max_ns: *r.pick(&[0, 20_000, MILLISECOND, 10 * MILLISECOND]).unwrap_or(&0),
             flush_fails,
             // Who fails for good is not to be missed for a majority.
