@@ -79,10 +79,12 @@ pub struct Counters {
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
+/// Begins to open a session, while there is an endpoint.
+type Connector = dyn Fn(&Addr) -> Option<Connecting>;
 
 /// What a replica uses of its endpoint, whatever its transport.
 struct Net {
-    connect: Box<dyn Fn(&Addr) -> Option<Connecting>>,
+    connect: Box<Connector>,
     spawn: Box<dyn Fn(Task)>,
     timers: Timers,
 }
