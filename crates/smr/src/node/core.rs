@@ -57,6 +57,8 @@ pub(super) struct Core<M, L: LogStore> {
     pub counters: Counters,
     /// Why it has stopped.
     pub failure: Option<NodeError>,
+    /// Somebody works on it; or did, and panicked.
+    pub is_entered: bool,
     pub random: Random,
     pub election: super::election::Election,
     unpersisted: VecDeque<Unpersisted>,
@@ -108,6 +110,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             continuation: None,
             counters: Counters::default(),
             failure: None,
+            is_entered: false,
             random,
             election,
             unpersisted: VecDeque::new(),
