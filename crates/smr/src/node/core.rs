@@ -89,9 +89,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             state.restore(&base.data)?;
         }
         let hard_state = log.initial_state()?.hard_state;
-        if is_planted(Mutation::VoteForgotten) {
-            log.append(Batch { hard_state: Some(HardState { vote: 0, ..hard_state.clone() }), ..Batch::default() })?;
-        }
         let now = (config.clock)();
         let seed = config.seed.unwrap_or(now ^ config.id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let logger = slog::Logger::root(slog::Discard, slog::o!());
