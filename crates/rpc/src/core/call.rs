@@ -353,7 +353,8 @@ impl Core {
     #[inline]
     fn watch_call(&mut self, index: u32, timer: Option<TimerId>) {
         let armed = timer.and_then(|timer| self.wheel.due(timer));
-        if armed.is_none_or(|due| due > self.now + self.rto_min) {
+        let is_local = self.sessions[self.calls[index as usize].session as usize].is_local;
+        if armed.is_none_or(|due| due > self.now + self.rto_min[usize::from(is_local)]) {
             let due = self.call_due(index);
             self.arm_call(index, due);
         }
