@@ -6,7 +6,7 @@ use std::time::Duration;
 use dunlin_net::Addr;
 use dunlin_store::Mode;
 
-use crate::memcached::Listen;
+use crate::memcached::{LOOK_DEFAULT, Listen};
 
 /// Connections that memcached clients may have with a server unless it is told otherwise: memcached's default is 1024, which ten thousand idle
 /// clients pass.
@@ -25,6 +25,9 @@ pub struct ServerConfig {
     pub connections_max: usize,
     /// Time without a command after which a memcached connection is closed; `None` for never.
     pub idle_max: Option<Duration>,
+    /// How long a core goes on looking at its memcached connections before it sleeps, while they have something within that time again
+    /// and again; zero for never. To be woken up costs more.
+    pub look: Duration,
     /// Bytes of memory for items, index and waste included, of all cores together.
     pub memory_bytes: usize,
     /// Cores, each a thread with a partition of its own: 1 to [`crate::routing::CORES_MAX`].
@@ -46,6 +49,7 @@ impl Default for ServerConfig {
             memcached: Vec::new(),
             connections_max: CONNECTIONS_MAX_DEFAULT,
             idle_max: None,
+            look: LOOK_DEFAULT,
             memory_bytes: 1 << 30,
             cores: 1,
             mode: Mode::Cache,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dunlin_bench::peer::Interrupt;
-use dunlin_kv::memcached::Listen;
+use dunlin_kv::memcached::{LOOK_DEFAULT, Listen};
 use dunlin_kv::server::{CONNECTIONS_MAX_DEFAULT, Server, ServerConfig, exposed_addresses};
 use dunlin_net::Addr;
 use dunlin_store::Mode;
@@ -50,6 +50,10 @@ pub struct Arguments {
     /// Seconds without a command after which a memcached connection is closed [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     idle: Option<u32>,
+    /// Microseconds that a core goes on looking at its memcached connections before it sleeps, while commands follow each other that
+    /// closely; 0 for never
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = LOOK_DEFAULT.as_micros() as u32)]
+    look: u32,
     /// Memory for items, index included, of all cores together: 1GiB, 512MiB, 1000000
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = bytes)]
     memory: usize,
@@ -90,6 +94,7 @@ impl Arguments {
         }
         config.connections_max = self.connections;
         config.idle_max = self.idle.map(|seconds| Duration::from_secs(seconds.into()));
+        config.look = Duration::from_micros(self.look.into());
         config.memory_bytes = self.memory;
         config.cores = self.cores;
         config.pin.clone_from(&self.pin);
