@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dunlin_net::Addr;
-use dunlin_store::Mode;
+use dunlin_store::{KeyFunction, Mode};
 
 use crate::memcached::{LOOK_DEFAULT, Listen};
 
@@ -34,6 +34,8 @@ pub struct ServerConfig {
     pub cores: u16,
     /// Whether items may be lost when the memory is full.
     pub mode: Mode,
+    /// What each core hashes its keys with, under a secret of its own.
+    pub key_function: KeyFunction,
     /// Loaded at the start if it is there, and saved to at the end and when asked.
     pub snapshot: Option<PathBuf>,
     /// Processors to pin the threads to, one for each core; empty to leave them to the system.
@@ -53,6 +55,7 @@ impl Default for ServerConfig {
             memory_bytes: 1 << 30,
             cores: 1,
             mode: Mode::Cache,
+            key_function: KeyFunction::default(),
             snapshot: None,
             pin: Vec::new(),
             patience: Duration::from_secs(2),

@@ -15,8 +15,8 @@ use dunlin_bench::peer::Interrupt;
 use dunlin_kv::memcached::{LOOK_DEFAULT, Listen};
 use dunlin_kv::server::{CONNECTIONS_MAX_DEFAULT, Server, ServerConfig, exposed_addresses};
 use dunlin_net::Addr;
-use dunlin_store::Mode;
 use dunlin_store::snapshot::{Progress, Report};
+use dunlin_store::{KeyFunction, Mode};
 use signal_hook::consts::SIGUSR1;
 use tracing::Level;
 
@@ -66,6 +66,9 @@ pub struct Arguments {
     /// What happens when the memory is full: a cache drops items, a store refuses them
     #[arg(long, default_value = "cache")]
     mode: ModeArgument,
+    /// What keys are hashed with, under a random secret: siphash is for clients who may try to learn the secret from how long answers take
+    #[arg(long, default_value = "multilinear")]
+    hash: HashArgument,
     /// Load the items from FILE if it is there; save them to it at the end, on SIGUSR1 and by `dunlin kv snapshot`
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
@@ -78,6 +81,12 @@ pub struct Arguments {
 enum ModeArgument {
     Cache,
     Store,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum HashArgument {
+    Multilinear,
+    Siphash,
 }
 
 impl Arguments {
@@ -101,6 +110,10 @@ impl Arguments {
         config.mode = match self.mode {
             ModeArgument::Cache => Mode::Cache,
             ModeArgument::Store => Mode::Store,
+        };
+        config.key_function = match self.hash {
+            HashArgument::Multilinear => KeyFunction::Multilinear,
+            HashArgument::Siphash => KeyFunction::SipHash,
         };
         config.snapshot.clone_from(&self.snapshot);
         Ok(config)
