@@ -20,7 +20,7 @@ const FIRST: [u64; 5] = [0, 100_000, 200_000, 300_000, 400_000];
 #[test]
 fn each_planted_bug_is_found() {
     let _one_at_a_time = PLANTING.lock().unwrap();
-    for mutation in Mutation::ALL {
+    for &mutation in Mutation::ALL {
         plant(Some(mutation));
         for first in FIRST {
             let hunt = Hunt { kind: Kind::Rpc, first, seeds: Some(SEEDS), time: None, jobs: 1 };
@@ -49,7 +49,7 @@ fn each_bug_that_a_client_sees_is_found_in_histories() {
         assert_eq!(again.unwrap_err().why, failure.why, "it fails again, and in the same way");
     };
     let _one_at_a_time = PLANTING.lock().unwrap();
-    for mutation in kv::Mutation::ALL {
+    for &mutation in kv::Mutation::ALL {
         kv::plant(Some(mutation));
         find(&format!("{mutation:?}"));
     }

@@ -101,6 +101,10 @@ impl FromStr for Addr {
             return Ok(Addr::Sim { host, thread });
         }
         if let Some(host_port) = text.strip_prefix("udp://") {
+            // Without brackets nobody can tell where an IPv6 address ends and its port begins.
+            if !host_port.starts_with('[') && host_port.matches(':').count() > 1 {
+                return Err(bad("write an IPv6 address in brackets, for example udp://[::1]:31850".into()));
+            }
             let mut found = host_port
                 .to_socket_addrs()
                 .map_err(|e| bad(format!("{e}; write for example udp://127.0.0.1:31850 or udp://[::1]:31850")))?;
@@ -133,6 +137,7 @@ mod tests {
             "shm:a b",
             &long,
             "udp://",
+            "udp://::1:80",
             "udp://1.2.3.4",
             "node:x",
             "sim:1",

@@ -142,6 +142,9 @@ pub struct EndpointConfig {
     pub rto_initial: Duration,
     /// Least retransmission timeout. Default 1 ms.
     pub rto_min: Duration,
+    /// Least retransmission timeout where packets stay on this host. What is late there is hardly ever lost: its process waits for a processor,
+    /// for some time slices of the scheduler, and whatever is sent to it again waits too. Not more than `rto_max` counts. Default 20 ms.
+    pub rto_min_local: Duration,
     /// Greatest retransmission timeout, and end of its exponential growth. Default 500 ms.
     pub rto_max: Duration,
     /// How long opening a session may take. Default 3 s.
@@ -181,6 +184,7 @@ impl Default for EndpointConfig {
             peer_limits: PeerLimits::default(),
             rto_initial: Duration::from_millis(5),
             rto_min: Duration::from_millis(1),
+            rto_min_local: Duration::from_millis(20),
             rto_max: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(3),
             peer_timeout: Duration::from_secs(1),
@@ -232,6 +236,9 @@ impl EndpointConfig {
         if self.rto_min.is_zero() || !rtos_ordered || self.rto_max > Duration::from_secs(60) {
             let value = format!("{:?}, {:?}, {:?}", self.rto_min, self.rto_initial, self.rto_max);
             return fail("rto_min, rto_initial, rto_max", value, "choose 0 < min <= initial <= max <= 60 s");
+        }
+        if self.rto_min_local.is_zero() {
+            return fail("rto_min_local", "0".to_owned(), "choose more than 0; what exceeds rto_max counts as that");
         }
         if self.peer_timeout < Duration::from_millis(10) {
             return fail("peer_timeout", format!("{:?}", self.peer_timeout), "choose at least 10 ms");

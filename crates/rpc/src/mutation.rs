@@ -3,53 +3,64 @@
 //! They exist only with the feature `mutations`, which no other feature turns on; without it [`is_planted`] is a constant and leaves no
 //! trace in the program.
 
-/// A bug that can be planted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mutation {
+/// Declares the bugs on purpose of a crate that has the feature `mutations`: `Mutation`, its `ALL`, `plant`, and `is_planted` for the lines in question. For
+/// a module `mutation` of its own.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! mutations {
+    ($($(#[$doc:meta])+ $mutation:ident,)+) => {
+        /// A bug that can be planted.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Mutation {
+            $($(#[$doc])+ $mutation,)+
+        }
+
+        #[cfg(feature = "mutations")]
+        mod planted {
+            use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+            use super::Mutation;
+
+            impl Mutation {
+                /// All of them.
+                pub const ALL: &[Mutation] = &[$(Mutation::$mutation),+];
+            }
+
+            /// One more than the number of the bug; zero for none.
+            static PLANTED: AtomicU8 = AtomicU8::new(0);
+
+            /// Plants a bug in this whole process, instead of the one before; `None` for none.
+            pub fn plant(mutation: Option<Mutation>) {
+                PLANTED.store(mutation.map_or(0, |mutation| mutation as u8 + 1), Relaxed);
+            }
+
+            #[inline]
+            pub(crate) fn is_planted(mutation: Mutation) -> bool {
+                PLANTED.load(Relaxed) == mutation as u8 + 1
+            }
+        }
+
+        #[cfg(feature = "mutations")]
+        pub use planted::plant;
+
+        #[cfg(feature = "mutations")]
+        pub(crate) use planted::is_planted;
+
+        /// Whether this bug is to be had.
+        #[cfg(not(feature = "mutations"))]
+        #[inline(always)]
+        pub(crate) const fn is_planted(_: Mutation) -> bool {
+            false
+        }
+    };
+}
+
+crate::mutations! {
     /// A single-packet request that arrives again starts its handler again: breaks "at most once".
     RequestRunsAgain,
     /// A call that is rolled back after a timeout gives back one credit too few: the session slows down, and stops for good.
     CreditNotReturned,
     /// A late answer to an earlier call of a slot is taken for that of the call that has the slot now.
     StaleResponseAccepted,
-}
-
-#[cfg(feature = "mutations")]
-mod planted {
-    use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-
-    use super::Mutation;
-
-    impl Mutation {
-        /// All of them.
-        pub const ALL: [Mutation; 3] =
-            [Mutation::RequestRunsAgain, Mutation::CreditNotReturned, Mutation::StaleResponseAccepted];
-    }
-
-    /// One more than the number of the bug; zero for none.
-    static PLANTED: AtomicU8 = AtomicU8::new(0);
-
-    /// Plants a bug in all endpoints of this process, instead of the one before; `None` for none.
-    pub fn plant(mutation: Option<Mutation>) {
-        PLANTED.store(mutation.map_or(0, |mutation| mutation as u8 + 1), Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn is_planted(mutation: Mutation) -> bool {
-        PLANTED.load(Relaxed) == mutation as u8 + 1
-    }
-}
-
-#[cfg(feature = "mutations")]
-pub use planted::plant;
-
-#[cfg(feature = "mutations")]
-pub(crate) use planted::is_planted;
-
-/// Whether this bug is to be had.
-#[cfg(not(feature = "mutations"))]
-#[inline(always)]
-pub(crate) const fn is_planted(_: Mutation) -> bool {
-    false
 }

@@ -1,16 +1,26 @@
-//! The keyed hash of a partition's keys.
+//! The keyed hash of a partition's keys: whoever does not know the secret cannot choose keys that meet in one place of the index.
 //!
-//! SipHash-1-3 under a random secret of 128 bits: whoever does not know the secret cannot choose keys that meet in one place of the index.
+//! `docs/store.md` says what each function promises, and against whom.
+
+mod multilinear;
 
 use siphasher::sip::SipHasher13;
 
-use crate::config::PartitionError;
+use crate::config::{KeyFunction, PartitionError};
 use crate::key::KeyHash;
+use multilinear::Multilinear;
 
 /// Hashes keys under one secret.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct KeyHasher {
-    state: SipHasher13,
+    function: Function,
+}
+
+#[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "there is one of a partition, and what it holds is read for every key")]
+enum Function {
+    Multilinear(Multilinear),
+    SipHash(SipHasher13),
 }
 
 impl std::fmt::Debug for KeyHasher {
@@ -22,19 +32,49 @@ impl std::fmt::Debug for KeyHasher {
 
 impl KeyHasher {
     /// With a random secret.
-    pub(crate) fn random() -> Result<KeyHasher, PartitionError> {
+    pub(crate) fn random(function: KeyFunction) -> Result<KeyHasher, PartitionError> {
         let no_secret = |cause| PartitionError::NoSecret { cause };
         let (a, b) = (getrandom::u64().map_err(no_secret)?, getrandom::u64().map_err(no_secret)?);
-        Ok(KeyHasher::with_secret([a, b]))
+        Ok(KeyHasher::with_secret(function, [a, b]))
     }
 
     /// With this secret: tests repeat themselves.
-    pub(crate) fn with_secret(secret: [u64; 2]) -> KeyHasher {
-        KeyHasher { state: SipHasher13::new_with_keys(secret[0], secret[1]) }
+    pub(crate) fn with_secret(function: KeyFunction, secret: [u64; 2]) -> KeyHasher {
+        let sip = SipHasher13::new_with_keys(secret[0], secret[1]);
+        let function = match function {
+            KeyFunction::Multilinear => Function::Multilinear(Multilinear::new(sip)),
+            KeyFunction::SipHash => Function::SipHash(sip),
+        };
+        KeyHasher { function }
     }
 
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash(self.state.hash(key))
+        match &self.function {
+            Function::Multilinear(function) => KeyHash(function.hash(key)),
+            Function::SipHash(state) => sip_hash(state, key),
+        }
+    }
+}
+
+#[inline(never)]
+fn sip_hash(state: &SipHasher13, key: &[u8]) -> KeyHash {
+    KeyHash(state.hash(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_and_functions_differ() {
+        let hash = |function, secret| KeyHasher::with_secret(function, secret).hash(b"plover");
+        let both = [KeyFunction::Multilinear, KeyFunction::SipHash];
+        for function in both {
+            assert_eq!(hash(function, [1, 2]), hash(function, [1, 2]));
+            assert_ne!(hash(function, [1, 2]), hash(function, [2, 1]));
+        }
+        assert_ne!(hash(both[0], [1, 2]), hash(both[1], [1, 2]));
+        assert_eq!(hash(KeyFunction::SipHash, [1, 2]).0, SipHasher13::new_with_keys(1, 2).hash(b"plover"));
     }
 }

@@ -4,11 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::{Failure, Hunt, Progress};
 use crate::peer::Interrupt;
 
-/// A run that takes longer than this on the wall's clock gets nowhere.
-const WALL_TIME_MAX: Duration = Duration::from_secs(120);
+/// A run gets nowhere in which all jobs together have taken so much of the processor, for each of them. The wall's clock would also count how long
+/// the process was stopped, or a busy machine let it wait.
+const PROCESSOR_TIME_MAX: Duration = Duration::from_secs(120);
 /// Time between two reports of progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
@@ -23,8 +26,8 @@ struct State {
     end: u64,
     progress: Mutex<Progress>,
     failure: Mutex<Option<Failure>>,
-    /// By job: the seed that it runs, and since when.
-    running: Vec<Mutex<Option<(u64, Instant)>>>,
+    /// By job: the seed that it runs, and the processor time before.
+    running: Vec<Mutex<Option<(u64, Duration)>>>,
 }
 
 impl Hunt {
@@ -78,7 +81,7 @@ impl State {
             if seed >= self.end {
                 break;
             }
-            *lock(&self.running[job]) = Some((seed, Instant::now()));
+            *lock(&self.running[job]) = Some((seed, processor_time()));
             let result = self.hunt.kind.run(seed, None, None);
             *lock(&self.running[job]) = None;
             let mut progress = lock(&self.progress);
@@ -110,9 +113,16 @@ impl State {
     fn stuck(&self) -> Option<Failure> {
         let running = self.running.iter().filter_map(|job| *lock(job));
         let (seed, since) = running.min_by_key(|(_, since)| *since)?;
-        let why = || format!("it gets nowhere: it runs for {} s", since.elapsed().as_secs());
-        (since.elapsed() > WALL_TIME_MAX).then(|| Failure { seed, why: why() })
+        let taken = processor_time().saturating_sub(since) / self.running.len() as u32;
+        let why = || format!("it gets nowhere: it runs for {} s", taken.as_secs());
+        (taken > PROCESSOR_TIME_MAX).then(|| Failure { seed, why: why() })
     }
+}
+
+/// What this process has taken of the processors so far.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// A job panics inside of runs only, with nothing locked: whatever is locked is whole.

@@ -195,13 +195,17 @@ impl Setup {
             rate_update_bypass: switch(Factor::RateUpdateBypass),
             rate_limiter_bypass: switch(Factor::RateLimiterBypass),
         };
+        let default = EndpointConfig::default();
+        // Going back, only timeouts tell of losses, and here packets are made to be lost on the host as if they crossed a network.
+        let rto_min_local = if self.recovery == LossRecovery::GoBackN { default.rto_min } else { default.rto_min_local };
         EndpointConfig {
             credits: self.credits,
             reverse_credits: self.reverse_credits,
             congestion: self.congestion.control(),
             recovery: self.recovery.recovery(),
+            rto_min_local,
             optimizations,
-            ..EndpointConfig::default()
+            ..default
         }
     }
 

@@ -147,6 +147,7 @@ impl<B: Backend> Connection<B> {
 
     fn received(&mut self, len: usize) -> bool {
         self.count(Count::BytesRead, len as u64);
+        self.service.lookout().note_read();
         if let Some(input) = &mut self.input {
             input.fill(len);
         }

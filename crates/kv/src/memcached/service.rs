@@ -13,6 +13,7 @@ use super::buffers::Buffers;
 use super::connection::Connection;
 use super::connections::Ending;
 use super::counters::Count;
+use super::lookout::{LOOK_DEFAULT, Lookout};
 use super::socket::{ConnectionLimit, Listen, Socket, Stream};
 
 /// How often idle connections are looked for.
@@ -25,6 +26,8 @@ pub struct Settings {
     pub connections_max: usize,
     /// Seconds without a command after which a connection is closed; `None` for never.
     pub idle_seconds_max: Option<UnixSeconds>,
+    /// How long a core goes on looking at its sockets before it sleeps, while clients answer within that time; zero for never.
+    pub look: Duration,
     /// When the server started.
     pub started: UnixSeconds,
     /// Where it listens.
@@ -33,14 +36,15 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The settings of a server that starts at `started` and accepts at `listens`, with the limit that its acceptors have.
+    /// The settings of a server that starts at `started` and accepts at `listens`, with the limit that its acceptors have. Cores
+    /// look for [`LOOK_DEFAULT`].
     pub fn new(
         limit: ConnectionLimit,
         idle_seconds_max: Option<UnixSeconds>,
         started: UnixSeconds,
         listens: Vec<Listen>,
     ) -> Settings {
-        Settings { connections_max: limit.max(), idle_seconds_max, started, listens, limit }
+        Settings { connections_max: limit.max(), idle_seconds_max, look: LOOK_DEFAULT, started, listens, limit }
     }
 
     pub(super) fn rejected(&self) -> u64 {
@@ -55,6 +59,7 @@ pub struct Service<B> {
     settings: Settings,
     value_bytes_max: usize,
     buffers: RefCell<Buffers>,
+    lookout: Rc<Lookout>,
     /// Told when a connection ended.
     ended: Notify,
 }
@@ -68,8 +73,19 @@ impl<B: Backend> Service<B> {
         let of_store = backend.with_store(|store| store.stats().value_bytes_max);
         let value_bytes_max = usize::try_from(of_store).unwrap_or(VALUE_BYTES_MAX).min(VALUE_BYTES_MAX);
         let idle_seconds_max = settings.idle_seconds_max;
-        let service =
-            Rc::new(Service { backend, settings, value_bytes_max, buffers: RefCell::default(), ended: Notify::new() });
+        let lookout = Rc::new(Lookout::new(settings.look));
+        if lookout.is_on() {
+            let lookout = lookout.clone();
+            spawn_local(async move { lookout.run().await });
+        }
+        let service = Rc::new(Service {
+            backend,
+            settings,
+            value_bytes_max,
+            buffers: RefCell::default(),
+            lookout,
+            ended: Notify::new(),
+        });
         if let Some(max) = idle_seconds_max {
             let service = Rc::downgrade(&service);
             spawn_local(async move {
@@ -135,6 +151,10 @@ impl<B: Backend> Service<B> {
 
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    pub(super) fn lookout(&self) -> &Lookout {
+        &self.lookout
     }
 
     pub(super) fn value_bytes_max(&self) -> usize {

@@ -151,6 +151,7 @@ fn settings_lines<B: Backend>(settings: &Settings, backend: &B, out: &mut Vec<u8
     lines.line("shutdown_command", "no");
     lines.line("detail_enabled", "no");
     lines.line("track_sizes", "no");
+    lines.line("socket_look_us", settings.look.as_micros());
     lines.line("idle_timeout", settings.idle_seconds_max.unwrap_or(0));
     lines.end();
 }

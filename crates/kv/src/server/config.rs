@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dunlin_net::Addr;
-use dunlin_store::Mode;
+use dunlin_store::{KeyFunction, Mode};
 
-use crate::memcached::Listen;
+use crate::memcached::{LOOK_DEFAULT, Listen};
 
 /// Connections that memcached clients may have with a server unless it is told otherwise: memcached's default is 1024, which ten thousand idle
 /// clients pass.
@@ -25,12 +25,17 @@ pub struct ServerConfig {
     pub connections_max: usize,
     /// Time without a command after which a memcached connection is closed; `None` for never.
     pub idle_max: Option<Duration>,
+    /// How long a core goes on looking at its memcached connections before it sleeps, while they have something within that time again
+    /// and again; zero for never. To be woken up costs more.
+    pub look: Duration,
     /// Bytes of memory for items, index and waste included, of all cores together.
     pub memory_bytes: usize,
     /// Cores, each a thread with a partition of its own: 1 to [`crate::routing::CORES_MAX`].
     pub cores: u16,
     /// Whether items may be lost when the memory is full.
     pub mode: Mode,
+    /// What each core hashes its keys with, under a secret of its own.
+    pub key_function: KeyFunction,
     /// Loaded at the start if it is there, and saved to at the end and when asked.
     pub snapshot: Option<PathBuf>,
     /// Processors to pin the threads to, one for each core; empty to leave them to the system.
@@ -46,9 +51,11 @@ impl Default for ServerConfig {
             memcached: Vec::new(),
             connections_max: CONNECTIONS_MAX_DEFAULT,
             idle_max: None,
+            look: LOOK_DEFAULT,
             memory_bytes: 1 << 30,
             cores: 1,
             mode: Mode::Cache,
+            key_function: KeyFunction::default(),
             snapshot: None,
             pin: Vec::new(),
             patience: Duration::from_secs(2),

@@ -100,7 +100,9 @@ impl Setup {
     /// Makes the partition and loads what it had.
     fn fill(&self) -> Result<Partition, ServerError> {
         let memory = self.config.memory_bytes / usize::from(self.routing.cores());
-        let mut partition = Partition::new(PartitionConfig::new(self.config.mode, memory))?;
+        let mut config = PartitionConfig::new(self.config.mode, memory);
+        config.key_function = self.config.key_function;
+        let mut partition = Partition::new(config)?;
         let Some(path) = self.config.snapshot.as_deref() else { return Ok(partition) };
         let cannot_load = |source| ServerError::Load { path: path.to_owned(), source };
         // Only a file that is known not to be there means "nothing yet": one that cannot be looked at would be lost when the next is saved.

@@ -152,7 +152,8 @@ impl Memcached {
         });
         let idle = config.idle_max.map(|idle| idle.as_secs().try_into().unwrap_or(UnixSeconds::MAX));
         let limit = self.limit.get_or_insert_with(|| ConnectionLimit::new(config.connections_max)).clone();
-        let settings = Settings::new(limit, idle, unix_seconds(), config.memcached.clone());
+        let mut settings = Settings::new(limit, idle, unix_seconds(), config.memcached.clone());
+        settings.look = config.look;
         self.core = Some((backend.clone(), Service::start(backend, settings)));
         let next = Rc::new(Cell::new(0));
         for acceptor in self.acceptors.drain(..) {

@@ -9,7 +9,9 @@ use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dunlin_kv::memcached::{Acceptor, Backend, ConnectionLimit, Count, Inquiry, Listen, Report, Service, Settings, Single};
+use dunlin_kv::memcached::{
+    Acceptor, Backend, ConnectionLimit, Count, Inquiry, LOOK_DEFAULT, Listen, Report, Service, Settings, Single,
+};
 use dunlin_store::Model;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{mpsc, oneshot};
@@ -35,6 +37,10 @@ struct Server {
 
 impl Server {
     fn start(connections_max: usize, idle_seconds_max: Option<u32>, listens: Vec<Listen>) -> Server {
+        Server::start_looking(connections_max, idle_seconds_max, LOOK_DEFAULT, listens)
+    }
+
+    fn start_looking(connections_max: usize, idle_seconds_max: Option<u32>, look: Duration, listens: Vec<Listen>) -> Server {
         let (orders, mut received) = mpsc::unbounded_channel();
         let (tell, told) = std::sync::mpsc::channel();
         let serve = move || async move {
@@ -43,7 +49,9 @@ impl Server {
                 listens.iter().map(|listen| Acceptor::bind(listen, limit.clone()).unwrap()).collect();
             let listens: Vec<Listen> = acceptors.iter().map(|acceptor| acceptor.listen().clone()).collect();
             let core = Rc::new(Single::new(Model::new(), START));
-            let service = Service::start(core.clone(), Settings::new(limit, idle_seconds_max, START, listens.clone()));
+            let mut settings = Settings::new(limit, idle_seconds_max, START, listens.clone());
+            settings.look = look;
+            let service = Service::start(core.clone(), settings);
             let accepting = acceptors.into_iter().map(|acceptor| {
                 let service = service.clone();
                 spawn_local(async move {
@@ -381,4 +389,27 @@ fn ten_thousand_idle_connections() {
     assert!(lines.any(|line| line.unwrap().ends_with("used")));
     assert!(clients.wait().unwrap().success());
     server.wait_until(|report| report.connections == 0);
+}
+
+/// One that looks for an hour once it began to, and one that never does: either serves every connection, closes those that are idle, and stops
+/// when it is told to.
+#[test]
+fn a_server_does_the_same_whether_or_not_it_looks_at_its_sockets() {
+    for look in [Duration::from_secs(3600), Duration::ZERO] {
+        let mut server = Server::start_looking(8, Some(100), look, vec!["tcp://127.0.0.1:0".parse().unwrap()]);
+        let mut first = server.connect();
+        // More than make it look.
+        for number in 0..20 {
+            ask(&mut first, format!("set k{number} 0 0 1\r\n{}\r\n", number % 10).as_bytes(), b"STORED\r\n");
+        }
+        let mut second = server.connect();
+        ask(&mut second, b"get k3 k19\r\n", b"VALUE k3 0 1\r\n3\r\nVALUE k19 0 1\r\n9\r\nEND\r\n");
+        assert!(server.orders.send(Order::SetNow(START + 100)).is_ok());
+        expect_end(&mut first);
+        expect_end(&mut second);
+        let mut third = server.connect();
+        ask(&mut third, b"get k3\r\n", b"VALUE k3 0 1\r\n3\r\nEND\r\n");
+        server.stop();
+        expect_end(&mut third);
+    }
 }

@@ -52,7 +52,7 @@ impl ShmConfig {
             mtu: 8192 + 32,
             senders_max: 1024,
             routes_max: 4096,
-            prefetch_cells: 32,
+            prefetch_cells: 16,
             first_ticket: 0,
             kernel_fences: futex::kernel_fences(),
         }

@@ -210,15 +210,16 @@ impl Transport for ShmTransport {
 
     #[inline]
     fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
-        if packets.len() > 1 {
-            // As many answers are in the queue by now, or soon. To one packet there is none yet, and asking for it would delay it.
-            self.receiver.prefetch_next(packets.len().min(self.prefetch_cells));
-        }
         for run in packets.chunk_by(|a, b| a.route == b.route) {
             match self.peers.get_mut(run[0].route) {
                 Some(peer) if !peer.is_known_dead() => peer.sender.send(run, &mut self.counters),
                 _ => self.counters.tx_dropped_error += run.len() as u64,
             }
+        }
+        if packets.len() > 1 {
+            // As many answers to the burst before are in the queue by now, or soon; to a single packet there is none yet. Behind the sending,
+            // which would wait while more lines are asked for than the processor fetches at once.
+            self.receiver.prefetch_next(packets.len().min(self.prefetch_cells));
         }
     }
 

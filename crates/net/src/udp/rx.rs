@@ -10,6 +10,7 @@ use crate::transport::{RX_BURST, Route, RxPacket};
 use super::Link;
 use super::frame::{self, Next};
 use super::socket::{Arrival, Queue};
+use super::wake::Woken;
 
 /// Bytes of a receive buffer: the kernel joins datagrams up to 64 KiB.
 const BUFFER_BYTES: usize = 65_536;
@@ -227,10 +228,13 @@ impl Rx {
         }
     }
 
-    /// After a sleep: something may be in either socket.
-    pub(super) fn on_wake(&mut self) {
-        if let Turn::Direct(_) = self.turn {
-            self.turn = Turn::Main;
+    /// After a sleep: the socket that ended it has its turn, without a system call for the other.
+    pub(super) fn on_wake(&mut self, woken: Woken) {
+        if let Turn::Direct(_) | Turn::Main = self.turn {
+            self.turn = match woken {
+                Woken::ByDirect => Turn::Direct(DIRECT_CREDIT),
+                Woken::Otherwise => Turn::Main,
+            };
         }
     }
 

@@ -18,7 +18,7 @@ use super::routes::Routes;
 use super::rx::Rx;
 use super::sockaddr::SockAddr;
 use super::tx::Tx;
-use super::wake::Wake;
+use super::wake::{Wake, Woken};
 
 /// Packets over one UDP socket. See the [module](super) for how, and [`UdpConfig`] for the settings. It holds about 600 KiB of
 /// buffers, however many peers there are.
@@ -167,8 +167,8 @@ impl Transport for UdpTransport {
         self.tx_flush();
         if !self.rx.has_leftovers() {
             self.link.counters.waits += 1;
-            self.wake.wait(&self.link.socket, self.link.direct.socket(), timeout);
-            self.rx.on_wake();
+            let woken = self.wake.wait(&self.link.socket, self.link.direct.socket(), timeout);
+            self.rx.on_wake(woken);
         }
     }
 
@@ -187,7 +187,7 @@ impl Transport for UdpTransport {
 
     fn disarm(&mut self) {
         self.wake.disarm(&self.link.socket, self.link.direct.socket());
-        self.rx.on_wake();
+        self.rx.on_wake(Woken::Otherwise);
     }
 
     fn waker(&self) -> Waker {

@@ -19,6 +19,15 @@ pub(super) struct Wake {
     is_armed: bool,
 }
 
+/// Where packets may be after a sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// In the connected socket, and the main one had none.
+    ByDirect,
+    /// In either, or nowhere.
+    Otherwise,
+}
+
 impl Wake {
     pub(super) fn new() -> Result<Self, NetError> {
         Ok(Wake { event: Arc::new(Event::new()?), foreign: None, is_armed: false })
@@ -31,15 +40,24 @@ impl Wake {
     }
 
     /// Sleeps until a socket is readable or has an error, a waker was used, or `timeout` is over.
-    pub(super) fn wait(&self, main: &Socket, direct: Option<&Socket>, timeout: Duration) {
+    pub(super) fn wait(&self, main: &Socket, direct: Option<&Socket>, timeout: Duration) -> Woken {
         let (event, main) = (readable(&*self.event), readable(main));
+        let mut woken = Woken::Otherwise;
         let is_raised = match direct {
-            Some(direct) => sleep_at(&mut [event, main, readable(direct)], timeout),
+            Some(direct) => {
+                let mut fds = [event, main, readable(direct)];
+                let is_raised = sleep_at(&mut fds, timeout);
+                if fds[1].revents().is_empty() && !fds[2].revents().is_empty() {
+                    woken = Woken::ByDirect;
+                }
+                is_raised
+            }
             None => sleep_at(&mut [event, main], timeout),
         };
         if is_raised {
             self.event.clear();
         }
+        woken
     }
 
     /// A descriptor for a foreign event loop.

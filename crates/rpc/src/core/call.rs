@@ -240,7 +240,11 @@ impl Core {
         let reference = CallRef::new(index, call.generation);
         call.req_type = new.req_type;
         (call.session, call.session_generation) = (session.index, session.generation);
-        call.request_packets = new.request.len().div_ceil(packet_data).max(1) as u32;
+        // Without the division, which takes longer than all else here, where it can be.
+        call.request_packets = match new.request.len() {
+            len if len <= packet_data => 1,
+            len => len.div_ceil(packet_data) as u32,
+        };
         call.request = Some(new.request);
         call.deadline = NO_DEADLINE;
         call.timeout = new.timeout;
@@ -301,7 +305,7 @@ impl Core {
         call.sent = 0;
         call.received = 0;
         (call.progress, call.started) = (self.now, self.now);
-        let (si, timer) = (call.session, call.timer);
+        let (si, timer, rto_min) = (call.session, call.timer, self.rto_min[usize::from(session.is_local)]);
         let is_known = std::mem::replace(&mut session.unreleased, true);
         if call.request_packets == 1 && !session.limited && session.credits > 0 {
             // Nothing stands in its way: no loop, and nothing is looked up again.
@@ -311,7 +315,7 @@ impl Core {
         } else {
             self.pump_first(index);
         }
-        self.watch_call(index, timer);
+        self.watch_call(index, timer, rto_min);
         if !is_known {
             self.unreleased.push_back(si);
         }
@@ -351,9 +355,9 @@ impl Core {
     /// Makes sure that the timer of a call that was just sent fires in time. In a stream of small calls it is armed already, for an
     /// earlier call of this entry, and nothing needs to be worked out.
     #[inline]
-    fn watch_call(&mut self, index: u32, timer: Option<TimerId>) {
+    fn watch_call(&mut self, index: u32, timer: Option<TimerId>, rto_min: u64) {
         let armed = timer.and_then(|timer| self.wheel.due(timer));
-        if armed.is_none_or(|due| due > self.now + self.rto_min) {
+        if armed.is_none_or(|due| due > self.now + rto_min) {
             let due = self.call_due(index);
             self.arm_call(index, due);
         }

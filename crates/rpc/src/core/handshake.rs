@@ -133,7 +133,7 @@ impl Core {
         let session = &mut self.sessions[index as usize];
         session.state = State::Connecting;
         session.route = route;
-        self.cold[index as usize].path = routes.path(route);
+        self.set_path(index, routes.path(route));
         let open = OpenState { addr: addr.clone(), nonce, cookie: [0; 16], give_up, progress: progress.clone() };
         self.cold[index as usize].opening = Some(Box::new(open));
         let timer = self.wheel.create(token_of_session(index));
@@ -310,7 +310,7 @@ impl Core {
         self.sessions[index as usize].message_bytes_max =
             connect.message_bytes_max.min(self.config.message_bytes_max as u32);
         let path = routes.path(route);
-        self.cold[index as usize].path = path;
+        self.set_path(index, path);
         let mtu = path.mtu.min(connect.mtu) as usize;
         self.establish(index, route, (connect.session, connect.tag), start.1, mtu);
         self.join_peer(index, route, connect.incarnation);

@@ -188,8 +188,8 @@ pub(crate) struct Core {
     pub timers_at: u64,
     /// Iterations in a row that received packets.
     pub busy_iterations: u32,
-    /// Least retransmission timeout, in nanoseconds.
-    pub rto_min: u64,
+    /// Least retransmission timeout, in nanoseconds: of sessions across a network, and of those that stay on this host.
+    pub rto_min: [u64; 2],
 
     pub counters: Counters,
     pub rtt: RttHistogram,
@@ -210,7 +210,7 @@ impl Core {
         let tick_timer = wheel.create(timers::TOKEN_TICK);
         Core {
             congestion: Congestion::new(&config, now),
-            rto_min: config.rto_min.as_nanos() as u64,
+            rto_min: [config.rto_min, config.rto_min_local.min(config.rto_max)].map(|least| least.as_nanos() as u64),
             config,
             mtu: mtu.min(u16::MAX as usize),
             now,

@@ -360,7 +360,7 @@ impl Core {
             return self.rto(session, 0);
         }
         let measured = 2 * entry.srtt as u64 + 4 * entry.rttvar as u64;
-        measured.max(self.rto_min / PROBE_SHARE_OF_RTO_MIN).min(self.rto(session, 0))
+        measured.max(self.rto_min[0] / PROBE_SHARE_OF_RTO_MIN).min(self.rto(session, 0))
     }
 
     /// After a timeout, if the first packet is lost and waits for its turn, lets it go now, whatever the pace: a server that goes back takes no

@@ -85,6 +85,8 @@ pub(crate) struct Session {
     pub unreleased: bool,
     /// Whether congestion control is to be asked before a packet of a call is sent. Such a session asks for no more credits.
     pub limited: bool,
+    /// [`Path::is_local`] of its path, where each call finds it.
+    pub is_local: bool,
     /// Whether it asks for more credits when calls wait for some.
     pub may_borrow: bool,
 
@@ -183,6 +185,7 @@ impl Session {
             message_bytes_max: 0,
             unreleased: false,
             limited: false,
+            is_local: false,
             may_borrow: false,
             client: Line([ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX]),
             server: Line([ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX]),
@@ -261,6 +264,12 @@ impl Core {
         index
     }
 
+    /// Notes the way to the other end.
+    pub fn set_path(&mut self, index: u32, path: Path) {
+        self.cold[index as usize].path = path;
+        self.sessions[index as usize].is_local = path.is_local;
+    }
+
     /// Gives a session up whose calls and requests have ended.
     pub fn free_session(&mut self, index: u32) {
         let session = &mut self.sessions[index as usize];
@@ -303,11 +312,8 @@ impl Core {
         let session = &self.sessions[index as usize];
         let measured = session.srtt as u64 + 4 * session.rttvar as u64;
         let max = self.config.rto_max.as_nanos() as u64;
-        let base = if session.srtt == 0 {
-            self.config.rto_initial.as_nanos() as u64
-        } else {
-            measured.clamp(self.config.rto_min.as_nanos() as u64, max)
-        };
+        let expected = if session.srtt == 0 { self.config.rto_initial.as_nanos() as u64 } else { measured };
+        let base = expected.clamp(self.rto_min[usize::from(session.is_local)], max);
         base.checked_shl(retries.min(16) as u32).unwrap_or(max).min(max)
     }
 

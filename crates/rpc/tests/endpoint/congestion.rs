@@ -279,3 +279,34 @@ fn by_default_only_sessions_that_leave_the_host_are_limited() {
     assert!(matches!(allowance(&far), Allowance::Window(_)), "{:?}", allowance(&far));
     assert_eq!(client.stats().counters.congestion_onsets, 1);
 }
+
+/// A server without a processor answers late, and whatever is sent to it again waits for the processor too.
+#[test]
+fn a_server_on_the_same_host_is_given_time_slices_before_anything_is_sent_again() {
+    // Across a network: after 5 ms (nothing was measured yet), and 10 ms later.
+    for (is_near, retransmissions) in [(true, 0), (false, 2)] {
+        let (network, [server, client], _) = marked_pair(CongestionControl::None);
+        client.with_transport(|transport| transport.is_near.set(is_near));
+        let mut opening = pin!(client.connect(&address(0)));
+        let session = loop {
+            server.run_once();
+            network.advance(Duration::from_micros(1));
+            if let Some(session) = client.poll_once(opening.as_mut()) {
+                break session.unwrap();
+            }
+        };
+        let mut call = pin!(session.call(ECHO, b"late".to_vec()));
+        let mut turn = |turns: u32, server_runs: bool| {
+            (0..turns).any(|_| {
+                if server_runs {
+                    server.run_once();
+                }
+                network.advance(Duration::from_micros(100));
+                client.poll_once(call.as_mut()).is_some()
+            })
+        };
+        assert!(!turn(190, false));
+        assert!(turn(5, true), "it answers once it runs");
+        assert_eq!(client.stats().counters.retransmissions, retransmissions, "near: {is_near}");
+    }
+}

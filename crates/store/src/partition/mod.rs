@@ -84,7 +84,7 @@ impl Partition {
     /// [`PartitionError`] if the memory is out of limits or not there, or the system has no random numbers.
     pub fn new(config: PartitionConfig) -> Result<Partition, PartitionError> {
         let random = getrandom::u64().map_err(|cause| PartitionError::NoSecret { cause })?;
-        let partition = Partition::with_hasher(config, KeyHasher::random()?)?;
+        let partition = Partition::with_hasher(config, KeyHasher::random(config.key_function)?)?;
         Ok(Partition { cas: random >> (u64::BITS - FIRST_TOKEN_BITS), ..partition })
     }
 
@@ -94,7 +94,7 @@ impl Partition {
     /// # Errors
     /// [`PartitionError`] if the memory is out of limits or not there.
     pub fn with_secret(config: PartitionConfig, secret: [u64; 2]) -> Result<Partition, PartitionError> {
-        Partition::with_hasher(config, KeyHasher::with_secret(secret))
+        Partition::with_hasher(config, KeyHasher::with_secret(config.key_function, secret))
     }
 
     fn with_hasher(config: PartitionConfig, hasher: KeyHasher) -> Result<Partition, PartitionError> {

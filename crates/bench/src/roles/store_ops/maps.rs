@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     fn keeps_what_it_is_given<T: Table>(mut table: T) {
-        load(&mut table, 100).unwrap();
+        load(&mut table, 100, |_| Ok(())).unwrap();
         let mut outcome = Outcome::default();
         table.burst(&[0, 99, 50], 0b100, &mut outcome);
         assert_eq!((outcome.found, outcome.missing, outcome.wrong), (2, 0, 0));

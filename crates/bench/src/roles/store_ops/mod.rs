@@ -6,6 +6,7 @@ mod maps;
 mod partitions;
 mod table;
 
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -155,12 +156,26 @@ struct Measure<'a> {
     bytes_before: u64,
 }
 
+impl Measure<'_> {
+    /// Stores the items, and shows how fast.
+    fn load(&self, table: &mut impl Table) -> Result<(), BenchError> {
+        let start = Instant::now();
+        table::load(table, self.ops.items, |stored| {
+            self.control.live(Metric::Operations, stored as f64 / start.elapsed().as_secs_f64());
+            if self.control.stopping() { Err(BenchError::Interrupted) } else { Ok(()) }
+        })
+    }
+}
+
 impl OnTable for Measure<'_> {
     type Output = StoreFigures;
 
-    fn run<T: Table>(self, mut table: T) -> Result<StoreFigures, BenchError> {
+    fn run<T: Table>(self, table: T) -> Result<StoreFigures, BenchError> {
+        // The process ends when this is measured. To free tens of millions of items one by one before that takes as long as to store them.
+        let mut table = ManuallyDrop::new(table);
+        let table = &mut *table;
         let StoreOps { items, cases, run, .. } = self.ops;
-        table::load(&mut table, *items)?;
+        self.load(table)?;
         let bytes_per_item = resident_bytes()?.saturating_sub(self.bytes_before) as f64 / *items as f64;
         let mut runs: Vec<Vec<StoreRun>> = cases.iter().map(|_| Vec::new()).collect();
         if cases.is_empty() {
@@ -172,8 +187,8 @@ impl OnTable for Measure<'_> {
             for (case, runs) in cases.iter().zip(&mut runs) {
                 let Some(draws) = draws.iter_mut().find(|draws| draws.popularity() == case.popularity) else { continue };
                 let floor = lines.reads_per_second(run.mul_f64(FLOOR_SHARE));
-                run_case(&mut table, draws, case, run.mul_f64(WARM_UP_SHARE))?;
-                let (rate, lost) = run_case(&mut table, draws, case, *run)?;
+                run_case(table, draws, case, run.mul_f64(WARM_UP_SHARE))?;
+                let (rate, lost) = run_case(table, draws, case, *run)?;
                 self.control.live(Metric::Operations, rate);
                 runs.push(StoreRun { rate, floor, lost });
                 if self.control.stopping() {

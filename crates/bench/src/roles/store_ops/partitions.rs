@@ -132,7 +132,7 @@ mod tests {
         type Output = ();
 
         fn run<T: Table>(self, mut table: T) -> Result<(), BenchError> {
-            load(&mut table, 1000)?;
+            load(&mut table, 1000, |_| Ok(()))?;
             let mut outcome = Outcome::default();
             table.burst(&[0, 999, 500], 0b100, &mut outcome);
             table.burst(&[7], 0, &mut outcome);

@@ -46,11 +46,21 @@ impl Outcome {
     }
 }
 
-/// Stores items from 0 on.
-pub(super) fn load<T: Table>(table: &mut T, items: u64) -> Result<(), BenchError> {
+/// Items stored between two looks whether to go on.
+const ITEMS_PER_LOOK: u64 = 1 << 20;
+
+/// Stores items from 0 on. `look` is told now and then how many there are, and may end it.
+pub(super) fn load<T: Table>(
+    table: &mut T,
+    items: u64,
+    mut look: impl FnMut(u64) -> Result<(), BenchError>,
+) -> Result<(), BenchError> {
     let mut outcome = Outcome::default();
     let mut numbers = [0; BURST_MAX];
     for first in (0..items).step_by(BURST_MAX) {
+        if first.is_multiple_of(ITEMS_PER_LOOK) {
+            look(first)?;
+        }
         let count = (items - first).min(BURST_MAX as u64) as usize;
         (0..count).for_each(|place| numbers[place] = first + place as u64);
         table.burst(&numbers[..count], u32::MAX, &mut outcome);

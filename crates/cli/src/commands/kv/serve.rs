@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dunlin_bench::peer::Interrupt;
-use dunlin_kv::memcached::Listen;
+use dunlin_kv::memcached::{LOOK_DEFAULT, Listen};
 use dunlin_kv::server::{CONNECTIONS_MAX_DEFAULT, Server, ServerConfig, exposed_addresses};
 use dunlin_net::Addr;
-use dunlin_store::Mode;
 use dunlin_store::snapshot::{Progress, Report};
+use dunlin_store::{KeyFunction, Mode};
 use signal_hook::consts::SIGUSR1;
 use tracing::Level;
 
@@ -50,6 +50,10 @@ pub struct Arguments {
     /// Seconds without a command after which a memcached connection is closed [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     idle: Option<u32>,
+    /// Microseconds that a core goes on looking at its memcached connections before it sleeps, while commands follow each other that
+    /// closely; 0 for never
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = LOOK_DEFAULT.as_micros() as u32)]
+    look: u32,
     /// Memory for items, index included, of all cores together: 1GiB, 512MiB, 1000000
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = bytes)]
     memory: usize,
@@ -62,6 +66,9 @@ pub struct Arguments {
     /// What happens when the memory is full: a cache drops items, a store refuses them
     #[arg(long, default_value = "cache")]
     mode: ModeArgument,
+    /// What keys are hashed with, under a random secret: siphash is for clients who may try to learn the secret from how long answers take
+    #[arg(long, default_value = "multilinear")]
+    hash: HashArgument,
     /// Load the items from FILE if it is there; save them to it at the end, on SIGUSR1 and by `dunlin kv snapshot`
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
@@ -74,6 +81,12 @@ pub struct Arguments {
 enum ModeArgument {
     Cache,
     Store,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum HashArgument {
+    Multilinear,
+    Siphash,
 }
 
 impl Arguments {
@@ -90,12 +103,17 @@ impl Arguments {
         }
         config.connections_max = self.connections;
         config.idle_max = self.idle.map(|seconds| Duration::from_secs(seconds.into()));
+        config.look = Duration::from_micros(self.look.into());
         config.memory_bytes = self.memory;
         config.cores = self.cores;
         config.pin.clone_from(&self.pin);
         config.mode = match self.mode {
             ModeArgument::Cache => Mode::Cache,
             ModeArgument::Store => Mode::Store,
+        };
+        config.key_function = match self.hash {
+            HashArgument::Multilinear => KeyFunction::Multilinear,
+            HashArgument::Siphash => KeyFunction::SipHash,
         };
         config.snapshot.clone_from(&self.snapshot);
         Ok(config)
