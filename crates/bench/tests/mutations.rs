@@ -64,7 +64,7 @@ fn each_bug_that_a_client_sees_is_found_in_histories() {
 fn each_bug_of_replication_is_found() {
     use dunlin_smr::mutation as smr;
     let _one_at_a_time = PLANTING.lock().unwrap();
-    for mutation in smr::Mutation::ALL {
+    for &mutation in smr::Mutation::ALL {
         smr::plant(Some(mutation));
         let hunt = Hunt { kind: Kind::Raft, first: 0, seeds: Some(RAFT_SEEDS), time: None, jobs: 2 };
         let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
