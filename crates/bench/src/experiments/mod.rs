@@ -14,6 +14,7 @@ mod kv_rate;
 mod kv_runs;
 mod kv_values;
 mod kv_ycsb;
+mod log_flush;
 mod rpc_bandwidth;
 mod rpc_busy;
 mod rpc_cc_cost;
@@ -220,6 +221,12 @@ pub const ALL: &[Experiment] = &[
         about: "keys per second with 1 to 256 keys a request",
         run: kv_multiget::run,
     },
+    Experiment {
+        name: "log-flush",
+        paper: "beyond the paper",
+        about: "entries per second of a log on disk, 1 to 256 to a flush, beside bare flushes",
+        run: log_flush::run,
+    },
     #[cfg(feature = "peers")]
     Experiment {
         name: "rpc-peers",
@@ -272,6 +279,7 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::SessionsClient>(),
     Entry::of::<roles::SlowServer>(),
     Entry::of::<roles::WorkersClient>(),
+    Entry::of::<roles::LogFlush>(),
     Entry::of::<roles::StoreOps>(),
     Entry::of::<roles::CacheFill>(),
     Entry::of::<roles::KvServer>(),

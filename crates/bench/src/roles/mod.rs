@@ -5,6 +5,7 @@ mod floor;
 mod kv;
 mod latency;
 mod load;
+mod log_flush;
 mod memcached;
 mod random_reads;
 mod rate;
@@ -21,6 +22,7 @@ pub use floor::{BandwidthFloor, LatencyFloor, RateFloor, WakeFloor};
 pub use kv::{Fill, KvFigures, KvLoad, KvMemcachedServer, KvServer, KvServing, MultiGetFigures, MultiGetLoad};
 pub use latency::LatencyClient;
 pub use load::{Hints, Load};
+pub use log_flush::{ENTRY_BYTES as LOG_ENTRY_BYTES, LogFlush};
 pub use memcached::{
     BareServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, TextOperation, installed_version,
 };

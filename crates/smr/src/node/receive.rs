@@ -1,5 +1,7 @@
 //! Messages of other replicas, in requests of theirs and in answers to ours.
 
+use arrayvec::ArrayVec;
+use dunlin_net::transport::RX_BURST;
 use dunlin_rpc::{Completion, ConnectError, RequestBurst, Session};
 use raft::StateRole;
 use raft::eraftpb::{Message, MessageType};
@@ -17,16 +19,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if self.failure.is_some() {
             return;
         }
-        let mut senders = [None; dunlin_net::transport::RX_BURST];
-        for i in 0..burst.len() {
-            senders[i] = self.on_envelope(burst.payload(i));
-        }
+        let senders: ArrayVec<Option<u64>, RX_BURST> =
+            (0..burst.len()).map(|i| self.on_envelope(burst.payload(i))).collect();
         self.work();
         if self.failure.is_some() {
             return;
         }
-        for (i, sender) in senders.iter().enumerate().take(burst.len()) {
-            let Some(from) = *sender else { continue };
+        for (i, sender) in senders.into_iter().enumerate() {
+            let Some(from) = sender else { continue };
             if !self.all_is_persisted() {
                 // Refused if the endpoint holds too many; then the sender knows.
                 if let Ok(reply) = burst.defer_reply(i) {

@@ -2,6 +2,8 @@
 //!
 //! On a real disk a thread writes and flushes. In virtual time the same steps are done by a [`Stepper`], when their time has come.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
@@ -137,6 +139,7 @@ impl Shared {
 
     /// What the thread does.
     fn run<D: Disk>(&self, mut writer: Writer<D>) {
+        let _panicking = FailOnPanic { shared: self, path: writer.disk().place("") };
         let mut work = Work::default();
         loop {
             let mut queue = lock(&self.queue);
@@ -158,6 +161,21 @@ impl Shared {
             if let Err(failure) = removed {
                 return self.fail(failure);
             }
+        }
+    }
+}
+
+/// Lets nobody wait for ever for a thread that is no more.
+struct FailOnPanic<'a> {
+    shared: &'a Shared,
+    path: PathBuf,
+}
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let source = Arc::new(io::Error::other("the thread that writes it has panicked"));
+            self.shared.fail(Failure { what: "write the log in", path: self.path.clone(), source });
         }
     }
 }

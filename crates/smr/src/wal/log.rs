@@ -22,6 +22,13 @@ use super::work::Task;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Ticket(pub(super) u64);
 
+impl Ticket {
+    /// It as a number, which rises with each batch, not always by one.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// The log of one node. Changes are collected, and become a batch by [`Wal::submit`]; a crash leaves whole batches, in order.
 ///
 /// It belongs to one thread. What it holds ([`Wal::last`], [`Wal::hard_state`] and so on) is what was appended, durable or not.

@@ -212,7 +212,9 @@ fn draw_faults(r: &mut Random, is_steady: bool, members: u64, work_ns: u64, topo
         let fault = match r.between(0, 9) {
             0..=4 => Fault::Crash { host: replica },
             5..=6 => Fault::Pause { host: replica },
-            7..=8 => Fault::Partition { hosts: vec![replica] },
+            7 => Fault::Partition { hosts: vec![replica] },
+            // With a client, who can tell whether it still believes to lead.
+            8 => Fault::Partition { hosts: vec![replica, HOSTS - 1] },
             _ => Fault::Partition { hosts: vec![replica, host(r.between(1, members))] },
         };
         plan.add(from, Some(until), fault);
