@@ -91,7 +91,7 @@ impl Machine {
             Command::Delete { path, condition } => state.delete(path, condition),
             Command::Reign => {
                 state.reign += 1;
-                return Ok(Answer::Reigns { reign: state.reign });
+                Ok(Answer::Reigns { reign: state.reign })
             }
             Command::Expire { reign, member, incarnation, heartbeats } => {
                 state.check_reign(reign)?;

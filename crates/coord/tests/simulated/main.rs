@@ -36,13 +36,13 @@ fn one_node_conforms() {
 
 #[test]
 fn the_suite_holds_while_leaders_are_killed_cut_off_and_stopped() {
-    for seed in 1..=12 {
+    for seed in 1..=5 {
         // Each change of leaders gives everyone the whole timeout again: what is noticed is noticed later.
-        let cluster = conforms(seed, 3, 12 * FAILURE_TIMEOUT, 6);
+        let cluster = conforms(seed, 3, 12 * FAILURE_TIMEOUT, 3);
         let shared = cluster.shared.clone();
         drop(cluster);
         let watched = shared.watched.get();
-        println!("{watched:?}, {} restored", shared.restored.get());
+        println!("{watched:?}");
         assert!(watched.reigns > 2, "leaders have changed");
     }
 }
@@ -95,7 +95,7 @@ async fn contend(user: User, id: u64, locks: Rc<Locks>) {
     let coordinator = user.coordinator();
     let mut random = Random::new(id);
     let mut membership = coordinator.join(id, b"").await.unwrap();
-    for _ in 0..150 {
+    for _ in 0..300 {
         let name = format!("/locks/{}", random.index(LOCKS));
         match coordinator.acquire(&membership, &name, LEASE).await {
             Ok(mut lease) => {
@@ -115,25 +115,27 @@ async fn contend(user: User, id: u64, locks: Rc<Locks>) {
             Err(CoordError::Held { .. } | CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}
             Err(error) => panic!("{error}"),
         }
-        user.timers.sleep(Duration::from_micros(random.between(0, 20_000))).await;
+        // Now and then for so long that it is taken for failed.
+        let pause = if random.chance(2) { 2 * FAILURE_TIMEOUT } else { Duration::from_micros(random.between(0, 20_000)) };
+        user.timers.sleep(pause).await;
         let _ = coordinator.heartbeat(&membership).await;
     }
 }
 
 #[test]
 fn nobody_relies_on_a_lease_that_another_has_while_leaders_fail() {
-    for seed in 1..=12 {
+    for seed in 1..=8 {
         let locks = Rc::new(Locks::default());
         let mut cluster = Cluster::new(seed, 3);
         for id in 11..15 {
             let locks = locks.clone();
             cluster.user(move |user| contend(user, id, locks));
         }
-        cluster.run(300, 8);
+        cluster.run(300, 25);
         let shared = cluster.shared.clone();
         drop(cluster);
         println!("{} grants, {} joined again, {:?}", locks.grants.get(), locks.rejoins.get(), shared.watched.get());
-        assert!(locks.grants.get() > 100 && shared.watched.get().lapses > 0);
+        assert!(locks.grants.get() > 100 && locks.rejoins.get() > 0 && shared.watched.get().lapses > 0);
     }
 }
 
