@@ -10,6 +10,8 @@ use dunlin_rpc::mutation::{Mutation, plant};
 const SEEDS: u64 = 100;
 /// The same for the key-value service: its clients try their sessions before they write, so that few writes are lost half-way.
 const KV_SEEDS: u64 = 3_000;
+/// The same for replicated state machines.
+const RAFT_SEEDS: u64 = 3_000;
 /// A bug is planted in the whole process.
 static PLANTING: Mutex<()> = Mutex::new(());
 /// Where hunts start.
@@ -55,4 +57,22 @@ fn each_bug_that_a_client_sees_is_found_in_histories() {
     plant(Some(Mutation::RequestRunsAgain));
     find("RequestRunsAgain");
     plant(None);
+}
+
+/// Those of replicated state machines.
+#[test]
+fn each_bug_of_replication_is_found() {
+    use dunlin_smr::mutation as smr;
+    let _one_at_a_time = PLANTING.lock().unwrap();
+    for mutation in smr::Mutation::ALL {
+        smr::plant(Some(mutation));
+        let hunt = Hunt { kind: Kind::Raft, first: 0, seeds: Some(RAFT_SEEDS), time: None, jobs: 2 };
+        let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
+        let failure = failure.unwrap_or_else(|| panic!("{mutation:?} was not found within {RAFT_SEEDS} seeds"));
+        let why = failure.why.lines().take(2).collect::<Vec<_>>().join(" ");
+        println!("{mutation:?}: found by seed {}, after {} seeds: {why}", failure.seed, progress.seeds);
+        let again = hunt::replay(Kind::Raft, failure.seed, None, None).unwrap();
+        assert_eq!(again.unwrap_err().why, failure.why, "it fails again, and in the same way");
+    }
+    smr::plant(None);
 }

@@ -1,6 +1,40 @@
 //! State machine replication: an existing Raft library, unmodified, over Dunlin's RPC.
+//!
+//! A [`Node`] is one replica. It joins TiKV's `raft` (which has no threads, no clock, no disk and no network) with an endpoint of
+//! [`dunlin_rpc`], a log ([`LogStore`]) and a [`StateMachine`] of the user's. It does its work in the endpoint's event loop, in handlers and
+//! continuations; nothing polls a loop of its own. A [`Client`] finds the leader and has commands executed, once each.
+//!
+//! - Committed commands are executed by all replicas in one order, and what a client was told of is never lost while a majority lives.
+//! - A command of a session is executed once, however often it is sent, across changes of leaders.
+//! - Reads are linearizable, by read index or by lease.
+//! - Replicas join as learners, get votes, and leave, one at a time, under load.
+//! - Every queue has a limit; at the limit there is an error.
+//!
+//! Start reading at [`Node::start`], then `node/core.rs`; `docs/replication.md` explains the protocol.
 #![forbid(unsafe_code)]
 
-pub use raft::eraftpb;
-
+pub mod client;
+pub mod config;
+pub mod kv;
+pub mod log;
+pub mod machine;
+#[cfg(feature = "mutations")]
+pub mod mutation;
+#[cfg(not(feature = "mutations"))]
+mod mutation;
+mod node;
+mod probe;
+mod sessions;
+mod state;
 pub mod wal;
+pub mod wire;
+
+pub use client::{Client, ClientConfig, ClientError};
+pub use config::{NodeConfig, NodeError, Reads};
+pub use log::{DurableLog, LogStore, MemoryLog};
+pub use machine::StateMachine;
+pub use node::{Beginning, Counters, Node};
+pub use probe::{Probe, Stage};
+/// The library, for whoever writes a log of their own.
+pub use raft;
+pub use sessions::COMMANDS_PER_SESSION_MAX;

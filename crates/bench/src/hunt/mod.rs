@@ -11,6 +11,7 @@
 //! | File | What it holds |
 //! |---|---|
 //! | `kv` | the same for the key-value service, judged by what its clients saw |
+//! | `raft` | the same for replicated state machines |
 //! | `scenario` | what a seed means |
 //! | `node` | an endpoint, and the program that drives it |
 //! | `run` | one run, up to its verdict |
@@ -23,6 +24,7 @@ mod failure;
 mod jobs;
 mod kv;
 mod node;
+mod raft;
 mod run;
 mod scenario;
 mod story;
@@ -50,6 +52,8 @@ pub enum Kind {
     Rpc,
     /// The key-value service: clients and a server, of which the history of each key must be linearizable.
     Kv,
+    /// Replicated state machines: replicas and clients, of which logs and histories must be as Raft and linearizability want them.
+    Raft,
 }
 
 impl Kind {
@@ -58,6 +62,7 @@ impl Kind {
         match self {
             Kind::Rpc => Scenario::draw(seed).plan,
             Kind::Kv => kv::Scenario::draw(seed).plan,
+            Kind::Raft => raft::Scenario::draw(seed).plan,
         }
     }
 
@@ -74,6 +79,11 @@ impl Kind {
                 scenario.plan = faults.cloned().unwrap_or(scenario.plan);
                 failure::caught(|| kv::run(scenario, trace))
             }
+            Kind::Raft => {
+                let mut scenario = raft::Scenario::draw(seed);
+                scenario.plan = faults.cloned().unwrap_or(scenario.plan);
+                failure::caught(|| raft::run(scenario, trace))
+            }
         }
     }
 
@@ -86,6 +96,10 @@ impl Kind {
             }
             Kind::Kv => {
                 let scenario = kv::Scenario::draw(seed);
+                Trace::create(directory, &scenario, &scenario.topology, faults.unwrap_or(&scenario.plan))
+            }
+            Kind::Raft => {
+                let scenario = raft::Scenario::draw(seed);
                 Trace::create(directory, &scenario, &scenario.topology, faults.unwrap_or(&scenario.plan))
             }
         }

@@ -22,6 +22,7 @@
 //!
 //! Nothing here reads a clock: [`Core::now`] is set by the event loop, once per burst.
 
+pub(crate) mod alarm;
 pub(crate) mod answer;
 pub(crate) mod assemble;
 pub(crate) mod backlog;
@@ -161,6 +162,9 @@ pub(crate) struct Core {
     pub congestion: Congestion,
     pub wheel: Wheel,
     pub fired: Vec<u64>,
+    /// Timers of the application's, and places that none uses.
+    pub alarms: Vec<alarm::Alarm>,
+    pub free_alarms: Vec<u32>,
     /// Drives peers and releases while there are sessions.
     pub tick_timer: TimerId,
     pub tx: TxQueue,
@@ -238,6 +242,8 @@ impl Core {
             deferred: 0,
             wheel,
             fired: Vec::with_capacity(TIMERS_FIRED),
+            alarms: Vec::new(),
+            free_alarms: Vec::new(),
             tick_timer,
             tx: TxQueue::default(),
             woken: Vec::new(),

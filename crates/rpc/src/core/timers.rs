@@ -9,6 +9,7 @@ use super::{Core, Routes};
 pub(crate) const TOKEN_TICK: u64 = 0;
 const KIND_CALL: u64 = 1 << 32;
 const KIND_SESSION: u64 = 2 << 32;
+const KIND_ALARM: u64 = 3 << 32;
 
 /// Time between ticks while calls are in progress: how soon a dead process of this host is noticed.
 const TICK_BUSY_NANOS: u64 = 5_000_000;
@@ -32,6 +33,10 @@ pub(crate) fn token_of_session(index: u32) -> u64 {
     KIND_SESSION | index as u64
 }
 
+pub(crate) fn token_of_alarm(index: u32) -> u64 {
+    KIND_ALARM | index as u64
+}
+
 impl Core {
     /// Runs every timer that is due. Gives how many there were.
     pub fn run_timers(&mut self, routes: &mut dyn Routes) -> usize {
@@ -43,6 +48,7 @@ impl Core {
             match token & !(u32::MAX as u64) {
                 KIND_CALL => self.on_call_timer(index),
                 KIND_SESSION => self.on_session_timer(routes, index),
+                KIND_ALARM => self.on_alarm(index),
                 _ => self.on_tick(routes),
             }
         }

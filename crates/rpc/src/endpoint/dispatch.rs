@@ -148,22 +148,25 @@ fn is_over(shared: &Rc<Shared>, serve: ServeRef) -> bool {
 
 /// Copies a request for a handler that outlives the burst, unless there are too many of those.
 pub(crate) fn admit(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf> {
-    let full = {
-        let mut core = shared.core.borrow_mut();
-        let fits_share = core.may_defer(serve);
-        core.counters.requests_over_deferred_share += u64::from(!fits_share);
-        !fits_share || core.deferred + shared.at_workers.get() >= core.config.deferred_requests_max
-    };
     match MsgBuf::copy_from(payload) {
-        Ok(request) if !full => {
-            shared.core.borrow_mut().note_deferred(serve);
-            Some(request)
-        }
+        Ok(request) if may_defer(shared, serve) => Some(request),
         _ => {
             push_back(shared, serve);
             None
         }
     }
+}
+
+/// Whether one more request may be held, which then is.
+pub(crate) fn may_defer(shared: &Rc<Shared>, serve: ServeRef) -> bool {
+    let mut core = shared.core.borrow_mut();
+    let fits_share = core.may_defer(serve);
+    core.counters.requests_over_deferred_share += u64::from(!fits_share);
+    let may = fits_share && core.deferred + shared.at_workers.get() < core.config.deferred_requests_max;
+    if may {
+        core.note_deferred(serve);
+    }
+    may
 }
 
 pub(crate) fn push_back(shared: &Rc<Shared>, serve: ServeRef) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::dispatch::admit;
+use super::dispatch::{admit, may_defer, push_back};
 use super::executor::Task;
 use super::session::Session;
 use super::worker::WorkerQueue;
@@ -212,6 +212,20 @@ impl<'a> RequestBurst<'a> {
         let payload = admit(self.shared, serve, payload).ok_or(PushedBack)?;
         Ok(DeferredRequest::new(self.shared, serve, payload, self.req_type))
     }
+
+    /// Keeps the right to answer request `i`, and nothing of the request: for whoever is done with its bytes, or keeps them in another form.
+    ///
+    /// # Errors
+    /// As [`RequestBurst::defer`].
+    pub fn defer_reply(&mut self, i: usize) -> Result<DeferredReply, PushedBack> {
+        let serve = self.requests[i].0;
+        self.answered |= 1 << i;
+        if !may_defer(self.shared, serve) {
+            push_back(self.shared, serve);
+            return Err(PushedBack);
+        }
+        Ok(DeferredReply { right: ReplyRight::new(self.shared, serve) })
+    }
 }
 
 impl Drop for RequestBurst<'_> {
@@ -330,6 +344,27 @@ impl DeferredRequest {
     ///
     /// # Errors
     /// [`RespondError`] if nobody waits any more, or the response is too large.
+    pub fn enqueue_response(self, response: impl Into<Payload>) -> Result<(), RespondError> {
+        self.right.respond(response.into())
+    }
+}
+
+/// The right to answer a request later, without the request. Dropped unused, it tells the caller that the handler failed.
+pub struct DeferredReply {
+    right: ReplyRight,
+}
+
+impl std::fmt::Debug for DeferredReply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeferredReply").finish_non_exhaustive()
+    }
+}
+
+impl DeferredReply {
+    /// Sends the response with the next iteration of the event loop.
+    ///
+    /// # Errors
+    /// [`RespondError::Orphaned`] if nobody waits any more; [`RespondError::TooLarge`].
     pub fn enqueue_response(self, response: impl Into<Payload>) -> Result<(), RespondError> {
         self.right.respond(response.into())
     }

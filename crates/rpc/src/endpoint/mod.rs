@@ -9,10 +9,11 @@
 //! | [`handler`] | what handlers get and give |
 //! | [`registry`] | handlers and continuations by number |
 //! | [`session`] | the handle of a session, and calls |
-//! | [`executor`] | tasks of this thread |
+//! | [`executor`], [`alarm`] | tasks of this thread, and their sleep |
 //! | [`worker`] | threads for long handlers |
 //! | [`shutdown`] | leaving in order |
 
+pub(crate) mod alarm;
 pub(crate) mod control;
 pub(crate) mod dispatch;
 pub(crate) mod event_loop;
@@ -360,6 +361,11 @@ impl<T: Transport> Endpoint<T> {
     /// Runs a future as a task of this endpoint.
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.shared.executor.spawn(Box::pin(task));
+    }
+
+    /// Sleeping in tasks.
+    pub fn timers(&self) -> alarm::Timers {
+        alarm::Timers::new(&self.shared)
     }
 
     /// Nanoseconds on the transport's clock; in handlers, tasks and continuations, as the event loop last read it.

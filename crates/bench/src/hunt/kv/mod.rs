@@ -16,8 +16,8 @@
 //! | `run` | one run, up to its verdict |
 
 mod caller;
-mod history;
-mod item;
+pub(super) mod history;
+pub(super) mod item;
 mod linear;
 mod run;
 mod scenario;

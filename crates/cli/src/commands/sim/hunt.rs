@@ -24,6 +24,7 @@ Examples:
   dunlin sim hunt --seeds 1000
   dunlin sim hunt --minutes 60 --jobs 2
   dunlin sim hunt --kind kv --seeds 300                  the key-value service: is the history of each key linearizable?
+  dunlin sim hunt --kind raft --minutes 60               replicated state machines: is anything lost, done twice, or seen too early?
   dunlin sim hunt --seed 4711 --trace hunt-4711          one seed again, with its packets, calls, queues and faults as files
   dunlin sim hunt --seed 4711 --faults fewer.toml        with other faults than its own")]
 pub struct Arguments {
@@ -57,6 +58,8 @@ enum Kind {
     Rpc,
     /// Clients and a server of the key-value service
     Kv,
+    /// Clients and replicas of a state machine, which crash and come back
+    Raft,
 }
 
 impl Kind {
@@ -64,6 +67,7 @@ impl Kind {
         match self {
             Kind::Rpc => hunt::Kind::Rpc,
             Kind::Kv => hunt::Kind::Kv,
+            Kind::Raft => hunt::Kind::Raft,
         }
     }
 
@@ -72,6 +76,7 @@ impl Kind {
         match self {
             Kind::Rpc => "dunlin sim hunt",
             Kind::Kv => "dunlin sim hunt --kind kv",
+            Kind::Raft => "dunlin sim hunt --kind raft",
         }
     }
 }

@@ -1,0 +1,221 @@
+//! What a seed means: the datacenter, replicas and clients, what they do, and what goes wrong meanwhile.
+
+use std::time::Duration;
+
+use dunlin_net::Addr;
+use dunlin_rpc::EndpointConfig;
+use dunlin_sim::fault::{Crashes, RandomFaults};
+use dunlin_sim::topology::Layout;
+use dunlin_sim::{CostModel, Datacenter, Fault, FaultPlan, Topology};
+use dunlin_smr::{ClientConfig, NodeConfig, Reads};
+use dunlin_trial::{Random, Roughness};
+
+use crate::hunt::scenario::{draw_config, draw_cost, draw_topology, work_ns};
+
+/// Hosts of every run.
+const HOSTS: u32 = 8;
+/// Least length of receive queues: it holds the credits of all sessions of a replica, and of as many whose clients have crashed.
+const RX_DESCRIPTORS_MIN: usize = 2048;
+const MILLISECOND: u64 = 1_000_000;
+
+/// One run. Everything in it follows from the seed.
+#[derive(Clone)]
+pub struct Scenario {
+    /// Its name.
+    pub seed: u64,
+    /// Hosts and switches. Replica i is on host i - 1, clients are on the last hosts.
+    pub topology: Topology,
+    /// What packets cost the hosts.
+    pub cost: CostModel,
+    /// First members. Their ids begin with 1.
+    pub members: u64,
+    /// Replicas that may join, with the ids after those.
+    pub spares: u64,
+    /// Clients.
+    pub clients: u32,
+    /// Settings of the endpoints of replicas, then of clients, but for the seed.
+    pub endpoints: Vec<EndpointConfig>,
+    /// Settings of all replicas, but for id, seed and clock.
+    pub node: NodeConfig,
+    /// Settings of clients.
+    pub client: ClientConfig,
+    /// Bytes of a segment of the log.
+    pub segment_bytes: u32,
+    /// Longest time that a flush takes, in nanoseconds.
+    pub flush_max_ns: u64,
+    /// The replica of which a flush fails once, and after how many.
+    pub flush_fails: Option<(u64, u64)>,
+    /// Changes of members and of leaders that are asked for.
+    pub changes: u32,
+    /// What goes wrong. All of it ends.
+    pub plan: FaultPlan,
+    /// Keys that are used.
+    pub keys: usize,
+    /// Times that each client begins something.
+    pub steps: u32,
+    /// Longest time between two of them, in nanoseconds.
+    pub gap_max_ns: u64,
+    /// Longest value that is stored, in bytes.
+    pub value_bytes_max: u64,
+}
+
+impl std::fmt::Debug for Scenario {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let NodeConfig { tick, heartbeat_ticks, election_ticks, reads, snapshot_entries, keep_entries, .. } = &self.node;
+        f.debug_struct("Scenario")
+            .field("seed", &self.seed)
+            .field("members, spares, clients", &(self.members, self.spares, self.clients))
+            .field("tick, heartbeat, election", &(tick, heartbeat_ticks, election_ticks))
+            .field("reads", reads)
+            .field("snapshot_entries, keep_entries", &(snapshot_entries, keep_entries))
+            .field("client", &self.client)
+            .field("segment_bytes, flush_max_ns, flush_fails", &(self.segment_bytes, self.flush_max_ns, self.flush_fails))
+            .field("changes, keys, steps, gap_max_ns", &(self.changes, self.keys, self.steps, self.gap_max_ns))
+            .field("cost", &self.cost)
+            .field("endpoints", &self.endpoints)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Scenario {
+    /// The run of a seed.
+    pub fn draw(seed: u64) -> Scenario {
+        // Neighbouring seeds would share most of SplitMix64's sequence.
+        let mut random = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x7261_6674);
+        let r = &mut random;
+        let mut topology = draw_topology(r);
+        topology.nic.rx_descriptors = topology.nic.rx_descriptors.max(RX_DESCRIPTORS_MIN);
+        match &mut topology.layout {
+            Layout::OneSwitch(layout) => layout.hosts = HOSTS,
+            Layout::TwoTier(layout) => layout.hosts_per_tor = HOSTS / layout.tors,
+        }
+        let members = if r.chance(70) { 3 } else { 5 };
+        let spares = r.between(0, 2).min(6 - members);
+        let clients = (u64::from(HOSTS) - members - spares).min(3) as u32;
+        let steps = r.between(10, 40) as u32;
+        let gap_max_ns = *r.pick(&[200_000, MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND]).unwrap_or(&0);
+        let is_steady = r.chance(15);
+        let plan = draw_faults(r, is_steady, members, work_ns(steps, gap_max_ns), &topology);
+        let node = draw_node(r, topology.mtu);
+        let flush_fails = (r.chance(8) && members == 5).then(|| (r.between(1, members), r.between(1, 30)));
+        let endpoint = |r: &mut Random| EndpointConfig {
+            // Long silences are the business of replicas.
+            peer_timeout: Duration::from_millis(r.between(20, 100)),
+            connect_timeout: Duration::from_millis(r.between(20, 200)),
+            deferred_requests_max: 16_384,
+            ..draw_config(r, if is_steady { Roughness::Steady } else { Roughness::Rough })
+        };
+        Scenario {
+            seed,
+            cost: if r.chance(20) { CostModel::free() } else { draw_cost(r) },
+            members,
+            spares,
+            clients,
+            endpoints: (0..members + spares + u64::from(clients)).map(|_| endpoint(r)).collect(),
+            node,
+            client: ClientConfig {
+                timeout: Duration::from_millis(r.between(20, 1500)),
+                attempt_timeout: Duration::from_millis(r.between(5, 100)),
+                pause: Duration::from_micros(r.between(100, 5000)),
+            },
+            segment_bytes: 1 << r.between(11, 16),
+            flush_max_ns: *r.pick(&[0, 20_000, MILLISECOND, 10 * MILLISECOND]).unwrap_or(&0),
+            flush_fails,
+            // Who fails for good is not to be missed for a majority.
+            changes: if flush_fails.is_some() || r.chance(40) { 0 } else { r.between(1, 12) as u32 },
+            plan,
+            keys: r.between(2, 4) as usize,
+            steps,
+            gap_max_ns,
+            value_bytes_max: if r.chance(80) { 32 } else { 3 * topology.mtu as u64 },
+            topology,
+        }
+    }
+
+    /// When all faults have ended, and clients are about to stop beginning anything: nanoseconds of virtual time.
+    pub fn end_ns(&self) -> u64 {
+        self.plan.end_ns().unwrap_or(0).max(work_ns(self.steps, self.gap_max_ns)) + 1
+    }
+
+    /// The bytes of a key.
+    pub fn key(number: usize) -> Vec<u8> {
+        format!("key-{number}").into_bytes()
+    }
+
+    /// All replicas, also those that may never join.
+    pub fn replicas(&self) -> impl Iterator<Item = u64> + use<> {
+        1..=self.members + self.spares
+    }
+
+    /// The host of a client.
+    pub fn client_host(&self, number: usize) -> u32 {
+        (self.members + self.spares) as u32 + number as u32
+    }
+
+    /// The first members, with their addresses.
+    pub fn first_members(&self) -> Vec<(u64, Addr)> {
+        (1..=self.members).map(|id| (id, address(id))).collect()
+    }
+}
+
+/// The host of a replica.
+pub fn host(id: u64) -> u32 {
+    id as u32 - 1
+}
+
+/// The address of a replica.
+pub fn address(id: u64) -> Addr {
+    Datacenter::addr(host(id), 0)
+}
+
+fn draw_node(r: &mut Random, mtu: usize) -> NodeConfig {
+    let heartbeat_ticks = r.between(1, 4) as u32;
+    let is_short = r.chance(60);
+    NodeConfig {
+        tick: Duration::from_micros(r.between(1000, 3000)),
+        heartbeat_ticks,
+        election_ticks: heartbeat_ticks * r.between(4, 10) as u32,
+        reads: if r.chance(50) { Reads::Lease } else { Reads::ReadIndex },
+        proposals_max: if r.chance(70) { 4096 } else { r.between(1, 4) as usize },
+        reads_max: if r.chance(70) { 4096 } else { r.between(1, 4) as usize },
+        append_bytes_max: if r.chance(50) { 256 << 10 } else { r.between(0, 2000) },
+        appends_in_flight_max: if r.chance(50) { 64 } else { r.between(1, 8) as usize },
+        snapshot_entries: if is_short { r.between(3, 40) } else { 1_000_000 },
+        keep_entries: if r.chance(50) { r.between(0, 20) } else { 10_000 },
+        chunk_bytes: r.between(1, 4 * mtu as u64) as usize,
+        sessions_max: if r.chance(85) { 65_536 } else { r.between(1, 4) as usize },
+        session_idle_max: if r.chance(85) { Duration::from_secs(600) } else { Duration::from_millis(r.between(5, 200)) },
+        ..NodeConfig::new(1)
+    }
+}
+
+/// Faults of all kinds anywhere, and more of those that replicas must live through.
+fn draw_faults(r: &mut Random, is_steady: bool, members: u64, work_ns: u64, topology: &Topology) -> FaultPlan {
+    if is_steady {
+        return FaultPlan::default();
+    }
+    let longest_ns = *r.pick(&[5, 50, 200]).unwrap_or(&5) * MILLISECOND;
+    let faults = RandomFaults {
+        count: r.between(0, 5) as u32,
+        from_ns: 0,
+        until_ns: work_ns + r.between(0, longest_ns),
+        longest_ns,
+        packets_max: *r.pick(&[0.01, 0.1, 0.3]).unwrap_or(&0.1),
+        corrupt_max: 0.0,
+        crashes: Crashes::Restart,
+    };
+    let mut plan = faults.plan(topology, r.next());
+    for _ in 0..r.between(0, 8) {
+        let from = r.between(0, faults.until_ns);
+        let until = (from + r.between(1, longest_ns)).min(faults.until_ns.max(from) + 1);
+        let replica = host(r.between(1, members));
+        let fault = match r.between(0, 9) {
+            0..=4 => Fault::Crash { host: replica },
+            5..=6 => Fault::Pause { host: replica },
+            7..=8 => Fault::Partition { hosts: vec![replica] },
+            _ => Fault::Partition { hosts: vec![replica, host(r.between(1, members))] },
+        };
+        plan.add(from, Some(until), fault);
+    }
+    plan
+}

@@ -1,0 +1,62 @@
+//! Timers of the application's.
+
+use std::task::Waker;
+
+use super::Core;
+use super::timers::token_of_alarm;
+use crate::timer::TimerId;
+
+/// The place of an alarm. Its owner alone gives it back, so it needs no generation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AlarmId(u32);
+
+/// One that was set.
+pub(crate) struct Alarm {
+    timer: TimerId,
+    has_fired: bool,
+    waker: Option<Waker>,
+}
+
+impl Core {
+    /// Sets an alarm.
+    pub fn set_alarm(&mut self, at: u64) -> AlarmId {
+        let index = self.free_alarms.pop().unwrap_or(self.alarms.len() as u32);
+        let timer = self.wheel.create(token_of_alarm(index));
+        self.wheel.arm(timer, at);
+        let alarm = Alarm { timer, has_fired: false, waker: None };
+        match self.alarms.get_mut(index as usize) {
+            Some(place) => *place = alarm,
+            None => self.alarms.push(alarm),
+        }
+        AlarmId(index)
+    }
+
+    /// Whether its time has come.
+    pub fn alarm_fired(&self, id: AlarmId) -> bool {
+        self.alarms[id.0 as usize].has_fired
+    }
+
+    /// Wakes this one when it has; gives who was to be woken before.
+    pub fn watch_alarm(&mut self, id: AlarmId, waker: &Waker) -> Option<Waker> {
+        match &mut self.alarms[id.0 as usize].waker {
+            Some(before) if before.will_wake(waker) => None,
+            place => place.replace(waker.clone()),
+        }
+    }
+
+    /// Gives an alarm back, and who was to be woken.
+    pub fn forget_alarm(&mut self, id: AlarmId) -> Option<Waker> {
+        let alarm = &mut self.alarms[id.0 as usize];
+        let (timer, waker) = (alarm.timer, alarm.waker.take());
+        self.wheel.remove(timer);
+        self.free_alarms.push(id.0);
+        waker
+    }
+
+    /// Its timer fired.
+    pub(super) fn on_alarm(&mut self, index: u32) {
+        let alarm = &mut self.alarms[index as usize];
+        alarm.has_fired = true;
+        self.woken.extend(alarm.waker.take());
+    }
+}

@@ -1,0 +1,161 @@
+//! One request, asked of one replica after another until it has an answer.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use dunlin_net::Transport;
+use dunlin_rpc::{CallError, CallOptions, MsgBuf, Session};
+
+use super::{Client, ClientError};
+use crate::wire::CLIENT;
+use crate::wire::request::Request;
+use crate::wire::response::Response;
+
+/// How a request was answered.
+pub(super) struct Answered {
+    /// The response, of which a reply is the rest; `None` if there is no such session.
+    pub reply: Option<MsgBuf>,
+    /// Whether it may have been executed for an attempt before.
+    pub was_in_doubt: bool,
+}
+
+/// What came of one attempt.
+enum Attempt {
+    Answered(MsgBuf),
+    /// It was not reached, or did nothing.
+    NotDone,
+    /// Nobody knows.
+    InDoubt,
+}
+
+impl<T: Transport> Client<T> {
+    /// Asks until a leader answers or time is over.
+    pub(super) async fn ask(&self, request: &Request<'_>, deadline: u64) -> Result<Answered, ClientError> {
+        let mut in_doubt = false;
+        loop {
+            let target = self.target.get();
+            let reply = match self.try_one(target, request, deadline).await? {
+                Attempt::Answered(reply) => reply,
+                attempt => {
+                    in_doubt |= matches!(attempt, Attempt::InDoubt);
+                    self.turn_from(target);
+                    self.pause(deadline, in_doubt).await?;
+                    continue;
+                }
+            };
+            match Response::parse(&reply).map_err(|_| ClientError::Protocol)? {
+                Response::Ok(_) => return Ok(Answered { reply: Some(reply), was_in_doubt: in_doubt }),
+                Response::NoSession => return Ok(Answered { reply: None, was_in_doubt: in_doubt }),
+                Response::NotLeader { leader } => {
+                    if !self.turn_to(target, leader) {
+                        self.pause(deadline, in_doubt).await?;
+                    }
+                }
+                Response::Deposed { leader } => {
+                    in_doubt = true;
+                    if !self.turn_to(target, leader) {
+                        self.pause(deadline, in_doubt).await?;
+                    }
+                }
+                Response::Busy => self.pause(deadline, in_doubt).await?,
+                Response::Failed => {
+                    in_doubt = true;
+                    self.turn_from(target);
+                    self.pause(deadline, in_doubt).await?;
+                }
+                Response::TooLarge => return Err(ClientError::TooLarge),
+                Response::Refused(why) => return Err(ClientError::Refused(why)),
+                Response::Old | Response::Bad => return Err(ClientError::Protocol),
+            }
+        }
+    }
+
+    /// Asks one replica once.
+    pub(super) async fn ask_one(&self, id: u64, request: &Request<'_>, deadline: u64) -> Result<MsgBuf, ClientError> {
+        if !self.members.borrow().contains_key(&id) {
+            return Err(ClientError::Unknown(id));
+        }
+        match self.try_one(id, request, deadline).await? {
+            Attempt::Answered(reply) => Ok(reply),
+            Attempt::NotDone | Attempt::InDoubt => Err(ClientError::TimedOut { may_have_run: false }),
+        }
+    }
+
+    async fn try_one(&self, id: u64, request: &Request<'_>, deadline: u64) -> Result<Attempt, ClientError> {
+        let Some(session) = self.session(id, deadline).await else { return Ok(Attempt::NotDone) };
+        let mut buffer = MsgBuf::with_len(request.encoded_len())?;
+        request.encode(&mut buffer);
+        let options = CallOptions::timeout(self.time_left(deadline).min(self.config.attempt_timeout));
+        let error = match session.call_with(CLIENT, buffer, options).await {
+            Ok(reply) => return Ok(Attempt::Answered(reply.response)),
+            Err(failure) => failure.error,
+        };
+        if !session.is_open() {
+            self.sessions.borrow_mut().remove(&id);
+        }
+        match error {
+            CallError::RequestTooLarge => Err(ClientError::TooLarge),
+            CallError::QueueFull | CallError::Busy | CallError::NoHandler | CallError::NoReverseCredits => {
+                Ok(Attempt::NotDone)
+            }
+            _ => Ok(Attempt::InDoubt),
+        }
+    }
+
+    /// The session with a replica, opened if there is none.
+    async fn session(&self, id: u64, deadline: u64) -> Option<Session> {
+        if let Some(session) = self.sessions.borrow().get(&id).filter(|session| session.is_open()) {
+            return Some(session.clone());
+        }
+        let addr = self.members.borrow().get(&id)?.clone();
+        let mut connecting = pin!(self.endpoint.connect(&addr));
+        let patience = self.time_left(deadline).min(self.config.attempt_timeout);
+        let mut patience = pin!(self.endpoint.timers().sleep(patience));
+        let session = poll_fn(|context| match connecting.as_mut().poll(context) {
+            Poll::Ready(result) => Poll::Ready(result.ok()),
+            Poll::Pending => patience.as_mut().poll(context).map(|()| None),
+        });
+        let session = session.await?;
+        self.sessions.borrow_mut().insert(id, session.clone());
+        Some(session)
+    }
+
+    fn time_left(&self, deadline: u64) -> Duration {
+        Duration::from_nanos(deadline.saturating_sub(self.endpoint.now()))
+    }
+
+    /// Waits before the next attempt.
+    pub(super) async fn pause(&self, deadline: u64, may_have_run: bool) -> Result<(), ClientError> {
+        if self.time_left(deadline).is_zero() {
+            return Err(ClientError::TimedOut { may_have_run });
+        }
+        self.endpoint.timers().sleep(self.config.pause).await;
+        Ok(())
+    }
+
+    /// Asks the leader next that a replica named; says whether it named another than itself.
+    fn turn_to(&self, from: u64, leader: Option<(u64, String)>) -> bool {
+        let named = leader.and_then(|(id, address)| Some((id, address.parse().ok()?)));
+        let Some((id, addr)) = named.filter(|(id, _)| *id != from) else {
+            self.turn_from(from);
+            return false;
+        };
+        self.learn(id, addr);
+        self.target.set(id);
+        true
+    }
+
+    /// Asks the next in the order of ids after one that did not help, unless another request has turned elsewhere meanwhile.
+    fn turn_from(&self, from: u64) {
+        if self.target.get() != from {
+            return;
+        }
+        let members = self.members.borrow();
+        let next = members.range(from + 1..).next().or_else(|| members.iter().next());
+        if let Some((id, _)) = next {
+            self.target.set(*id);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The client: finds the leader, has commands executed once each, and reads what is there now.
+
+mod attempt;
+mod error;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_net::{Addr, Transport};
+use dunlin_rpc::{Endpoint, MsgBuf, Session, Timers};
+
+pub use error::ClientError;
+
+use self::attempt::Answered;
+use crate::sessions::COMMANDS_PER_SESSION_MAX;
+use crate::wire::command::{Command, Kind};
+use crate::wire::request::{Change, Request};
+use crate::wire::response::{RESPONSE_BYTES, Response, Status};
+
+/// Settings of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// How long an operation may take, all attempts together. Default 10 s.
+    pub timeout: Duration,
+    /// How long one replica may take to answer before another is asked. Default 1 s.
+    pub attempt_timeout: Duration,
+    /// How long is waited when a replica is busy, or nobody leads, before the next is asked. Default 5 ms.
+    pub pause: Duration,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        ClientConfig {
+            timeout: Duration::from_secs(10),
+            attempt_timeout: Duration::from_secs(1),
+            pause: Duration::from_millis(5),
+        }
+    }
+}
+
+/// The reply of the state machine: bytes.
+#[derive(Debug)]
+pub struct Reply(MsgBuf);
+
+impl Deref for Reply {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.0[RESPONSE_BYTES..]
+    }
+}
+
+/// A session of commands with the cluster.
+#[derive(Debug, Default)]
+struct Commands {
+    /// Its id; 0 for none.
+    session: u64,
+    /// Number of the last command.
+    last: u64,
+    /// Those that wait for a reply.
+    waiting: BTreeSet<u64>,
+}
+
+/// A client of a cluster. Its operations may run side by side; commands that do may be executed in any order. Dropping the future of an operation gives it
+/// up: a command may still be executed then.
+pub struct Client<T: Transport> {
+    endpoint: Rc<Endpoint<T>>,
+    config: ClientConfig,
+    members: RefCell<BTreeMap<u64, Addr>>,
+    sessions: RefCell<HashMap<u64, Session>>,
+    /// Who is asked next: the leader, as far as is known.
+    target: Cell<u64>,
+    commands: RefCell<Commands>,
+    is_opening: Cell<bool>,
+}
+
+/// Takes a command out of those that wait, whatever becomes of it.
+struct Waiting<'a> {
+    commands: &'a RefCell<Commands>,
+    session: u64,
+    sequence: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut commands = self.commands.borrow_mut();
+        if commands.session == self.session {
+            commands.waiting.remove(&self.sequence);
+        }
+    }
+}
+
+impl<T: Transport> Client<T> {
+    /// A client that knows these members, one at least, of which not all need be there. Nothing is sent yet.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn new(
+        endpoint: &Rc<Endpoint<T>>,
+        members: impl IntoIterator<Item = (u64, Addr)>,
+        config: ClientConfig,
+    ) -> Client<T> {
+        let members: BTreeMap<u64, Addr> = members.into_iter().collect();
+        let first = *members.keys().next().expect("a client is told of one member at least");
+        Client {
+            endpoint: endpoint.clone(),
+            config,
+            members: RefCell::new(members),
+            sessions: RefCell::default(),
+            target: Cell::new(first),
+            commands: RefCell::default(),
+            is_opening: Cell::new(false),
+        }
+    }
+
+    /// Has a command executed once, and gives its reply.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::may_have_run`] says whether it may have been executed, or may be yet.
+    pub async fn execute(&self, command: &[u8]) -> Result<Reply, ClientError> {
+        let deadline = self.deadline();
+        loop {
+            let session = self.open(deadline).await?;
+            let waiting = self.begin_command(session)?;
+            let waits_from = *self.commands.borrow().waiting.first().unwrap_or(&waiting.sequence);
+            let sequence = waiting.sequence;
+            let request = Command { kind: Kind::Apply, time: 0, session, sequence, waits_from, body: command };
+            match self.ask(&Request::Command(request), deadline).await? {
+                Answered { reply: Some(reply), .. } => return Ok(Reply(reply)),
+                // It was the first to be asked: so it was not executed, and may be in another session.
+                Answered { reply: None, was_in_doubt: false } => self.forget_session(session),
+                Answered { reply: None, was_in_doubt: true } => {
+                    self.forget_session(session);
+                    return Err(ClientError::SessionLost);
+                }
+            }
+        }
+    }
+
+    /// Asks a question of the state machine: the answer is as of some time between now and when it comes.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn query(&self, query: &[u8]) -> Result<Reply, ClientError> {
+        self.reply_to(&Request::Read(query)).await
+    }
+
+    /// Changes who belongs to the cluster. It returns when the change counts; one that was in doubt is asked for again, and may then be refused because it was
+    /// made.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with the reason, and all others.
+    pub async fn change(&self, change: Change) -> Result<(), ClientError> {
+        self.reply_to(&Request::Change(change)).await.map(|_| ())
+    }
+
+    /// Asks the leader to make another replica leader. It has begun when this returns.
+    ///
+    /// # Errors
+    /// As [`Client::change`].
+    pub async fn transfer(&self, to: u64) -> Result<(), ClientError> {
+        self.reply_to(&Request::Transfer { to }).await.map(|_| ())
+    }
+
+    /// How a replica is.
+    ///
+    /// # Errors
+    /// [`ClientError::Unknown`] for one that is not known here; others.
+    pub async fn status(&self, id: u64) -> Result<Status, ClientError> {
+        let reply = self.ask_one(id, &Request::Status, self.deadline()).await?;
+        let Ok(Response::Ok(bytes)) = Response::parse(&reply) else { return Err(ClientError::Protocol) };
+        Status::parse(bytes).map_err(|_| ClientError::Protocol)
+    }
+
+    /// Says that this client is still there, so that its session stays while it executes nothing.
+    ///
+    /// # Errors
+    /// [`ClientError`]; a session that is over is no error.
+    pub async fn keep_alive(&self) -> Result<(), ClientError> {
+        let (session, waits_from) = {
+            let commands = self.commands.borrow();
+            (commands.session, commands.waiting.first().copied().unwrap_or(commands.last + 1))
+        };
+        if session == 0 {
+            return Ok(());
+        }
+        let command = Command { kind: Kind::KeepAlive, time: 0, session, sequence: 0, waits_from, body: &[] };
+        if self.ask(&Request::Command(command), self.deadline()).await?.reply.is_none() {
+            self.forget_session(session);
+        }
+        Ok(())
+    }
+
+    /// Ends the session, which frees what the cluster keeps of it. The next command opens another.
+    ///
+    /// # Errors
+    /// [`ClientError`]; then it ends when it was not used for long.
+    pub async fn close(&self) -> Result<(), ClientError> {
+        let session = std::mem::take(&mut *self.commands.borrow_mut()).session;
+        if session == 0 {
+            return Ok(());
+        }
+        let command = Command { kind: Kind::CloseSession, time: 0, session, sequence: 0, waits_from: 0, body: &[] };
+        self.ask(&Request::Command(command), self.deadline()).await.map(|_| ())
+    }
+
+    /// Sleeping, on its endpoint.
+    pub fn timers(&self) -> Timers {
+        self.endpoint.timers()
+    }
+
+    /// The members that it knows.
+    pub fn members(&self) -> Vec<(u64, Addr)> {
+        self.members.borrow().iter().map(|(id, addr)| (*id, addr.clone())).collect()
+    }
+
+    /// Tells it of a member, or of another address of one.
+    pub fn learn(&self, id: u64, addr: Addr) {
+        if self.members.borrow_mut().insert(id, addr.clone()) != Some(addr) {
+            self.sessions.borrow_mut().remove(&id);
+        }
+    }
+
+    async fn reply_to(&self, request: &Request<'_>) -> Result<Reply, ClientError> {
+        let answered = self.ask(request, self.deadline()).await?;
+        answered.reply.map(Reply).ok_or(ClientError::Protocol)
+    }
+
+    fn deadline(&self) -> u64 {
+        self.endpoint.now().saturating_add(self.config.timeout.as_nanos() as u64)
+    }
+
+    fn begin_command(&self, session: u64) -> Result<Waiting<'_>, ClientError> {
+        let mut commands = self.commands.borrow_mut();
+        // The server keeps replies from the oldest that waits on, whatever has come of those after it.
+        let oldest = commands.waiting.first().copied().unwrap_or(commands.last + 1);
+        if commands.last + 1 - oldest >= COMMANDS_PER_SESSION_MAX as u64 {
+            return Err(ClientError::TooManyCommands);
+        }
+        commands.last += 1;
+        let sequence = commands.last;
+        commands.waiting.insert(sequence);
+        drop(commands);
+        Ok(Waiting { commands: &self.commands, session, sequence })
+    }
+
+    fn forget_session(&self, session: u64) {
+        let mut commands = self.commands.borrow_mut();
+        if commands.session == session {
+            *commands = Commands::default();
+        }
+    }
+
+    /// The session; opens one, or waits for whoever does.
+    async fn open(&self, deadline: u64) -> Result<u64, ClientError> {
+        loop {
+            let session = self.commands.borrow().session;
+            if session != 0 {
+                return Ok(session);
+            }
+            if !self.is_opening.replace(true) {
+                break;
+            }
+            self.pause(deadline, false).await?;
+        }
+        let _opening = Opening(&self.is_opening);
+        let command = Command { kind: Kind::OpenSession, time: 0, session: 0, sequence: 0, waits_from: 0, body: &[] };
+        let reply = self.ask(&Request::Command(command), deadline).await?.reply.map(Reply).ok_or(ClientError::Protocol)?;
+        let session = reply[..].try_into().map(u64::from_le_bytes).map_err(|_| ClientError::Protocol)?;
+        *self.commands.borrow_mut() = Commands { session, ..Commands::default() };
+        Ok(session)
+    }
+}
+
+/// Lets others open a session, whatever became of this attempt.
+struct Opening<'a>(&'a Cell<bool>);
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}

@@ -1,0 +1,188 @@
+//! Settings of a replica, each with its default and its limits.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::log::LogError;
+use crate::machine::RestoreError;
+use crate::probe::Probe;
+
+/// How a leader answers reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reads {
+    /// It asks a majority whether it still leads: a round trip, shared by all reads that wait. Right whatever clocks do (Raft dissertation,
+    /// section 6.4).
+    #[default]
+    ReadIndex,
+    /// It answers alone while no other can have been elected, by its own clock (section 6.4.1): for three quarters of the election timeout after it
+    /// sent what a majority answered. Right as long as no clock runs a fifth faster than another.
+    Lease,
+}
+
+/// A clock: nanoseconds from any beginning, never going back, read afresh each time. Clocks of different machines are never compared.
+pub type Clock = Rc<dyn Fn() -> u64>;
+
+/// The clock of the operating system.
+pub fn system_clock() -> Clock {
+    let begin = std::time::Instant::now();
+    Rc::new(move || begin.elapsed().as_nanos() as u64)
+}
+
+/// Settings of a replica. Those of one cluster agree in all but `id`, `seed`, `clock` and `probe`.
+#[derive(Clone)]
+pub struct NodeConfig {
+    /// Its name: above 0, unique, and never used again for another, nor for one that lost its log.
+    pub id: u64,
+    /// The name of the cluster: replicas of another are not listened to. Default 0.
+    pub cluster: u64,
+    /// The unit of time. 1 ms to 1 s; default 10 ms.
+    pub tick: Duration,
+    /// A leader is heard so often at least, in ticks. Default 5.
+    pub heartbeat_ticks: u32,
+    /// Who hears nothing of a leader for one to two times as long asks to be elected, in ticks: at least four heartbeats. Default 50.
+    pub election_ticks: u32,
+    /// How reads are answered. Default [`Reads::ReadIndex`].
+    pub reads: Reads,
+    /// Commands that wait to be committed, beyond which clients are told [`crate::wire::response::Response::Busy`]. Default 4096.
+    pub proposals_max: usize,
+    /// Bytes of these. Default 64 MiB.
+    pub proposal_bytes_max: usize,
+    /// Bytes of one command. At most 4 MiB; default 2 MiB.
+    pub command_bytes_max: usize,
+    /// Reads that wait. Default 4096.
+    pub reads_max: usize,
+    /// Bytes of entries in one append, unless a single one is longer. Default 256 KiB.
+    pub append_bytes_max: u64,
+    /// Appends to one replica that may be on their way. Default 64.
+    pub appends_in_flight_max: usize,
+    /// Entries since the last snapshot at which the next is taken. Default 1,000,000.
+    pub snapshot_entries: u64,
+    /// Bytes of entries at which the next snapshot is taken. Default 256 MiB.
+    pub snapshot_log_bytes: u64,
+    /// Entries before a snapshot that are kept, so that a replica that is a little behind needs none. Default 10,000.
+    pub keep_entries: u64,
+    /// Largest snapshot that is accepted, in bytes. Default 4 GiB.
+    pub snapshot_bytes_max: u64,
+    /// Bytes of a piece in which a snapshot is sent. At most 4 MiB; default 256 KiB.
+    pub chunk_bytes: usize,
+    /// Sessions of clients. Default 65,536.
+    pub sessions_max: usize,
+    /// A session that was not used for so long may end. Default 10 minutes.
+    pub session_idle_max: Duration,
+    /// Seed of election timeouts. `None` takes it from the id and the clock.
+    pub seed: Option<u64>,
+    /// The clock. Default that of the operating system.
+    pub clock: Clock,
+    /// Is told what the replica works on, for measurements. Default nobody.
+    pub probe: Option<Rc<dyn Probe>>,
+}
+
+impl NodeConfig {
+    /// Defaults, for this id.
+    pub fn new(id: u64) -> NodeConfig {
+        NodeConfig {
+            id,
+            cluster: 0,
+            tick: Duration::from_millis(10),
+            heartbeat_ticks: 5,
+            election_ticks: 50,
+            reads: Reads::default(),
+            proposals_max: 4096,
+            proposal_bytes_max: 64 << 20,
+            command_bytes_max: 2 << 20,
+            reads_max: 4096,
+            append_bytes_max: 256 << 10,
+            appends_in_flight_max: 64,
+            snapshot_entries: 1_000_000,
+            snapshot_log_bytes: 256 << 20,
+            keep_entries: 10_000,
+            snapshot_bytes_max: 4 << 30,
+            chunk_bytes: 256 << 10,
+            sessions_max: 65_536,
+            session_idle_max: Duration::from_secs(600),
+            seed: None,
+            clock: system_clock(),
+            probe: None,
+        }
+    }
+
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// [`NodeError::Setting`], the first one out of range.
+    pub fn check(&self) -> Result<(), NodeError> {
+        let fail = |name, allowed| Err(NodeError::Setting { name, allowed });
+        if self.id == 0 {
+            return fail("id", "choose 1 or more");
+        }
+        if self.tick < Duration::from_millis(1) || self.tick > Duration::from_secs(1) {
+            return fail("tick", "choose 1 ms to 1 s");
+        }
+        if self.heartbeat_ticks == 0 || self.election_ticks / 4 < self.heartbeat_ticks || self.election_ticks > 100_000 {
+            return fail("heartbeat_ticks, election_ticks", "choose 1 or more, and four times as many, at most 100,000");
+        }
+        if self.proposals_max == 0 || self.reads_max == 0 || self.sessions_max == 0 || self.appends_in_flight_max == 0 {
+            return fail("proposals_max, reads_max, sessions_max, appends_in_flight_max", "choose 1 or more");
+        }
+        if self.command_bytes_max > 4 << 20 || self.command_bytes_max > self.proposal_bytes_max {
+            return fail("command_bytes_max", "choose at most 4 MiB, and no more than proposal_bytes_max");
+        }
+        if self.append_bytes_max > 4 << 20 {
+            return fail("append_bytes_max", "choose at most 4 MiB");
+        }
+        if self.chunk_bytes == 0 || self.chunk_bytes > 4 << 20 {
+            return fail("chunk_bytes", "choose 1 byte to 4 MiB");
+        }
+        if self.snapshot_entries == 0 || self.snapshot_log_bytes == 0 {
+            return fail("snapshot_entries, snapshot_log_bytes", "choose 1 or more");
+        }
+        Ok(())
+    }
+
+    /// How long a lease lasts, counted from the sending of what a majority answered, in nanoseconds. Who answered votes for nobody else for
+    /// `election_ticks`, of which the first may be cut short, and none is shorter than 15/16 of a tick by its own clock.
+    pub(crate) fn lease_nanos(&self) -> u64 {
+        self.tick.as_nanos() as u64 * u64::from(self.election_ticks - 1) * 3 / 4
+    }
+}
+
+/// Why a replica could not start, or stopped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// A setting is out of range.
+    #[error("setting {name} is out of range: {allowed}")]
+    Setting {
+        /// Which.
+        name: &'static str,
+        /// What it may be.
+        allowed: &'static str,
+    },
+    /// The first members of a cluster are not such.
+    #[error("these cannot be the first members: {why}")]
+    Members {
+        /// Why.
+        why: String,
+    },
+    /// The log was not written.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A snapshot could not be restored.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// The library refused something.
+    #[error("the Raft library refused it: {why}")]
+    Library {
+        /// What it says.
+        why: String,
+    },
+    /// The endpoint has handlers for these request types already.
+    #[error(transparent)]
+    Register(#[from] dunlin_rpc::RegisterError),
+}
+
+impl From<raft::Error> for NodeError {
+    fn from(error: raft::Error) -> Self {
+        NodeError::Library { why: error.to_string() }
+    }
+}

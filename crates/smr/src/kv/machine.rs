@@ -1,0 +1,217 @@
+//! The machine.
+
+use dunlin_store::{Mode, Partition, PartitionConfig, PartitionError, Put, Refused, Store, Visit};
+
+use super::wire::{Answer, Command, Condition, VALUE_BYTES_MAX};
+use crate::machine::{RestoreError, StateMachine};
+use crate::wire::bytes::Reader;
+
+/// What an item counts beyond its key and value.
+const ITEM_BYTES: u64 = 64;
+/// Memory of the partition for each byte that items may count, and beyond: so much that it never refuses what the count allows. A partition cleans
+/// its log bit by bit, and keeps what is not cleaned yet.
+const MEMORY_FACTOR: usize = 3;
+const MEMORY_EXTRA: usize = 32 << 20;
+
+/// Keys and values, replicated. The version of a value is the index of the entry that stored it.
+pub struct KvMachine {
+    store: Partition,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl KvMachine {
+    /// An empty one, for items that count up to `bytes_max`: each its key, its value, and 64 bytes. All replicas have the same limit. It reserves some
+    /// three times as much address space, and uses memory as items come.
+    ///
+    /// # Errors
+    /// [`PartitionError`] if there is no such memory.
+    pub fn new(bytes_max: u64) -> Result<KvMachine, PartitionError> {
+        let memory = (bytes_max as usize).saturating_mul(MEMORY_FACTOR).saturating_add(MEMORY_EXTRA);
+        let store = Partition::new(PartitionConfig::new(Mode::Store, memory))?;
+        Ok(KvMachine { store, bytes: 0, bytes_max })
+    }
+
+    /// Items that it has.
+    pub fn items(&self) -> u64 {
+        self.store.stats().items
+    }
+
+    fn execute(&mut self, index: u64, command: &[u8]) -> Answer<'static> {
+        match Command::parse(command) {
+            Ok(Command::Put { key, value, condition }) => self.put(index, key, value, condition),
+            Ok(Command::Append { key, bytes }) => {
+                let before = self.store.key(key).ok().and_then(|key| Some(self.store.peek(&key)?.value.to_vec()));
+                let Some(mut value) = before else { return Answer::NotFound };
+                value.extend_from_slice(bytes);
+                self.put(index, key, &value, Condition::Present)
+            }
+            Ok(Command::Delete { key }) => {
+                let Ok(key) = self.store.key(key) else { return Answer::NotFound };
+                let Some(len) = self.store.peek(&key).map(|item| item.value.len()) else { return Answer::NotFound };
+                self.bytes -= cost(key.bytes(), len);
+                // It is there, and a deletion needs no memory.
+                let _ = self.store.delete(&key, None);
+                Answer::Done { version: index }
+            }
+            Err(_) => Answer::Bad,
+        }
+    }
+
+    fn put(&mut self, index: u64, key: &[u8], value: &[u8], condition: Condition) -> Answer<'static> {
+        let Ok(key) = self.store.key(key) else { return Answer::TooLarge };
+        if value.len() > VALUE_BYTES_MAX {
+            return Answer::TooLarge;
+        }
+        let before = self.store.peek(&key).map(|item| (item.cas, cost(key.bytes(), item.value.len())));
+        match (condition, before) {
+            (Condition::Absent, Some(_)) => return Answer::Exists,
+            (Condition::Present | Condition::Version(_), None) => return Answer::NotFound,
+            (Condition::Version(version), Some((cas, _))) if version != cas => return Answer::Changed,
+            _ => {}
+        }
+        let bytes = self.bytes - before.map_or(0, |(_, cost)| cost) + cost(key.bytes(), value.len());
+        // By the count, which is the same at all replicas, and not by what the partition has left, which is not.
+        if bytes > self.bytes_max {
+            return Answer::Full;
+        }
+        match self.store.put(&key, value, Put { cas: Some(index), ..Put::default() }) {
+            Ok(_) => self.bytes = bytes,
+            Err(Refused::TooLarge { .. }) => return Answer::TooLarge,
+            // The other replicas have stored it: this one may not go on without.
+            Err(refused) => panic!("{} bytes of items do not fit the partition: {refused}", bytes),
+        }
+        Answer::Done { version: index }
+    }
+}
+
+fn cost(key: &[u8], value_len: usize) -> u64 {
+    ITEM_BYTES + (key.len() + value_len) as u64
+}
+
+impl StateMachine for KvMachine {
+    fn apply(&mut self, index: u64, command: &[u8], reply: &mut Vec<u8>) {
+        self.execute(index, command).encode(reply);
+    }
+
+    fn query(&self, query: &[u8], reply: &mut Vec<u8>) {
+        let item = self.store.key(query).ok().and_then(|key| self.store.peek(&key));
+        item.map_or(Answer::NotFound, |item| Answer::Value { version: item.cas, value: item.value }).encode(reply);
+    }
+
+    fn snapshot(&self, out: &mut Vec<u8>) {
+        out.reserve(self.bytes as usize);
+        self.store.visit(0..=u64::MAX, &mut |_, key, item| {
+            out.extend_from_slice(&(key.len() as u32).to_le_bytes());
+            out.extend_from_slice(&(item.value.len() as u32).to_le_bytes());
+            out.extend_from_slice(&item.cas.to_le_bytes());
+            out.extend_from_slice(key);
+            out.extend_from_slice(item.value);
+        });
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError> {
+        self.store.flush();
+        self.bytes = 0;
+        let wrong = |error| RestoreError::new(format!("an item: {error}"));
+        let mut reader = Reader::new(snapshot);
+        while reader.left() > 0 {
+            let (key_len, value_len) = (reader.u32().map_err(wrong)?, reader.u32().map_err(wrong)?);
+            let version = reader.u64().map_err(wrong)?;
+            let key = reader.take(key_len as usize).map_err(wrong)?;
+            let value = reader.take(value_len as usize).map_err(wrong)?;
+            let key = self.store.key(key).map_err(|error| RestoreError::new(error.to_string()))?;
+            let put = Put { cas: Some(version), ..Put::default() };
+            self.store.put(&key, value, put).map_err(|refused| RestoreError::new(refused.to_string()))?;
+            self.bytes += cost(key.bytes(), value.len());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> KvMachine {
+        KvMachine::new(4096).unwrap()
+    }
+
+    fn run(machine: &mut KvMachine, index: u64, command: Command<'_>) -> Answer<'static> {
+        let mut reply = Vec::new();
+        machine.apply(index, &command.encode(), &mut reply);
+        match Answer::parse(&reply).unwrap() {
+            Answer::Done { version } => Answer::Done { version },
+            Answer::NotFound => Answer::NotFound,
+            Answer::Exists => Answer::Exists,
+            Answer::Changed => Answer::Changed,
+            Answer::Full => Answer::Full,
+            Answer::TooLarge => Answer::TooLarge,
+            Answer::Bad => Answer::Bad,
+            Answer::Value { .. } => panic!("a command gives no value"),
+        }
+    }
+
+    fn get(machine: &KvMachine, key: &[u8]) -> Option<(u64, Vec<u8>)> {
+        let mut reply = Vec::new();
+        machine.query(Query { key }.encode(), &mut reply);
+        match Answer::parse(&reply).unwrap() {
+            Answer::Value { version, value } => Some((version, value.to_vec())),
+            _ => None,
+        }
+    }
+
+    use super::super::Query;
+
+    fn put<'a>(key: &'a [u8], value: &'a [u8], condition: Condition) -> Command<'a> {
+        Command::Put { key, value, condition }
+    }
+
+    #[test]
+    fn conditions_are_kept() {
+        let mut machine = machine();
+        assert_eq!(run(&mut machine, 5, put(b"a", b"1", Condition::Present)), Answer::NotFound);
+        assert_eq!(run(&mut machine, 6, put(b"a", b"1", Condition::Absent)), Answer::Done { version: 6 });
+        assert_eq!(run(&mut machine, 7, put(b"a", b"2", Condition::Absent)), Answer::Exists);
+        assert_eq!(run(&mut machine, 8, put(b"a", b"2", Condition::Version(5))), Answer::Changed);
+        assert_eq!(run(&mut machine, 9, put(b"a", b"2", Condition::Version(6))), Answer::Done { version: 9 });
+        assert_eq!(run(&mut machine, 10, Command::Append { key: b"a", bytes: b"34" }), Answer::Done { version: 10 });
+        assert_eq!(get(&machine, b"a"), Some((10, b"234".to_vec())));
+        assert_eq!(run(&mut machine, 11, Command::Delete { key: b"a" }), Answer::Done { version: 11 });
+        assert_eq!(run(&mut machine, 12, Command::Delete { key: b"a" }), Answer::NotFound);
+        assert_eq!(run(&mut machine, 13, Command::Append { key: b"a", bytes: b"5" }), Answer::NotFound);
+        assert_eq!((get(&machine, b"a"), machine.bytes), (None, 0));
+        assert_eq!(run(&mut machine, 14, put(b"", b"", Condition::Always)), Answer::TooLarge);
+        assert_eq!(run(&mut machine, 15, put(&[7; 251], b"", Condition::Always)), Answer::TooLarge);
+    }
+
+    #[test]
+    fn the_limit_is_of_what_items_count() {
+        let mut machine = machine();
+        assert_eq!(run(&mut machine, 2, put(b"a", &[1; 4000], Condition::Always)), Answer::Done { version: 2 });
+        assert_eq!(run(&mut machine, 3, put(b"b", b"", Condition::Always)), Answer::Full);
+        assert_eq!(run(&mut machine, 4, put(b"a", &[1; 100], Condition::Always)), Answer::Done { version: 4 });
+        assert_eq!(run(&mut machine, 5, put(b"b", b"", Condition::Always)), Answer::Done { version: 5 });
+    }
+
+    #[test]
+    fn a_machine_is_restored_as_it_was() {
+        let mut first = KvMachine::new(1 << 20).unwrap();
+        for number in 0..500_u64 {
+            let key = format!("key {}", number % 300);
+            run(&mut first, number + 2, put(key.as_bytes(), &vec![number as u8; number as usize], Condition::Always));
+        }
+        let mut snapshot = Vec::new();
+        first.snapshot(&mut snapshot);
+        let mut second = machine();
+        run(&mut second, 1, put(b"not there any more", b"", Condition::Always));
+        second.restore(&snapshot).unwrap();
+        assert_eq!((second.items(), second.bytes), (300, first.bytes));
+        for number in 0..300 {
+            let key = format!("key {number}");
+            assert_eq!(get(&second, key.as_bytes()), get(&first, key.as_bytes()));
+        }
+        assert_eq!(get(&second, b"not there any more"), None);
+        assert!(second.restore(&snapshot[..snapshot.len() - 1]).is_err());
+    }
+}

@@ -1,0 +1,297 @@
+//! A log on disk: [`Wal`] writes, and all entries that it has are in memory as well, where they are read. Snapshots, which are rare, are written while
+//! the event loop waits.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use protobuf::Message as _;
+use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage};
+
+use super::{Batch, LogError, LogStore, MemoryLog, Ticket, Urgency};
+use crate::wal::{self, AppendError, Disk, Position, SnapshotReader, SnapshotWriter, Wal, WalError};
+
+/// A log on disk.
+#[derive(Debug)]
+pub struct DurableLog<D: Disk> {
+    wal: Wal<D>,
+    view: MemoryLog,
+    /// Writes that are not known to be durable, by our tickets and the disk's.
+    issued: VecDeque<(Ticket, wal::Ticket)>,
+    written: Ticket,
+    done: Ticket,
+}
+
+/// Why a log cannot be read back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A file is not as it was written.
+    #[error(transparent)]
+    Wal(#[from] WalError),
+    /// What a file says was never written by this program.
+    #[error("{place} says what no replica writes: {what}; it is of another program, or of a newer version of this one")]
+    Foreign {
+        /// Which file, or what in it.
+        place: String,
+        /// What it says.
+        what: String,
+    },
+}
+
+impl<D: Disk> DurableLog<D> {
+    /// Reads back what an opened log has.
+    ///
+    /// # Errors
+    /// [`OpenError`]: something is damaged, or foreign.
+    pub fn new(wal: Wal<D>) -> Result<DurableLog<D>, OpenError> {
+        let compaction = wal.compaction();
+        let snapshot = if compaction.snapshot.index > 0 { read_snapshot(&wal)? } else { Snapshot::default() };
+        let mut entries = Vec::new();
+        for index in wal.first_index()..=wal.last().index {
+            let mut data = Vec::new();
+            let (term, kind) = wal.read(index, &mut data)?;
+            let mut entry = Entry { index, term, data: data.into(), ..Entry::default() };
+            entry.set_entry_type(entry_type(kind).ok_or_else(|| foreign(format!("entry {index}"), format!("kind {kind}")))?);
+            entries.push(entry);
+        }
+        let wal::HardState { term, vote, commit } = wal.hard_state();
+        let hard_state = HardState { term, vote, commit, ..HardState::default() };
+        let before = (compaction.compacted.index, compaction.compacted.term);
+        let view = MemoryLog::restored(hard_state, snapshot, before, entries);
+        Ok(DurableLog { wal, view, issued: VecDeque::new(), written: Ticket(0), done: Ticket(0) })
+    }
+
+    /// What writes.
+    pub fn wal(&self) -> &Wal<D> {
+        &self.wal
+    }
+
+    /// What is read.
+    pub fn view(&self) -> &MemoryLog {
+        &self.view
+    }
+
+    fn write_entries(&mut self, entries: &[Entry]) -> Result<(), AppendError> {
+        let Some(first) = entries.first() else { return Ok(()) };
+        if first.index <= self.wal.last().index {
+            self.wal.truncate(first.index)?;
+        }
+        for entry in entries {
+            let kind = entry.get_entry_type() as u8;
+            let wal_entry = wal::Entry { index: entry.index, term: entry.term, kind, payload: &entry.data };
+            match self.wal.append(wal_entry) {
+                // The disk is far behind: the event loop waits for it, and with it whoever sends more.
+                Err(AppendError::Behind { .. }) => {
+                    self.wal.submit();
+                    self.wal.wait()?;
+                    self.wal.append(wal_entry)?;
+                }
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_snapshot(&self, snapshot: &Snapshot) -> Result<Position, LogError> {
+        let metadata = snapshot.get_metadata();
+        let position = Position { index: metadata.index, term: metadata.term };
+        let about = metadata.get_conf_state().write_to_bytes().map_err(failed)?;
+        let mut writer =
+            SnapshotWriter::create(self.wal.disk().clone(), self.wal.log(), position, &about).map_err(failed)?;
+        writer.write(&snapshot.data).map_err(failed)?;
+        writer.finish().map_err(failed)
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> LogError {
+    LogError { why: error.to_string() }
+}
+
+fn foreign(place: String, what: String) -> OpenError {
+    OpenError::Foreign { place, what }
+}
+
+fn entry_type(kind: u8) -> Option<EntryType> {
+    const TYPES: [EntryType; 3] = [EntryType::EntryNormal, EntryType::EntryConfChange, EntryType::EntryConfChangeV2];
+    TYPES.into_iter().find(|known| *known as u8 == kind)
+}
+
+fn read_snapshot<D: Disk>(wal: &Wal<D>) -> Result<Snapshot, OpenError> {
+    let position = wal.compaction().snapshot;
+    let mut reader = SnapshotReader::open(wal.disk(), wal.log(), position)?;
+    let conf_state = ConfState::parse_from_bytes(reader.about())
+        .map_err(|error| foreign(format!("the snapshot of entry {}", position.index), error.to_string()))?;
+    let mut data = Vec::new();
+    while let Some(block) = reader.next_block()? {
+        data.extend_from_slice(block);
+    }
+    let mut snapshot = Snapshot { data: data.into(), ..Snapshot::default() };
+    let metadata = snapshot.mut_metadata();
+    (metadata.index, metadata.term) = (position.index, position.term);
+    metadata.set_conf_state(conf_state);
+    Ok(snapshot)
+}
+
+impl<D: Disk> Storage for DurableLog<D> {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        self.view.initial_state()
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        self.view.entries(low, high, max_size, context)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        self.view.term(index)
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        self.view.first_index()
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        self.view.last_index()
+    }
+
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
+        Storage::snapshot(&self.view, request_index, to)
+    }
+}
+
+impl<D: Disk> LogStore for DurableLog<D> {
+    fn append(&mut self, batch: Batch) -> Result<Ticket, LogError> {
+        if let Some(snapshot) = &batch.snapshot {
+            let position = self.write_snapshot(snapshot)?;
+            self.wal.reset(position).map_err(failed)?;
+        }
+        self.write_entries(&batch.entries).map_err(failed)?;
+        if let Some(hard_state) = &batch.hard_state {
+            let HardState { term, vote, commit, .. } = *hard_state;
+            self.wal.set_hard_state(wal::HardState { term, vote, commit }).map_err(failed)?;
+        }
+        self.written.0 += 1;
+        if batch.urgency == Urgency::Urgent {
+            let ticket = self.wal.submit();
+            self.issued.push_back((self.written, ticket));
+        }
+        self.view.append(batch)?;
+        Ok(self.written)
+    }
+
+    fn durable(&mut self) -> Result<Ticket, LogError> {
+        if let Some(failure) = self.wal.failure() {
+            return Err(failed(failure));
+        }
+        let durable = self.wal.durable();
+        while let Some((ticket, on_disk)) = self.issued.front()
+            && *on_disk <= durable
+        {
+            self.done = *ticket;
+            self.issued.pop_front();
+        }
+        Ok(self.done)
+    }
+
+    fn wake_when_durable(&mut self, waker: &Waker) {
+        self.wal.set_waker(Some(waker.clone()));
+    }
+
+    fn compact(&mut self, snapshot: Snapshot, keep_from: u64) -> Result<(), LogError> {
+        let position = self.write_snapshot(&snapshot)?;
+        self.wal.compact(position, keep_from - 1).map_err(failed)?;
+        self.wal.submit();
+        self.view.compact(snapshot, keep_from)
+    }
+
+    fn base(&self) -> &Snapshot {
+        self.view.base()
+    }
+
+    fn entry_bytes(&self) -> u64 {
+        self.view.entry_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::sim::{Crash, SimDisk, SimDiskConfig};
+    use crate::wal::{WalConfig, open_stepped};
+
+    fn entry(index: u64, term: u64) -> Entry {
+        Entry { index, term, data: vec![index as u8; 30].into(), ..Entry::default() }
+    }
+
+    fn snapshot(index: u64, term: u64) -> Snapshot {
+        let mut snapshot = Snapshot { data: vec![9; 100].into(), ..Snapshot::default() };
+        let metadata = snapshot.mut_metadata();
+        (metadata.index, metadata.term) = (index, term);
+        metadata.set_conf_state(ConfState { voters: vec![1, 2, 3], ..ConfState::default() });
+        snapshot
+    }
+
+    fn log_on(disk: &SimDisk) -> DurableLog<SimDisk> {
+        DurableLog::new(open_stepped(disk.clone(), WalConfig { segment_bytes: 4096, ..WalConfig::new(1) }).unwrap().0)
+            .unwrap()
+    }
+
+    fn urgent(entries: Vec<Entry>, commit: u64) -> Batch {
+        let hard_state = Some(HardState { term: 2, vote: 3, commit, ..HardState::default() });
+        Batch { entries, hard_state, urgency: Urgency::Urgent, ..Batch::default() }
+    }
+
+    #[test]
+    fn what_was_durable_is_there_after_a_crash() {
+        let disk = SimDisk::new(5, SimDiskConfig::default());
+        let mut log = log_on(&disk);
+        log.append(Batch { snapshot: Some(snapshot(1, 1)), ..urgent(Vec::new(), 1) }).unwrap();
+        let ticket = log.append(urgent((2..=9).map(|index| entry(index, 1)).collect(), 3)).unwrap();
+        // Entries of a later leader replace some.
+        let last = log.append(urgent(vec![entry(6, 2), entry(7, 2)], 5)).unwrap();
+        assert!(ticket < last && log.durable().unwrap() < ticket);
+        log.wal.wait().unwrap();
+        assert_eq!(log.durable().unwrap(), last);
+        log.append(urgent(vec![entry(8, 2)], 5)).unwrap();
+        drop(log);
+        let log = log_on(&disk.crash(Crash::Power));
+        let state = log.initial_state().unwrap();
+        assert_eq!((state.hard_state.term, state.hard_state.vote, state.hard_state.commit), (2, 3, 5));
+        assert_eq!(state.conf_state.voters, [1, 2, 3]);
+        assert!((7..=8).contains(&log.last_index().unwrap()));
+        let entries = log.entries(2, 8, None, GetEntriesContext::empty(false)).unwrap();
+        let expected: Vec<Entry> = (2..=7).map(|index| entry(index, if index < 6 { 1 } else { 2 })).collect();
+        assert_eq!(entries, expected);
+        assert_eq!(log.base().data[..], [9; 100]);
+    }
+
+    #[test]
+    fn a_snapshot_stands_for_what_was_before_it() {
+        let disk = SimDisk::new(6, SimDiskConfig::default());
+        let mut log = log_on(&disk);
+        log.append(urgent((1..=40).map(|index| entry(index, 1)).collect(), 40)).unwrap();
+        log.compact(snapshot(30, 1), 25).unwrap();
+        log.wal.wait().unwrap();
+        drop(log);
+        let log = log_on(&disk.crash(Crash::Power));
+        assert_eq!((log.first_index().unwrap(), log.last_index().unwrap(), log.term(24).unwrap()), (25, 40, 1));
+        assert_eq!(log.base().get_metadata().index, 30);
+    }
+
+    #[test]
+    fn a_flush_that_fails_is_final() {
+        let disk = SimDisk::new(7, SimDiskConfig::default());
+        let mut log = log_on(&disk);
+        disk.fail_flush_after(0);
+        log.append(urgent(vec![entry(1, 1)], 0)).unwrap();
+        let _ = log.wal.wait();
+        assert!(log.durable().is_err());
+        assert!(log.append(urgent(vec![entry(2, 1)], 0)).is_err());
+    }
+}

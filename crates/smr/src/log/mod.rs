@@ -1,0 +1,92 @@
+//! Where a replica keeps its log, its vote and its snapshot.
+//!
+//! The library reads through [`raft::Storage`]; a replica writes through [`LogStore`]. What is written can be read at once, and is durable later:
+//! each write has a [`Ticket`], and the store says up to which ticket all is durable. So many proposals share one flush, and the replica
+//! goes on meanwhile. What depends on it, a vote or the word that a replica has an entry, is held back until it is.
+
+mod durable;
+mod memory;
+
+use std::task::Waker;
+
+use raft::Storage;
+use raft::eraftpb::{Entry, HardState, Snapshot};
+
+pub use durable::{DurableLog, OpenError};
+pub use memory::MemoryLog;
+
+/// A write, by its order: what has a lower one was written before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Ticket(pub u64);
+
+/// What is written together.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Batch {
+    /// Replaces the whole log, and comes before all else.
+    pub snapshot: Option<Snapshot>,
+    /// Entries that follow each other. They replace what the log had from the first of them on.
+    pub entries: Vec<Entry>,
+    /// Term, vote, and how far the log is committed.
+    pub hard_state: Option<HardState>,
+    /// Whether somebody waits until it is durable. If not, it may be written when something else is.
+    pub urgency: Urgency,
+}
+
+/// Whether somebody waits until a batch is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Urgency {
+    /// Nobody: it may be lost in a crash.
+    #[default]
+    Lazy,
+    /// It is to be durable soon.
+    Urgent,
+}
+
+impl Batch {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.snapshot.is_none() && self.entries.is_empty() && self.hard_state.is_none()
+    }
+}
+
+/// A write failed, or a flush. What is on disk is not known any more: the replica stops for good.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the log cannot be written: {why}; this replica stops, restart it when its disk is sound")]
+pub struct LogError {
+    /// What went wrong, and where.
+    pub why: String,
+}
+
+/// A log that can be written. It is owned by the replica alone.
+///
+/// A store that was never written to is empty: [`raft::Storage::initial_state`] gives defaults. Then the replica begins with a snapshot that all first
+/// members of a cluster make alike, or waits for one from a leader.
+pub trait LogStore: Storage {
+    /// Writes a batch. From now on it can be read; it is durable when [`LogStore::durable`] says so.
+    ///
+    /// # Errors
+    /// [`LogError`], which is final.
+    fn append(&mut self, batch: Batch) -> Result<Ticket, LogError>;
+
+    /// Up to which write all is durable. Does not wait.
+    ///
+    /// # Errors
+    /// [`LogError`] if a write or a flush failed, which is final.
+    fn durable(&mut self) -> Result<Ticket, LogError>;
+
+    /// Wakes this one, once, when [`LogStore::durable`] says more than before, or fails.
+    fn wake_when_durable(&mut self, waker: &Waker);
+
+    /// Keeps a snapshot of the state as of an entry that was applied, instead of the one before, and forgets entries before `keep_from`, which
+    /// is not behind the entry after that of the snapshot. Until the snapshot is durable, a crash finds the one before, and its entries.
+    ///
+    /// # Errors
+    /// [`LogError`], which is final.
+    fn compact(&mut self, snapshot: Snapshot, keep_from: u64) -> Result<(), LogError>;
+
+    /// The snapshot that the log begins with; empty if there is none.
+    fn base(&self) -> &Snapshot;
+
+    /// Bytes of the entries that it has, about.
+    fn entry_bytes(&self) -> u64;
+}

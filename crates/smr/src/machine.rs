@@ -1,0 +1,46 @@
+//! What is replicated.
+
+use std::fmt;
+
+/// A deterministic state machine: the same commands in the same order give the same replies and the same state on every replica. Commands,
+/// queries and replies are bytes that only it understands.
+///
+/// Nothing in it may depend on a clock, on chance, or on the replica. Limits must depend on the commands alone.
+pub trait StateMachine {
+    /// Executes the command of entry `index` of the log, and appends its reply to `reply`. Indices rise, not always by one.
+    fn apply(&mut self, index: u64, command: &[u8], reply: &mut Vec<u8>);
+
+    /// Answers a question and changes nothing; appends the answer to `reply`.
+    fn query(&self, query: &[u8], reply: &mut Vec<u8>);
+
+    /// Appends all of the state to `out`. It takes the event loop's time: some milliseconds for each 10 MB.
+    fn snapshot(&self, out: &mut Vec<u8>);
+
+    /// Takes the state of a snapshot for its own, and forgets the one before.
+    ///
+    /// # Errors
+    /// If the bytes are no snapshot of such a machine. The replica then fails for good.
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError>;
+}
+
+/// A snapshot that a state machine cannot be restored from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestoreError {
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl fmt::Display for RestoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the snapshot cannot be restored: {}", self.why)
+    }
+}
+
+impl std::error::Error for RestoreError {}
+
+impl RestoreError {
+    /// One for this reason.
+    pub fn new(why: impl Into<String>) -> RestoreError {
+        RestoreError { why: why.into() }
+    }
+}

@@ -1,0 +1,237 @@
+//! Requests of clients: commands become entries, and whoever sent one waits until its entry is executed.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use dunlin_rpc::{DeferredReply, MsgBuf, RequestBurst};
+use raft::eraftpb::{Entry, Message, MessageType};
+
+use super::core::Core;
+use crate::log::LogStore;
+use crate::machine::StateMachine;
+use crate::probe::Stage;
+use crate::state::Outcome;
+use crate::wire::command::set_time;
+use crate::wire::request::Request;
+use crate::wire::response::Response;
+
+/// Who waits for an entry.
+struct Waiter {
+    index: u64,
+    term: u64,
+    bytes: usize,
+    reply: DeferredReply,
+}
+
+/// Commands on their way.
+#[derive(Default)]
+pub(super) struct Waiters {
+    /// Not yet given to the library, and who sent them.
+    fresh: Vec<(Entry, DeferredReply)>,
+    /// In the log, in its order.
+    waiting: VecDeque<Waiter>,
+    /// Of all of them.
+    bytes: usize,
+}
+
+impl Waiters {
+    fn count(&self) -> usize {
+        self.fresh.len() + self.waiting.len()
+    }
+
+    /// Waits for an entry that the library has appended.
+    pub fn wait(&mut self, index: u64, term: u64, bytes: usize, reply: DeferredReply) {
+        self.waiting.push_back(Waiter { index, term, bytes, reply });
+    }
+
+    /// Who waits for the entry that is executed now. Who waited for another in its place is told that this replica no longer leads.
+    fn executed(&mut self, index: u64, term: u64) -> Option<DeferredReply> {
+        while let Some(first) = self.waiting.front()
+            && first.index <= index
+        {
+            let Some(Waiter { index: waited, term: of, bytes, reply }) = self.waiting.pop_front() else { break };
+            self.bytes -= bytes;
+            if (waited, of) == (index, term) {
+                return Some(reply);
+            }
+            respond(reply, &Response::Deposed { leader: None });
+        }
+        None
+    }
+
+    /// An entry of the library's own is executed.
+    pub fn pass(&mut self, index: u64) {
+        if let Some(reply) = self.executed(index, u64::MAX) {
+            respond(reply, &Response::Deposed { leader: None });
+        }
+    }
+
+    /// The change of members of this entry was made, or refused.
+    pub fn changed(&mut self, index: u64, term: u64, response: &Response<'_>) {
+        if let Some(reply) = self.executed(index, term) {
+            respond(reply, response);
+        }
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = DeferredReply> + use<> {
+        self.bytes = 0;
+        let waiting = std::mem::take(&mut self.waiting).into_iter().map(|waiter| waiter.reply);
+        waiting.chain(std::mem::take(&mut self.fresh).into_iter().map(|(_, reply)| reply))
+    }
+
+    /// This replica no longer leads: what was appended may be committed by another, and a client that asks that one learns how it went.
+    pub fn turn_away(&mut self, leader: &Option<(u64, String)>) {
+        self.drain().for_each(|reply| respond(reply, &Response::Deposed { leader: leader.clone() }));
+    }
+
+    pub fn fail_all(&mut self) {
+        self.drain().for_each(|reply| respond(reply, &Response::Failed));
+    }
+}
+
+/// Answers a client.
+pub(super) fn respond(reply: DeferredReply, response: &Response<'_>) {
+    // Without a buffer the client is told that its request failed, and asks again; if it is gone, nobody is told.
+    let Ok(mut buffer) = MsgBuf::with_len(response.encoded_len()) else { return };
+    response.encode(&mut buffer);
+    let _ = reply.enqueue_response(buffer);
+}
+
+/// Answers a client with a reply.
+pub(super) fn respond_reply(reply: DeferredReply, bytes: &[u8]) {
+    respond(reply, &Response::Ok(bytes));
+}
+
+impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// Requests of clients.
+    pub fn on_clients(&mut self, burst: &mut RequestBurst<'_>) {
+        for i in 0..burst.len() {
+            let bytes = burst.payload(i);
+            if let Err(response) = self.on_client(burst, i, bytes) {
+                self.counters.pushed_back += u64::from(response == Response::Busy);
+                burst.respond_with(i, response.encoded_len(), |out| response.encode(out));
+            }
+        }
+    }
+
+    /// One request. An error is its response.
+    fn on_client(&mut self, burst: &mut RequestBurst<'_>, i: usize, bytes: &[u8]) -> Result<(), Response<'static>> {
+        if self.failure.is_some() {
+            return Err(Response::Failed);
+        }
+        self.begin(Stage::Parse);
+        let request = Request::parse(bytes);
+        self.end(Stage::Parse);
+        let request = request.map_err(|_| Response::Bad)?;
+        if request == Request::Status {
+            let status = self.status().encode();
+            let response = Response::Ok(&status);
+            burst.respond_with(i, response.encoded_len(), |out| response.encode(out));
+            return Ok(());
+        }
+        if !self.is_leader() {
+            return Err(Response::NotLeader { leader: self.leader_hint() });
+        }
+        match request {
+            Request::Command(command) if command.body.len() > self.config.command_bytes_max => Err(Response::TooLarge),
+            Request::Command(_) => {
+                let is_full = self.waiters.count() >= self.config.proposals_max
+                    || self.waiters.bytes + bytes.len() > self.config.proposal_bytes_max;
+                // While another is to take over, the library takes no more.
+                if is_full || self.raft.raft.lead_transferee.is_some() {
+                    return Err(Response::Busy);
+                }
+                // Too many are held: the client was told.
+                let Ok(reply) = burst.defer_reply(i) else { return Ok(()) };
+                self.propose(bytes, reply);
+                Ok(())
+            }
+            Request::Read(query) => self.on_read(burst, i, query),
+            Request::Change(change) => {
+                let proposal = self.check_change(&change).map_err(Response::Refused)?;
+                let Ok(reply) = burst.defer_reply(i) else { return Ok(()) };
+                self.propose_change(proposal, reply);
+                Ok(())
+            }
+            Request::Transfer { to } => {
+                self.transfer_to(to).map_err(Response::Refused)?;
+                burst.respond_with(i, Response::Ok(&[]).encoded_len(), |out| Response::Ok(&[]).encode(out));
+                Ok(())
+            }
+            Request::Status => Ok(()),
+        }
+    }
+
+    fn on_read(&mut self, burst: &mut RequestBurst<'_>, i: usize, query: &[u8]) -> Result<(), Response<'static>> {
+        if self.may_read_now() {
+            let mut out = Vec::new();
+            self.read_now(query, &mut out);
+            let response = Response::Ok(&out);
+            burst.respond_with(i, response.encoded_len(), |out| response.encode(out));
+            return Ok(());
+        }
+        if !self.may_wait_to_read() {
+            return Err(Response::Busy);
+        }
+        if let Ok(reply) = burst.defer_reply(i) {
+            self.wait_to_read(query, reply);
+        }
+        Ok(())
+    }
+
+    /// A command, as its client sent it: copied once, and written the time into.
+    fn propose(&mut self, bytes: &[u8], reply: DeferredReply) {
+        let mut data = bytes.to_vec();
+        set_time(&mut data, self.cluster_time());
+        self.waiters.bytes += data.len();
+        self.waiters.fresh.push((Entry { data: Bytes::from(data), ..Entry::default() }, reply));
+    }
+
+    /// Gives the library what has come since, all together.
+    pub fn submit(&mut self) {
+        if self.waiters.fresh.is_empty() {
+            return;
+        }
+        let (entries, replies): (Vec<Entry>, Vec<DeferredReply>) =
+            std::mem::take(&mut self.waiters.fresh).into_iter().unzip();
+        let lengths: Vec<usize> = entries.iter().map(|entry| entry.data.len()).collect();
+        let (first, term) = (self.raft.raft.raft_log.last_index() + 1, self.raft.raft.term);
+        let mut message = Message { entries: entries.into(), from: self.config.id, ..Message::default() };
+        message.set_msg_type(MessageType::MsgPropose);
+        self.begin(Stage::Step);
+        let result = self.raft.step(message);
+        self.end(Stage::Step);
+        for (number, (reply, bytes)) in replies.into_iter().zip(lengths).enumerate() {
+            if result.is_ok() {
+                self.waiters.wait(first + number as u64, term, bytes, reply);
+            } else {
+                self.waiters.bytes -= bytes;
+                respond(reply, &Response::Busy);
+            }
+        }
+        self.counters.proposed += u64::from(result.is_ok()) * (self.raft.raft.raft_log.last_index() + 1 - first);
+    }
+
+    /// Executes the command of an entry, and answers who waits for it.
+    pub fn execute(&mut self, entry: &Entry) {
+        self.begin(Stage::Machine);
+        let outcome = self.state.apply(entry.index, &entry.data);
+        if let Some(probe) = &self.config.probe {
+            probe.end(Stage::Machine);
+        }
+        let Some(reply) = self.waiters.executed(entry.index, entry.term) else { return };
+        let response = match outcome {
+            Outcome::Reply(bytes) => Response::Ok(bytes),
+            Outcome::NoSession => Response::NoSession,
+            Outcome::Old => Response::Old,
+            Outcome::Busy => Response::Busy,
+        };
+        if let Some(probe) = &self.config.probe {
+            probe.begin(Stage::Send);
+        }
+        respond(reply, &response);
+        if let Some(probe) = &self.config.probe {
+            probe.end(Stage::Send);
+        }
+    }
+}

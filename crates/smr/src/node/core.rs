@@ -1,0 +1,459 @@
+//! The state of a replica, and the loop that does what the library says.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use dunlin_net::Addr;
+use dunlin_net::random::Random;
+use dunlin_rpc::{ContinuationId, DeferredReply};
+use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Message, MessageType, Snapshot};
+use raft::{RawNode, Ready, StateRole};
+
+use super::clients::Waiters;
+use super::link::Links;
+use super::reads::PendingReads;
+use super::transfer::{Incoming, Outgoing};
+use super::{Beginning, Counters, first_members};
+use crate::config::{NodeConfig, NodeError, Reads};
+use crate::log::{Batch, LogStore, Ticket, Urgency};
+use crate::machine::StateMachine;
+use crate::mutation::{Mutation, is_planted};
+use crate::probe::Stage;
+use crate::sessions::Limits;
+use crate::state::Replicated;
+use crate::wire::response::{Role, Status};
+
+/// Term and index of the snapshot that the first members of a cluster make alike. With it they all have what no later member has in its log, who
+/// therefore gets a snapshot first, and with it the configuration.
+const FIRST: u64 = 1;
+
+/// What takes longer than a visit.
+pub(super) enum Job {
+    /// Opens a session.
+    Connect { link: u32, addr: Addr },
+    /// Sends a snapshot.
+    SendSnapshot(Outgoing),
+}
+
+/// What is held back until a write is durable.
+struct Unpersisted {
+    /// Of the library's.
+    ready: u64,
+    ticket: Ticket,
+    messages: Vec<Message>,
+}
+
+/// The state of a replica.
+pub(super) struct Core<M, L: LogStore> {
+    pub config: NodeConfig,
+    pub raft: RawNode<L>,
+    pub state: Replicated<M>,
+    pub applied: u64,
+    pub links: Links,
+    pub waiters: Waiters,
+    pub reads: PendingReads,
+    pub incoming: Option<Incoming>,
+    pub continuation: Option<ContinuationId>,
+    pub counters: Counters,
+    /// Why it has stopped.
+    pub failure: Option<NodeError>,
+    pub random: Random,
+    pub election: super::election::Election,
+    unpersisted: VecDeque<Unpersisted>,
+    /// Number of the last thing that the library said is to be done, and of the last that was done for good.
+    pub last_ready: u64,
+    pub last_persisted: u64,
+    pub jobs: Vec<Job>,
+    role: StateRole,
+    leader: u64,
+    /// As leader: the time of the cluster when it became that, and by its own clock.
+    pub time_base: (u64, u64),
+}
+
+impl<M: StateMachine, L: LogStore> Core<M, L> {
+    pub fn new(config: NodeConfig, mut log: L, machine: M, beginning: Beginning) -> Result<Self, NodeError> {
+        let limits = Limits {
+            sessions_max: config.sessions_max,
+            idle_max: config.session_idle_max.as_nanos().try_into().unwrap_or(u64::MAX),
+        };
+        let mut state = Replicated::new(machine, limits, Default::default());
+        if let (Beginning::First(members), 0) = (&beginning, log.base().get_metadata().index) {
+            state.members = first_members(members, config.id)?;
+            log.append(first_batch(&state))?;
+        }
+        let base = log.base().clone();
+        let applied = base.get_metadata().index;
+        if applied > 0 {
+            state.restore(&base.data)?;
+        }
+        let hard_state = log.initial_state()?.hard_state;
+        if is_planted(Mutation::VoteForgotten) {
+            log.append(Batch { hard_state: Some(HardState { vote: 0, ..hard_state.clone() }), ..Batch::default() })?;
+        }
+        let now = (config.clock)();
+        let seed = config.seed.unwrap_or(now ^ config.id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let raft = RawNode::new(&library_config(&config, applied), log, &logger)?;
+        let was_there_before = hard_state.term > FIRST || raft.raft.raft_log.last_index() > FIRST;
+        let mut random = Random::new(seed);
+        let election = super::election::Election::new(&config, now, was_there_before, &mut random);
+        let mut core = Core {
+            links: Links::new(config.id),
+            raft,
+            state,
+            applied,
+            waiters: Waiters::default(),
+            reads: PendingReads::default(),
+            incoming: None,
+            continuation: None,
+            counters: Counters::default(),
+            failure: None,
+            random,
+            election,
+            unpersisted: VecDeque::new(),
+            last_ready: 0,
+            last_persisted: 0,
+            jobs: Vec::new(),
+            role: StateRole::Follower,
+            leader: 0,
+            time_base: (0, now),
+            config,
+        };
+        core.links.follow(&core.state.members);
+        Ok(core)
+    }
+
+    #[inline]
+    pub fn begin(&self, stage: Stage) {
+        if let Some(probe) = &self.config.probe {
+            probe.begin(stage);
+        }
+    }
+
+    #[inline]
+    pub fn end(&self, stage: Stage) {
+        if let Some(probe) = &self.config.probe {
+            probe.end(stage);
+        }
+    }
+
+    pub fn now(&self) -> u64 {
+        (self.config.clock)()
+    }
+
+    pub fn is_leader(&self) -> bool {
+        self.raft.raft.state == StateRole::Leader
+    }
+
+    pub fn take_jobs(&mut self) -> Vec<Job> {
+        std::mem::take(&mut self.jobs)
+    }
+
+    pub fn wake_when_durable(&mut self, waker: &Waker) {
+        self.raft.mut_store().wake_when_durable(waker);
+    }
+
+    /// Stops for good.
+    pub fn fail(&mut self, error: NodeError) {
+        tracing::error!(id = self.config.id, %error, "a replica stops");
+        self.failure = Some(error);
+        self.waiters.fail_all();
+        self.reads.fail_all();
+        self.incoming = None;
+    }
+
+    /// Does all that the library says is to be done.
+    pub fn work(&mut self) {
+        if self.config.reads == Reads::Lease {
+            self.links.set_now(self.now());
+        }
+        self.submit();
+        self.ask_to_read();
+        while self.failure.is_none() {
+            if let Err(error) = self.settle() {
+                return self.fail(error);
+            }
+            if !self.raft.has_ready() {
+                break;
+            }
+            self.begin(Stage::Ready);
+            let ready = self.raft.ready();
+            self.end(Stage::Ready);
+            if let Err(error) = self.handle(ready) {
+                return self.fail(error);
+            }
+        }
+        if self.failure.is_none() {
+            self.answer_reads();
+        }
+    }
+
+    /// One thing that the library says is to be done.
+    fn handle(&mut self, mut ready: Ready) -> Result<(), NodeError> {
+        self.last_ready = ready.number();
+        // A leader's own disk need not be faster than those of the others (Raft dissertation, section 10.2.1).
+        ready.take_messages().into_iter().for_each(|message| self.route(message));
+        let role_changed = ready.ss().is_some();
+        if !ready.snapshot().is_empty() {
+            self.restore(ready.snapshot())?;
+        }
+        self.reads.granted(ready.take_read_states());
+        let committed = ready.take_committed_entries();
+        let batch = Batch {
+            snapshot: (!ready.snapshot().is_empty()).then(|| ready.snapshot().clone()),
+            entries: ready.take_entries(),
+            hard_state: ready.hs().cloned(),
+            urgency: if ready.must_sync() { Urgency::Urgent } else { Urgency::Lazy },
+        };
+        let messages = ready.take_persisted_messages();
+        self.write(ready.number(), batch, messages)?;
+        self.apply(committed)?;
+        self.begin(Stage::Ready);
+        self.raft.advance_append_async(ready);
+        self.report_applied();
+        self.end(Stage::Ready);
+        if role_changed {
+            self.on_role();
+        }
+        self.compact_if_due()
+    }
+
+    fn write(&mut self, number: u64, batch: Batch, messages: Vec<Message>) -> Result<(), NodeError> {
+        if is_planted(Mutation::SaidBeforeDurable) {
+            messages.iter().for_each(|message| self.links.route(message.clone(), &mut self.jobs));
+        }
+        let (is_empty, urgency) = (batch.is_empty(), batch.urgency);
+        let mut ticket = None;
+        if !is_empty {
+            self.begin(Stage::Log);
+            let written = self.raft.mut_store().append(batch);
+            self.end(Stage::Log);
+            ticket = Some(written?);
+        }
+        // What nobody waits for is as durable as it need be when what was written before it is.
+        let ticket = ticket.filter(|_| urgency == Urgency::Urgent);
+        let ticket = ticket.unwrap_or_else(|| self.unpersisted.back().map_or(Ticket(0), |before| before.ticket));
+        self.unpersisted.push_back(Unpersisted { ready: number, ticket, messages });
+        Ok(())
+    }
+
+    /// Goes on with what has become durable.
+    fn settle(&mut self) -> Result<(), NodeError> {
+        if self.unpersisted.is_empty() {
+            return Ok(());
+        }
+        let durable = self.raft.mut_store().durable()?;
+        let mut number = None;
+        while self.unpersisted.front().is_some_and(|write| write.ticket <= durable) {
+            let Some(write) = self.unpersisted.pop_front() else { break };
+            number = Some(write.ready);
+            if !is_planted(Mutation::SaidBeforeDurable) {
+                write.messages.into_iter().for_each(|message| self.route(message));
+            }
+        }
+        if let Some(number) = number {
+            self.last_persisted = number;
+            self.begin(Stage::Ready);
+            self.raft.on_persist_ready(number);
+            self.report_applied();
+            self.end(Stage::Ready);
+        }
+        Ok(())
+    }
+
+    /// Tells the library what is executed. It wants to hear of what is durable only, which the state of a snapshot is some time after it was restored.
+    fn report_applied(&mut self) {
+        let log = &self.raft.raft.raft_log;
+        let applied = self.applied.min(log.persisted);
+        if applied > log.applied {
+            self.raft.advance_apply_to(applied);
+        }
+    }
+
+    fn route(&mut self, message: Message) {
+        if message.get_msg_type() == MessageType::MsgTimeoutNow {
+            // Who gets it may be elected while others still keep to this leader's lease.
+            self.reads.give_up_lease(self.raft.raft.term);
+        }
+        self.links.route(message, &mut self.jobs);
+    }
+
+    /// Executes entries.
+    fn apply(&mut self, entries: Vec<Entry>) -> Result<(), NodeError> {
+        for entry in entries {
+            self.counters.applied += 1;
+            match entry.get_entry_type() {
+                EntryType::EntryNormal if entry.data.is_empty() => self.waiters.pass(entry.index),
+                EntryType::EntryNormal => self.execute(&entry),
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => self.change_members(&entry),
+            }
+            self.applied = entry.index;
+        }
+        Ok(())
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot) -> Result<(), NodeError> {
+        self.counters.snapshots_restored += 1;
+        self.state.restore(&snapshot.data)?;
+        self.applied = snapshot.get_metadata().index;
+        self.links.follow(&self.state.members);
+        Ok(())
+    }
+
+    /// Role or leader changed, or both.
+    fn on_role(&mut self) {
+        let (role, leader, term) = (self.raft.raft.state, self.raft.raft.leader_id, self.raft.raft.term);
+        if (role, leader) == (self.role, self.leader) {
+            return;
+        }
+        let led = self.role == StateRole::Leader;
+        (self.role, self.leader) = (role, leader);
+        self.election.renew(&mut self.random);
+        if role == StateRole::Leader {
+            self.counters.elected += 1;
+            self.time_base = (self.state.time, self.now());
+            tracing::info!(id = self.config.id, term, "leads");
+        } else {
+            if led {
+                tracing::info!(id = self.config.id, term, leader, "leads no longer");
+            }
+            let hint = self.leader_hint();
+            self.waiters.turn_away(&hint);
+            self.reads.turn_away(&hint);
+        }
+    }
+
+    /// Who leads, and where.
+    pub fn leader_hint(&self) -> Option<(u64, String)> {
+        let leader = self.raft.raft.leader_id;
+        self.state.members.get(&leader).map(|address| (leader, address.clone()))
+    }
+
+    /// The time of the cluster, as a leader says it.
+    pub fn cluster_time(&self) -> u64 {
+        let (cluster, own) = self.time_base;
+        cluster + (self.now() - own)
+    }
+
+    /// Takes a snapshot if the log has become long, and forgets what is before it.
+    fn compact_if_due(&mut self) -> Result<(), NodeError> {
+        let base = self.raft.store().base().get_metadata().index;
+        let is_long = self.applied - base >= self.config.snapshot_entries
+            || self.raft.store().entry_bytes() >= self.config.snapshot_log_bytes
+                && self.applied - base > self.config.keep_entries;
+        if !is_long {
+            return Ok(());
+        }
+        let snapshot = snapshot_of(&self.state, self.applied, self.raft.store().term(self.applied)?, self.conf_state());
+        let keep_from = (self.applied + 1).saturating_sub(self.config.keep_entries).max(self.raft.store().first_index()?);
+        self.counters.snapshots_taken += 1;
+        Ok(self.raft.mut_store().compact(snapshot, keep_from)?)
+    }
+
+    pub fn conf_state(&self) -> ConfState {
+        let conf = self.raft.raft.prs().conf().to_conf_state();
+        let sorted = |ids: &[u64]| {
+            let mut ids = ids.to_vec();
+            ids.sort_unstable();
+            ids
+        };
+        ConfState { voters: sorted(&conf.voters), learners: sorted(&conf.learners), ..ConfState::default() }
+    }
+
+    pub fn status(&self) -> Status {
+        let raft = &self.raft.raft;
+        let conf = self.conf_state();
+        let matched = |id: &u64| raft.prs().get(*id).map_or(0, |progress| progress.matched);
+        Status {
+            id: self.config.id,
+            role: match raft.state {
+                StateRole::Follower => Role::Follower,
+                StateRole::Leader => Role::Leader,
+                StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+            },
+            term: raft.term,
+            leader: (raft.leader_id != 0).then_some(raft.leader_id),
+            first: raft.raft_log.first_index(),
+            last: raft.raft_log.last_index(),
+            committed: raft.raft_log.committed,
+            applied: self.applied,
+            sessions: self.state.sessions.len() as u64,
+            matched: if self.is_leader() {
+                conf.voters.iter().chain(&conf.learners).map(matched).collect()
+            } else {
+                Vec::new()
+            },
+            voters: conf.voters,
+            learners: conf.learners,
+            addresses: self.state.members.clone(),
+        }
+    }
+
+    /// What may be answered now: whatever was stepped before that has had its effect, for good.
+    pub fn all_is_persisted(&self) -> bool {
+        self.last_persisted == self.last_ready
+    }
+
+    /// Sends what waits to be sent.
+    pub fn flush(&mut self) {
+        if self.failure.is_some() {
+            return self.links.stop();
+        }
+        self.begin(Stage::Send);
+        let unreachable = self.links.flush(
+            self.config.cluster,
+            self.last_persisted,
+            self.continuation,
+            self.config.tick * self.config.election_ticks,
+            &mut self.counters,
+        );
+        self.end(Stage::Send);
+        unreachable.into_iter().for_each(|id| self.raft.report_unreachable(id));
+    }
+
+    /// Keeps the right to answer a replica until what it sent has had its effect for good.
+    pub fn answer_later(&mut self, from: u64, reply: DeferredReply) {
+        self.links.await_persisted(from, self.last_ready, reply);
+    }
+}
+
+fn library_config(config: &NodeConfig, applied: u64) -> raft::Config {
+    let election_tick = config.election_ticks as usize;
+    raft::Config {
+        id: config.id,
+        election_tick,
+        heartbeat_tick: config.heartbeat_ticks as usize,
+        applied,
+        max_size_per_msg: config.append_bytes_max,
+        max_inflight_msgs: config.appends_in_flight_max,
+        // Who is cut off steps down, and who comes back disturbs nobody (Raft dissertation, sections 6.2 and 9.6).
+        check_quorum: true,
+        pre_vote: true,
+        // The library draws timeouts from the operating system's chance, which no seed repeats. So it is given no choice, and a late one; see
+        // `election`.
+        min_election_tick: 2 * election_tick - 1,
+        max_election_tick: 2 * election_tick,
+        // Leases are of our own; see `reads`.
+        read_only_option: raft::ReadOnlyOption::Safe,
+        // A follower learns that an entry is committed with the next, or with a heartbeat: half as many messages.
+        skip_bcast_commit: true,
+        batch_append: true,
+        ..raft::Config::default()
+    }
+}
+
+/// What the first members of a cluster begin with.
+fn first_batch<M: StateMachine>(state: &Replicated<M>) -> Batch {
+    let voters = state.members.keys().copied().collect();
+    let snapshot = snapshot_of(state, FIRST, FIRST, ConfState { voters, ..ConfState::default() });
+    let hard_state = HardState { term: FIRST, commit: FIRST, ..HardState::default() };
+    Batch { snapshot: Some(snapshot), hard_state: Some(hard_state), urgency: Urgency::Urgent, ..Batch::default() }
+}
+
+fn snapshot_of<M: StateMachine>(state: &Replicated<M>, index: u64, term: u64, conf_state: ConfState) -> Snapshot {
+    let mut snapshot = Snapshot { data: state.snapshot().into(), ..Snapshot::default() };
+    let metadata = snapshot.mut_metadata();
+    (metadata.index, metadata.term) = (index, term);
+    metadata.set_conf_state(conf_state);
+    snapshot
+}

@@ -1,0 +1,72 @@
+//! Ticks, and when a replica asks to be elected.
+//!
+//! The library would draw election timeouts itself, from chance that no seed repeats. So it is set to the latest there is, and a replica asks before
+//! that, at a time drawn here: then the simulator runs the same code and repeats every run.
+
+use dunlin_net::random::Random;
+use raft::StateRole;
+
+use super::core::Core;
+use crate::config::NodeConfig;
+use crate::log::LogStore;
+use crate::machine::StateMachine;
+
+/// Times of elections.
+pub(super) struct Election {
+    ticks_min: usize,
+    /// Ticks without a leader after which this replica asks.
+    patience: usize,
+    /// When the last tick was, by the clock, and how long one is, less a sixteenth.
+    ticked: u64,
+    tick_min: u64,
+    /// Ticks during which this replica votes for nobody: before it stopped it may have heard a leader, whose lease it knows nothing of.
+    silent: u32,
+}
+
+impl Election {
+    pub fn new(config: &NodeConfig, now: u64, was_there_before: bool, random: &mut Random) -> Election {
+        let tick = config.tick.as_nanos() as u64;
+        let mut election = Election {
+            ticks_min: config.election_ticks as usize,
+            patience: 0,
+            ticked: now,
+            tick_min: tick - tick / 16,
+            silent: if was_there_before { config.election_ticks } else { 0 },
+        };
+        election.renew(random);
+        election
+    }
+
+    /// Draws another patience: at least the election timeout, less than twice of it.
+    pub fn renew(&mut self, random: &mut Random) {
+        self.patience = self.ticks_min + random.below(self.ticks_min as u64 - 1) as usize;
+    }
+
+    /// Whether this replica votes for nobody yet.
+    pub fn is_silent(&self) -> bool {
+        self.silent > 0
+    }
+}
+
+impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// A tick has passed. Of several that were missed only one counts: a replica that stood still is not to depose a leader that it did not look for,
+    /// and leases rest on ticks never being shorter than they are.
+    pub fn tick(&mut self) {
+        let now = self.now();
+        if self.failure.is_some() || now - self.election.ticked < self.election.tick_min {
+            return;
+        }
+        self.election.ticked = now;
+        self.election.silent = self.election.silent.saturating_sub(1);
+        self.raft.tick();
+        self.reconnect();
+        self.expire_incoming();
+        let raft = &mut self.raft.raft;
+        if raft.state != StateRole::Leader && raft.promotable() && raft.election_elapsed >= self.election.patience {
+            raft.election_elapsed = 0;
+            self.election.renew(&mut self.random);
+            // It refuses while there are changes of members that it has not applied; then it asks again later.
+            let _ = self.raft.campaign();
+        }
+    }
+}

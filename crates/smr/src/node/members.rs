@@ -1,0 +1,124 @@
+//! Changes of who belongs to the cluster: learners are added, get votes, and members leave, one at a time (Raft dissertation, chapter 4). A change
+//! counts from when its entry is executed.
+
+use protobuf::Message as _;
+use raft::eraftpb::{ConfChange, ConfChangeType, ConfChangeV2, Entry, EntryType};
+
+use dunlin_net::Addr;
+use dunlin_rpc::DeferredReply;
+
+use super::clients::respond;
+use super::core::Core;
+use crate::log::LogStore;
+use crate::machine::StateMachine;
+use crate::wire::members::{ADDRESS_BYTES_MAX, MEMBERS_MAX};
+use crate::wire::request::Change;
+use crate::wire::response::Response;
+
+/// A learner that is so many entries behind, or fewer, may get a vote: it will have them before it is missed.
+const BEHIND_MAX: u64 = 4096;
+
+impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// Whether a change can be made now, as the library wants it; or why not.
+    pub fn check_change(&self, change: &Change) -> Result<ConfChange, String> {
+        let raft = &self.raft.raft;
+        if raft.has_pending_conf() {
+            return Err("another change is under way, or this leader is new: try again".into());
+        }
+        let conf = self.conf_state();
+        let is_learner = |id: &u64| conf.learners.contains(id);
+        let mut proposal = ConfChange::default();
+        let kind = match change {
+            Change::AddLearner { id, address } => {
+                if *id == 0 || conf.voters.contains(id) || is_learner(id) {
+                    return Err(format!("{id} is a member already, or 0: choose an id that was never used"));
+                }
+                if self.state.members.len() >= MEMBERS_MAX {
+                    return Err(format!("there are {MEMBERS_MAX} members: remove one first"));
+                }
+                if address.len() > ADDRESS_BYTES_MAX || address.parse::<Addr>().is_err() {
+                    return Err(format!("{address} is no address, as udp://10.0.0.1:7000 is one"));
+                }
+                (proposal.node_id, proposal.context) = (*id, address.clone().into_bytes().into());
+                ConfChangeType::AddLearnerNode
+            }
+            Change::Promote { id } => {
+                if !is_learner(id) {
+                    return Err(format!("{id} is no learner: add it as one first"));
+                }
+                let matched = raft.prs().get(*id).map_or(0, |progress| progress.matched);
+                if matched + BEHIND_MAX < raft.raft_log.committed {
+                    let behind = raft.raft_log.committed - matched;
+                    return Err(format!("{id} is {behind} entries behind: try again when it has caught up"));
+                }
+                proposal.node_id = *id;
+                ConfChangeType::AddNode
+            }
+            Change::Remove { id } => {
+                if *id == self.config.id {
+                    return Err(format!("{id} leads: transfer leadership to another first"));
+                }
+                if !conf.voters.contains(id) && !is_learner(id) {
+                    return Err(format!("{id} is no member"));
+                }
+                proposal.node_id = *id;
+                ConfChangeType::RemoveNode
+            }
+        };
+        proposal.set_change_type(kind);
+        Ok(proposal)
+    }
+
+    pub fn propose_change(&mut self, proposal: ConfChange, reply: DeferredReply) {
+        // What came before goes before.
+        self.submit();
+        let (index, term) = (self.raft.raft.raft_log.last_index() + 1, self.raft.raft.term);
+        match self.raft.propose_conf_change(Vec::new(), proposal) {
+            Ok(()) => self.waiters.wait(index, term, 0, reply),
+            Err(error) => respond(reply, &Response::Refused(error.to_string())),
+        }
+    }
+
+    /// The change of an entry counts from now on.
+    pub fn change_members(&mut self, entry: &Entry) {
+        let response = match self.apply_change(entry) {
+            Ok(()) => Response::Ok(&[]),
+            Err(why) => Response::Refused(why),
+        };
+        self.waiters.changed(entry.index, entry.term, &response);
+    }
+
+    fn apply_change(&mut self, entry: &Entry) -> Result<(), String> {
+        if entry.get_entry_type() == EntryType::EntryConfChangeV2 {
+            // Never proposed by a replica, and an empty one is the library's own.
+            let change = ConfChangeV2::parse_from_bytes(&entry.data).map_err(|error| error.to_string())?;
+            return self.raft.apply_conf_change(&change).map(|_| ()).map_err(|error| error.to_string());
+        }
+        let change = ConfChange::parse_from_bytes(&entry.data).map_err(|error| error.to_string())?;
+        self.raft.apply_conf_change(&change).map_err(|error| error.to_string())?;
+        match change.get_change_type() {
+            ConfChangeType::AddLearnerNode => {
+                let address = String::from_utf8_lossy(&change.context).into_owned();
+                self.state.members.insert(change.node_id, address);
+            }
+            ConfChangeType::RemoveNode => _ = self.state.members.remove(&change.node_id),
+            ConfChangeType::AddNode => {}
+        }
+        self.links.follow(&self.state.members);
+        self.reconnect();
+        Ok(())
+    }
+
+    /// Begins to make another replica leader. It does when it has all entries; until then, for an election timeout at most, no commands are taken.
+    pub fn transfer_to(&mut self, to: u64) -> Result<(), String> {
+        if to == self.config.id {
+            return Err(format!("{to} leads already"));
+        }
+        if !self.conf_state().voters.contains(&to) {
+            return Err(format!("{to} has no vote"));
+        }
+        self.submit();
+        self.raft.transfer_leader(to);
+        Ok(())
+    }
+}

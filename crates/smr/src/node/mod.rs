@@ -1,0 +1,265 @@
+//! A replica: the library, a log, a state machine and an endpoint, joined.
+//!
+//! All work is done where its cause is: in the handler of a burst of requests, in the continuation of a call, when a tick has passed, or when the
+//! log has become durable. Each of these enters [`core`](self), lets the library do what is due, sends what that gave, and leaves.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `core` | the state, and the loop that does what the library says |
+//! | `receive` | messages of other replicas |
+//! | `link` | the way to another replica: sessions, what is sent, what is answered |
+//! | `clients` | requests of clients, and who waits for which entry |
+//! | `reads` | reads, by read index and by lease |
+//! | `members` | changes of who belongs to the cluster |
+//! | `election` | ticks |
+//! | `transfer` | snapshots on their way |
+
+mod clients;
+mod core;
+mod election;
+mod link;
+mod members;
+mod reads;
+mod receive;
+mod transfer;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::Poll;
+
+use dunlin_net::{Addr, Transport};
+use dunlin_rpc::{Connecting, ContinuationId, Endpoint, Timers};
+
+use self::core::{Core, Job};
+use crate::config::{NodeConfig, NodeError};
+use crate::log::LogStore;
+use crate::machine::StateMachine;
+use crate::wire;
+use crate::wire::response::Status;
+
+/// With what a replica begins whose log is empty. One whose log is not goes on from there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Beginning {
+    /// It is one of the first members of a new cluster, all of which are given the same list: id and address of each.
+    First(Vec<(u64, Addr)>),
+    /// It will be added to a cluster, and waits for its leader.
+    Join,
+}
+
+/// What a replica has counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Commands that it appended as leader.
+    pub proposed: u64,
+    /// Entries that it executed.
+    pub applied: u64,
+    /// Reads that it answered.
+    pub reads: u64,
+    /// Of these, by lease.
+    pub lease_reads: u64,
+    /// Times it became leader.
+    pub elected: u64,
+    /// Requests that it pushed back.
+    pub pushed_back: u64,
+    /// Envelopes that it sent, as requests or in responses.
+    pub envelopes: u64,
+    /// Raft's messages in them.
+    pub messages: u64,
+    /// Messages that it did not understand, or that contradict what it knows.
+    pub bad: u64,
+    /// Snapshots of its own state that it took.
+    pub snapshots_taken: u64,
+    /// Snapshots that others have from it.
+    pub snapshots_sent: u64,
+    /// Snapshots that it was restored from.
+    pub snapshots_restored: u64,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+/// Begins to open a session, while there is an endpoint.
+type Connector = dyn Fn(&Addr) -> Option<Connecting>;
+
+/// What a replica uses of its endpoint, whatever its transport.
+struct Net {
+    connect: Box<Connector>,
+    spawn: Box<dyn Fn(Task)>,
+    timers: Timers,
+}
+
+struct Shared<M, L: LogStore> {
+    core: RefCell<Core<M, L>>,
+    net: Net,
+}
+
+/// A handle of a replica. Clones are handles of the same one; it lives as long as its endpoint.
+pub struct Node<M, L: LogStore> {
+    shared: Rc<Shared<M, L>>,
+}
+
+impl<M, L: LogStore> Clone for Node<M, L> {
+    fn clone(&self) -> Self {
+        Node { shared: self.shared.clone() }
+    }
+}
+
+/// A handle that keeps nothing alive.
+struct WeakNode<M, L: LogStore> {
+    shared: Weak<Shared<M, L>>,
+}
+
+impl<M, L: LogStore> Clone for WeakNode<M, L> {
+    fn clone(&self) -> Self {
+        WeakNode { shared: self.shared.clone() }
+    }
+}
+
+impl<M, L: LogStore> WeakNode<M, L> {
+    fn upgrade(&self) -> Option<Node<M, L>> {
+        self.shared.upgrade().map(|shared| Node { shared })
+    }
+}
+
+impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
+    /// Starts a replica on an endpoint, which serves clients and other replicas from then on, with request types [`wire::PEER`], [`wire::CHUNK`] and
+    /// [`wire::CLIENT`]. `machine` is in its first state; what the log has is executed again.
+    ///
+    /// # Errors
+    /// [`NodeError`]: settings or first members that cannot be, a log that cannot be written, or handlers that were registered before.
+    pub fn start<T: Transport + 'static>(
+        endpoint: &Rc<Endpoint<T>>,
+        config: NodeConfig,
+        log: L,
+        machine: M,
+        beginning: Beginning,
+    ) -> Result<Node<M, L>, NodeError> {
+        config.check()?;
+        let tick = config.tick;
+        let core = Core::new(config, log, machine, beginning)?;
+        let (connector, spawner) = (Rc::downgrade(endpoint), Rc::downgrade(endpoint));
+        let net = Net {
+            connect: Box::new(move |addr| connector.upgrade().map(|endpoint| endpoint.connect(addr))),
+            spawn: Box::new(move |task| {
+                if let Some(endpoint) = spawner.upgrade() {
+                    endpoint.spawn(task);
+                }
+            }),
+            timers: endpoint.timers(),
+        };
+        let node = Node { shared: Rc::new(Shared { core: RefCell::new(core), net }) };
+        node.register(endpoint)?;
+        let (weak, timers) = (node.downgrade(), endpoint.timers());
+        endpoint.spawn(async move {
+            loop {
+                timers.sleep(tick).await;
+                let Some(node) = weak.upgrade() else { return };
+                node.enter(Core::tick);
+            }
+        });
+        let weak = node.downgrade();
+        endpoint.spawn(poll_fn(move |context| {
+            let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
+            // First the waker, then the look, which entering does: nothing falls between.
+            node.enter(|core| core.wake_when_durable(context.waker()));
+            Poll::Pending
+        }));
+        node.enter(|_| ());
+        Ok(node)
+    }
+
+    fn register<T: Transport>(&self, endpoint: &Endpoint<T>) -> Result<(), NodeError> {
+        let node = self.clone();
+        endpoint.register_burst(wire::PEER, move |burst| node.enter(|core| core.on_envelopes(burst)))?;
+        let node = self.clone();
+        endpoint.register_burst(wire::CHUNK, move |burst| node.enter(|core| core.on_chunks(burst)))?;
+        let node = self.clone();
+        endpoint.register_burst(wire::CLIENT, move |burst| node.enter(|core| core.on_clients(burst)))?;
+        // The handlers hold the replica; the continuation needs no more.
+        let weak = self.downgrade();
+        let continuation: ContinuationId = endpoint.register_continuation(move |completion| {
+            if let Some(node) = weak.upgrade() {
+                node.enter(|core| core.on_answer(completion));
+            }
+        });
+        self.shared.core.borrow_mut().continuation = Some(continuation);
+        Ok(())
+    }
+
+    fn downgrade(&self) -> WeakNode<M, L> {
+        WeakNode { shared: Rc::downgrade(&self.shared) }
+    }
+
+    /// Does something with the state, then all that follows from it.
+    fn enter<R>(&self, act: impl FnOnce(&mut Core<M, L>) -> R) -> R {
+        let mut core = self.shared.core.borrow_mut();
+        let result = act(&mut core);
+        core.work();
+        core.flush();
+        let jobs = core.take_jobs();
+        drop(core);
+        jobs.into_iter().for_each(|job| self.begin(job));
+        result
+    }
+
+    /// Begins what takes longer, as a task.
+    fn begin(&self, job: Job) {
+        let net = &self.shared.net;
+        let task: Task = match job {
+            Job::Connect { link, addr } => {
+                let Some(connecting) = (net.connect)(&addr) else { return };
+                let weak = self.downgrade();
+                Box::pin(async move {
+                    let result = connecting.await;
+                    if let Some(node) = weak.upgrade() {
+                        node.enter(|core| core.on_connected(link, result));
+                    }
+                })
+            }
+            Job::SendSnapshot(transfer) => Box::pin(transfer::send(self.downgrade(), transfer, net.timers.clone())),
+        };
+        (net.spawn)(task);
+    }
+
+    /// How it is.
+    pub fn status(&self) -> Status {
+        self.shared.core.borrow().status()
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> Counters {
+        self.shared.core.borrow().counters
+    }
+
+    /// Why it has stopped, if it has.
+    pub fn failure(&self) -> Option<NodeError> {
+        self.shared.core.borrow().failure.clone()
+    }
+
+    /// Lends the state machine as it is now, which may be behind that of the leader.
+    pub fn with_machine<R>(&self, look: impl FnOnce(&M) -> R) -> R {
+        look(&self.shared.core.borrow().state.machine)
+    }
+
+    /// Lends the log.
+    pub fn with_log<R>(&self, look: impl FnOnce(&L) -> R) -> R {
+        look(self.shared.core.borrow().raft.store())
+    }
+}
+
+/// The first members of a cluster, by id.
+fn first_members(members: &[(u64, Addr)], own: u64) -> Result<BTreeMap<u64, String>, NodeError> {
+    let wrong = |why: String| NodeError::Members { why };
+    let by_id: BTreeMap<u64, String> = members.iter().map(|(id, addr)| (*id, addr.to_string())).collect();
+    if by_id.len() != members.len() || by_id.contains_key(&0) {
+        return Err(wrong("ids must be unique and above 0".into()));
+    }
+    if by_id.len() > wire::members::MEMBERS_MAX {
+        return Err(wrong(format!("there are {}, and at most {} can be", by_id.len(), wire::members::MEMBERS_MAX)));
+    }
+    if !by_id.contains_key(&own) {
+        return Err(wrong(format!("this replica, {own}, is not among them")));
+    }
+    Ok(by_id)
+}

@@ -1,0 +1,151 @@
+//! Linearizable reads.
+//!
+//! By read index (Raft dissertation, section 6.4): a leader notes how far the log is committed, makes sure that a majority still follows it, and answers
+//! when it has executed so much. All reads that come while others wait for their majority share the next one.
+//!
+//! By lease (section 6.4.1): a follower that heard a leader votes for nobody else for an election timeout, by its own clock. So a leader that knows when it
+//! sent what a majority answered knows until when no other can have been elected. The library's own lease does not hold back long enough (it looks at
+//! activity once in an election timeout, so that it may believe in a majority of up to two before); so it is not used.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use dunlin_rpc::DeferredReply;
+use raft::ReadState;
+
+use super::clients::{respond, respond_reply};
+use super::core::Core;
+use crate::config::Reads;
+use crate::log::LogStore;
+use crate::machine::StateMachine;
+use crate::mutation::{Mutation, is_planted};
+use crate::probe::Stage;
+use crate::wire::response::Response;
+
+/// A read and who asked.
+struct Read {
+    query: Bytes,
+    reply: DeferredReply,
+}
+
+/// Reads that wait.
+#[derive(Default)]
+pub(super) struct PendingReads {
+    /// For the next question to the majority.
+    fresh: Vec<Read>,
+    /// For the answer to one, by its number.
+    asked: VecDeque<(u64, Vec<Read>)>,
+    /// Until so much is executed.
+    granted: VecDeque<(u64, Vec<Read>)>,
+    next: u64,
+    count: usize,
+    /// The latest term in which another was asked to take over: from then on there is no lease.
+    given_up: u64,
+}
+
+impl PendingReads {
+    /// The library says that these may be answered when so much is executed.
+    pub fn granted(&mut self, states: Vec<ReadState>) {
+        for state in states {
+            let Ok(number) = state.request_ctx.as_slice().try_into().map(u64::from_le_bytes) else { continue };
+            // One that was granted grants all before it.
+            while let Some((first, _)) = self.asked.front()
+                && *first <= number
+            {
+                let Some((_, reads)) = self.asked.pop_front() else { break };
+                self.granted.push_back((state.index, reads));
+            }
+        }
+    }
+
+    pub fn give_up_lease(&mut self, term: u64) {
+        self.given_up = term;
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = Read> + use<> {
+        self.count = 0;
+        let waiting = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.granted));
+        waiting.flat_map(|(_, reads)| reads).chain(std::mem::take(&mut self.fresh))
+    }
+
+    pub fn turn_away(&mut self, leader: &Option<(u64, String)>) {
+        self.drain().for_each(|read| respond(read.reply, &Response::NotLeader { leader: leader.clone() }));
+    }
+
+    pub fn fail_all(&mut self) {
+        self.drain().for_each(|read| respond(read.reply, &Response::Failed));
+    }
+}
+
+impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// Whether a read can be answered at once.
+    pub fn may_read_now(&mut self) -> bool {
+        self.config.reads == Reads::Lease && self.has_lease() && self.applied >= self.raft.raft.raft_log.committed
+    }
+
+    /// Whether no other can have been elected by now.
+    fn has_lease(&mut self) -> bool {
+        let raft = &self.raft.raft;
+        // Before it has committed an entry of its own term it does not know what is committed (section 6.4).
+        if !self.is_leader() || !raft.commit_to_current_term() || self.reads.given_up == raft.term {
+            return false;
+        }
+        if is_planted(Mutation::LeaseNeverEnds) {
+            return true;
+        }
+        let now = self.now();
+        let voters = raft.prs().conf().voters().ids();
+        let mut heard = self.links.heard(voters.iter(), raft.term, self.config.id, now);
+        heard.sort_unstable_by(|a, b| b.cmp(a));
+        // So many at least, which is a majority, were heard then or later.
+        heard.get(heard.len() / 2).is_some_and(|since| *since > 0 && now < since + self.config.lease_nanos())
+    }
+
+    /// Answers a read with the state as it is.
+    pub fn read_now(&mut self, query: &[u8], out: &mut Vec<u8>) {
+        self.counters.reads += 1;
+        self.counters.lease_reads += 1;
+        self.begin(Stage::Machine);
+        self.state.machine.query(query, out);
+        self.end(Stage::Machine);
+    }
+
+    pub fn may_wait_to_read(&self) -> bool {
+        self.reads.count < self.config.reads_max
+    }
+
+    pub fn wait_to_read(&mut self, query: &[u8], reply: DeferredReply) {
+        self.reads.count += 1;
+        self.reads.fresh.push(Read { query: Bytes::copy_from_slice(query), reply });
+    }
+
+    /// Asks the majority for all reads that wait for that.
+    pub fn ask_to_read(&mut self) {
+        // The library forgets what it is asked before an entry of its leader's term is committed.
+        if self.reads.fresh.is_empty() || !self.is_leader() || !self.raft.raft.commit_to_current_term() {
+            return;
+        }
+        self.reads.next += 1;
+        let number = self.reads.next;
+        self.reads.asked.push_back((number, std::mem::take(&mut self.reads.fresh)));
+        self.raft.read_index(number.to_le_bytes().to_vec());
+    }
+
+    /// Answers reads for which enough is executed.
+    pub fn answer_reads(&mut self) {
+        while let Some((index, _)) = self.reads.granted.front()
+            && *index <= self.applied
+        {
+            let Some((_, reads)) = self.reads.granted.pop_front() else { break };
+            self.reads.count -= reads.len();
+            self.counters.reads += reads.len() as u64;
+            for read in reads {
+                let mut out = Vec::new();
+                self.begin(Stage::Machine);
+                self.state.machine.query(&read.query, &mut out);
+                self.end(Stage::Machine);
+                respond_reply(read.reply, &out);
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Snapshots on their way: one request for each piece, the next when the one before was taken.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use dunlin_rpc::{CallOptions, MsgBuf, RequestBurst, Timers};
+use raft::SnapshotStatus;
+use raft::eraftpb::{Message, MessageType, Snapshot};
+
+use super::WeakNode;
+use super::core::Core;
+use crate::log::LogStore;
+use crate::machine::StateMachine;
+use crate::wire::CHUNK;
+use crate::wire::chunk::{Chunk, parse};
+
+/// A piece that is not taken for so long ends the attempt.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Times that a session is looked for, a tick apart, before the attempt ends.
+const SESSION_TRIES: u32 = 100;
+/// What was received of a snapshot is forgotten when nothing came for so many ticks.
+const PATIENCE_TICKS: u32 = 1000;
+
+/// A snapshot to be sent.
+pub(super) struct Outgoing {
+    to: u64,
+    from: u64,
+    term: u64,
+    snapshot: Snapshot,
+}
+
+impl Outgoing {
+    pub fn new(mut message: Message) -> Outgoing {
+        Outgoing { to: message.to, from: message.from, term: message.term, snapshot: message.take_snapshot() }
+    }
+}
+
+/// A snapshot of which pieces have come.
+pub(super) struct Incoming {
+    from: u64,
+    term: u64,
+    index: u64,
+    total: u64,
+    data: Vec<u8>,
+    /// Ticks since the last piece.
+    idle: u32,
+}
+
+/// Sends a snapshot, and tells the library how that went.
+pub(super) async fn send<M: StateMachine + 'static, L: LogStore + 'static>(
+    node: WeakNode<M, L>,
+    outgoing: Outgoing,
+    timers: Timers,
+) {
+    let is_sent = send_pieces(&node, &outgoing, &timers).await.is_some();
+    let Some(node) = node.upgrade() else { return };
+    node.enter(|core| {
+        core.counters.snapshots_sent += u64::from(is_sent);
+        let status = if is_sent { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
+        core.raft.report_snapshot(outgoing.to, status);
+    });
+}
+
+/// `None` if a piece was not taken.
+async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
+    node: &WeakNode<M, L>,
+    outgoing: &Outgoing,
+    timers: &Timers,
+) -> Option<()> {
+    let Outgoing { to, from, term, snapshot } = outgoing;
+    let (mut session, mut tries) = (None, 0);
+    let (cluster, piece, tick) = {
+        let node = node.upgrade()?;
+        let core = node.shared.core.borrow();
+        (core.config.cluster, core.config.chunk_bytes, core.config.tick)
+    };
+    while session.is_none() {
+        session = node.upgrade()?.shared.core.borrow().links.session(*to);
+        if session.is_none() {
+            tries += 1;
+            if tries > SESSION_TRIES {
+                return None;
+            }
+            timers.sleep(tick).await;
+        }
+    }
+    let session = session?;
+    let metadata = snapshot.get_metadata();
+    let conf_state = metadata.get_conf_state();
+    let data: &Bytes = &snapshot.data;
+    let mut offset = 0;
+    loop {
+        let end = (offset + piece).min(data.len());
+        let chunk = Chunk {
+            cluster,
+            from: *from,
+            to: *to,
+            term: *term,
+            index: metadata.index,
+            index_term: metadata.term,
+            voters: conf_state.voters.clone(),
+            learners: conf_state.learners.clone(),
+            total: data.len() as u64,
+            offset: offset as u64,
+            bytes: &data[offset..end],
+        };
+        let mut buffer = MsgBuf::with_len(chunk.encoded_len()).ok()?;
+        chunk.encode(&mut buffer);
+        let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(PIECE_TIMEOUT)).await.ok()?;
+        // The place where the next is to begin.
+        let next = u64::from_le_bytes(reply.response[..].try_into().ok()?);
+        if next != end as u64 {
+            return None;
+        }
+        offset = end;
+        if offset == data.len() {
+            return Some(());
+        }
+    }
+}
+
+impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// Pieces of a snapshot. Each is answered with where the next is to begin.
+    pub fn on_chunks(&mut self, burst: &mut RequestBurst<'_>) {
+        for i in 0..burst.len() {
+            let next = self.on_chunk(burst.payload(i));
+            // Unanswered, the sender learns that it failed.
+            if let Some(next) = next {
+                burst.respond(i, &next.to_le_bytes());
+            }
+        }
+    }
+
+    fn on_chunk(&mut self, bytes: &[u8]) -> Option<u64> {
+        let chunk = parse(bytes, self.config.cluster).ok()?;
+        let is_ours = chunk.to == self.config.id && chunk.from != self.config.id && self.failure.is_none();
+        if !is_ours || chunk.term < self.raft.raft.term || chunk.total > self.config.snapshot_bytes_max {
+            return None;
+        }
+        if chunk.offset == 0 {
+            let Chunk { from, term, index, total, .. } = chunk;
+            self.incoming = Some(Incoming { from, term, index, total, data: Vec::new(), idle: 0 });
+        }
+        let incoming = self.incoming.as_mut()?;
+        let is_same = (incoming.from, incoming.term, incoming.index, incoming.total)
+            == (chunk.from, chunk.term, chunk.index, chunk.total);
+        if !is_same || incoming.data.len() as u64 != chunk.offset {
+            return None;
+        }
+        incoming.data.extend_from_slice(chunk.bytes);
+        incoming.idle = 0;
+        let next = incoming.data.len() as u64;
+        if next == chunk.total {
+            let mut snapshot = chunk.header();
+            snapshot.data = self.incoming.take()?.data.into();
+            let mut message = Message { from: chunk.from, to: chunk.to, term: chunk.term, ..Message::default() };
+            message.set_msg_type(MessageType::MsgSnapshot);
+            message.set_snapshot(snapshot);
+            self.receive(chunk.from, message);
+        }
+        Some(next)
+    }
+
+    /// Forgets what was received of a snapshot whose sender says no more.
+    pub fn expire_incoming(&mut self) {
+        if let Some(incoming) = &mut self.incoming {
+            incoming.idle += 1;
+            if incoming.idle > PATIENCE_TICKS {
+                self.incoming = None;
+            }
+        }
+    }
+}

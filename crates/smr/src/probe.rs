@@ -1,0 +1,31 @@
+//! What a replica works on, told to whoever measures it.
+
+/// A kind of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Reading what a client or a replica sent.
+    Parse,
+    /// The library takes a message or proposals.
+    Step,
+    /// The library says what is to be done, and is told that it was.
+    Ready,
+    /// Entries go to the log.
+    Log,
+    /// The state machine executes a command or answers a question.
+    Machine,
+    /// Writing messages and handing them to their sessions.
+    Send,
+}
+
+impl Stage {
+    /// All of them.
+    pub const ALL: [Stage; 6] = [Stage::Parse, Stage::Step, Stage::Ready, Stage::Log, Stage::Machine, Stage::Send];
+}
+
+/// Is told when work of a kind begins and ends. Kinds do not nest.
+pub trait Probe {
+    /// It begins.
+    fn begin(&self, stage: Stage);
+    /// It ends.
+    fn end(&self, stage: Stage);
+}

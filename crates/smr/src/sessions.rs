@@ -1,0 +1,215 @@
+//! Sessions of clients: what makes a command that is sent again be executed once (Raft dissertation, section 6.3). They are part of the replicated
+//! state: every replica has the same, and they are in every snapshot.
+
+use std::collections::HashMap;
+
+use crate::wire::WireError;
+use crate::wire::bytes::{Reader, Writer};
+
+/// Commands of one session whose replies are kept, because the client may still ask for them. A client has no more in progress at once.
+pub const COMMANDS_PER_SESSION_MAX: usize = 64;
+
+/// What one client has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Session {
+    /// The time of the cluster when it was used last, in nanoseconds.
+    used: u64,
+    /// Commands with a lower number are never asked for again.
+    waits_from: u64,
+    /// Replies to those that may be, by number.
+    replies: Vec<(u64, Box<[u8]>)>,
+}
+
+/// All sessions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Sessions {
+    by_id: HashMap<u64, Session>,
+}
+
+/// Limits, the same at all replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Sessions at once. One more ends the one that was used longest ago.
+    pub sessions_max: usize,
+    /// A session that was not used for so long ends when another is opened, in nanoseconds.
+    pub idle_max: u64,
+}
+
+/// What is to be done with a command.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Admission<'a> {
+    /// It is new: it is to be executed, and its reply noted.
+    New,
+    /// It was executed: its reply.
+    Done(&'a [u8]),
+    /// There is no such session.
+    NoSession,
+    /// The client has said that it waits for it no longer.
+    Old,
+    /// More would wait for replies than a session may have.
+    TooMany,
+}
+
+impl Sessions {
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Opens session `id`. Others end if they were not used for long, or if there are too many.
+    pub fn open(&mut self, id: u64, time: u64, limits: Limits) {
+        self.by_id.retain(|_, session| time.saturating_sub(session.used) <= limits.idle_max);
+        while self.by_id.len() >= limits.sessions_max.max(1) {
+            // Ids are unique, so that all replicas choose the same.
+            let oldest = self.by_id.iter().map(|(id, session)| (session.used, *id)).min();
+            let Some((_, oldest)) = oldest else { break };
+            self.by_id.remove(&oldest);
+        }
+        self.by_id.insert(id, Session { used: time, waits_from: 1, replies: Vec::new() });
+    }
+
+    /// Ends a session.
+    pub fn close(&mut self, id: u64) {
+        self.by_id.remove(&id);
+    }
+
+    /// Notes that a session is in use; says whether there is one.
+    pub fn keep(&mut self, id: u64, time: u64, waits_from: u64) -> bool {
+        let Some(session) = self.by_id.get_mut(&id) else { return false };
+        session.advance(time, waits_from);
+        true
+    }
+
+    /// Looks whether a command is to be executed.
+    pub fn admit(&mut self, id: u64, sequence: u64, waits_from: u64, time: u64) -> Admission<'_> {
+        let Some(session) = self.by_id.get_mut(&id) else { return Admission::NoSession };
+        session.advance(time, waits_from);
+        if let Some(place) = session.replies.iter().position(|(number, _)| *number == sequence) {
+            return Admission::Done(&session.replies[place].1);
+        }
+        if sequence < session.waits_from {
+            return Admission::Old;
+        }
+        if session.replies.len() >= COMMANDS_PER_SESSION_MAX {
+            return Admission::TooMany;
+        }
+        Admission::New
+    }
+
+    /// Notes the reply to a command that was executed.
+    pub fn note(&mut self, id: u64, sequence: u64, reply: &[u8]) {
+        if let Some(session) = self.by_id.get_mut(&id) {
+            session.replies.push((sequence, reply.into()));
+        }
+    }
+
+    /// Bytes that they take in a snapshot.
+    pub fn encoded_len(&self) -> usize {
+        let replies = |session: &Session| session.replies.iter().map(|(_, reply)| 12 + reply.len()).sum::<usize>();
+        4 + self.by_id.values().map(|session| 28 + replies(session)).sum::<usize>()
+    }
+
+    /// Writes them, in an order that is the same at all replicas.
+    pub fn encode(&self, writer: &mut Writer<'_>) {
+        let mut ids: Vec<u64> = self.by_id.keys().copied().collect();
+        ids.sort_unstable();
+        writer.u32(ids.len() as u32);
+        for id in ids {
+            let session = &self.by_id[&id];
+            [id, session.used, session.waits_from].into_iter().for_each(|word| writer.u64(word));
+            writer.u32(session.replies.len() as u32);
+            for (sequence, reply) in &session.replies {
+                writer.u64(*sequence);
+                writer.counted(reply);
+            }
+        }
+    }
+
+    /// Reads them.
+    pub fn parse(reader: &mut Reader<'_>) -> Result<Sessions, WireError> {
+        let count = reader.u32()?;
+        let mut by_id = HashMap::new();
+        for _ in 0..count {
+            let (id, used, waits_from) = (reader.u64()?, reader.u64()?, reader.u64()?);
+            let replies = reader.u32()?;
+            let reply = |_| Ok((reader.u64()?, reader.counted()?.into()));
+            let replies = (0..replies).map(reply).collect::<Result<_, WireError>>()?;
+            by_id.insert(id, Session { used, waits_from, replies });
+        }
+        Ok(Sessions { by_id })
+    }
+}
+
+impl Session {
+    fn advance(&mut self, time: u64, waits_from: u64) {
+        self.used = self.used.max(time);
+        if waits_from > self.waits_from {
+            self.waits_from = waits_from;
+            self.replies.retain(|(sequence, _)| *sequence >= waits_from);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { sessions_max: 3, idle_max: 100 };
+
+    #[test]
+    fn a_command_is_new_once() {
+        let mut sessions = Sessions::default();
+        assert_eq!(sessions.admit(5, 1, 1, 0), Admission::NoSession);
+        sessions.open(5, 0, LIMITS);
+        assert_eq!(sessions.admit(5, 1, 1, 1), Admission::New);
+        sessions.note(5, 1, b"one");
+        assert_eq!(sessions.admit(5, 2, 1, 2), Admission::New);
+        sessions.note(5, 2, b"two");
+        assert_eq!(sessions.admit(5, 1, 1, 3), Admission::Done(b"one"));
+        // The client has the first.
+        assert_eq!(sessions.admit(5, 2, 2, 4), Admission::Done(b"two"));
+        assert_eq!(sessions.admit(5, 1, 1, 5), Admission::Old);
+        assert_eq!(sessions.admit(5, 4, 2, 6), Admission::New, "one in between may come later, or never");
+        sessions.close(5);
+        assert_eq!(sessions.admit(5, 2, 2, 7), Admission::NoSession);
+    }
+
+    #[test]
+    fn a_session_keeps_so_many_replies() {
+        let mut sessions = Sessions::default();
+        sessions.open(5, 0, LIMITS);
+        for sequence in 1..=COMMANDS_PER_SESSION_MAX as u64 {
+            assert_eq!(sessions.admit(5, sequence, 1, 0), Admission::New);
+            sessions.note(5, sequence, b"");
+        }
+        assert_eq!(sessions.admit(5, 65, 1, 0), Admission::TooMany);
+        assert_eq!(sessions.admit(5, 65, 2, 0), Admission::New);
+    }
+
+    #[test]
+    fn sessions_end_by_time_and_by_number() {
+        let mut sessions = Sessions::default();
+        (1..=3).for_each(|id| sessions.open(id, id, LIMITS));
+        sessions.open(4, 50, LIMITS);
+        assert!(!sessions.keep(1, 51, 1), "it was used longest ago");
+        assert!(sessions.keep(2, 60, 1));
+        sessions.open(5, 155, LIMITS);
+        assert!(!sessions.keep(3, 155, 1) && !sessions.keep(4, 155, 1) && sessions.keep(2, 155, 1));
+        assert_eq!(sessions.len(), 2);
+    }
+
+    #[test]
+    fn they_are_read_as_they_were_written() {
+        let mut sessions = Sessions::default();
+        for id in [9, 4, 7] {
+            sessions.open(id, id, LIMITS);
+            sessions.note(id, 3, b"reply");
+        }
+        let mut out = vec![0; sessions.encoded_len()];
+        sessions.encode(&mut Writer::new(&mut out));
+        let mut reader = Reader::new(&out);
+        assert_eq!(Sessions::parse(&mut reader).unwrap(), sessions);
+        assert_eq!(reader.left(), 0);
+        (0..out.len()).for_each(|end| assert!(Sessions::parse(&mut Reader::new(&out[..end])).is_err()));
+    }
+}

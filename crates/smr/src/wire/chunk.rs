@@ -1,0 +1,139 @@
+//! Pieces of a snapshot. They are sent in order, each when the one before was taken; a snapshot of any size is sent in messages of limited size.
+
+use raft::eraftpb::{ConfState, Snapshot};
+
+use super::bytes::{Reader, Writer};
+use super::{VERSION, WireError};
+
+/// Most replicas that a configuration names.
+const IDS_MAX: usize = 64;
+
+/// What each piece says before its bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Chunk<'a> {
+    /// Of all replicas.
+    pub cluster: u64,
+    /// Who sends it.
+    pub from: u64,
+    /// For whom.
+    pub to: u64,
+    /// The sender's term.
+    pub term: u64,
+    /// Last entry of the log that is in the snapshot.
+    pub index: u64,
+    /// The term of that entry.
+    pub index_term: u64,
+    /// Replicas with a vote, as of that entry.
+    pub voters: Vec<u64>,
+    /// Those without.
+    pub learners: Vec<u64>,
+    /// Bytes of the whole snapshot.
+    pub total: u64,
+    /// Where this piece begins.
+    pub offset: u64,
+    /// The piece.
+    pub bytes: &'a [u8],
+}
+
+impl Chunk<'_> {
+    /// Bytes that it takes.
+    pub fn encoded_len(&self) -> usize {
+        8 + 8 * 8 + 8 + 8 * (self.voters.len() + self.learners.len()) + self.bytes.len()
+    }
+
+    /// Writes it.
+    pub fn encode(&self, out: &mut [u8]) {
+        let mut writer = Writer::new(out);
+        writer.u8(VERSION);
+        writer.bytes(&[0; 7]);
+        let words = [self.cluster, self.from, self.to, self.term, self.index, self.index_term, self.total, self.offset];
+        words.into_iter().for_each(|word| writer.u64(word));
+        writer.u32(self.voters.len() as u32);
+        writer.u32(self.learners.len() as u32);
+        self.voters.iter().chain(&self.learners).for_each(|id| writer.u64(*id));
+        writer.bytes(self.bytes);
+        debug_assert!(writer.is_full());
+    }
+
+    /// The snapshot that it is of, without its data.
+    pub fn header(&self) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = self.index;
+        metadata.term = self.index_term;
+        metadata.set_conf_state(ConfState {
+            voters: self.voters.clone(),
+            learners: self.learners.clone(),
+            ..ConfState::default()
+        });
+        snapshot
+    }
+}
+
+/// Reads a piece.
+///
+/// # Errors
+/// If it is none, or of another cluster.
+pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Chunk<'_>, WireError> {
+    let mut reader = Reader::new(bytes);
+    let version = reader.u8()?;
+    if version != VERSION {
+        return Err(WireError::Unknown { field: "version", value: version.into() });
+    }
+    reader.take(7)?;
+    let theirs = reader.u64()?;
+    if theirs != cluster {
+        return Err(WireError::OtherCluster { theirs, ours: cluster });
+    }
+    let [from, to, term, index, index_term, total, offset] = {
+        let mut words = [0; 7];
+        for word in &mut words {
+            *word = reader.u64()?;
+        }
+        words
+    };
+    let (voters, learners) = (reader.u32()? as usize, reader.u32()? as usize);
+    if voters > IDS_MAX || learners > IDS_MAX {
+        return Err(WireError::Unknown { field: "number of members", value: voters.max(learners) as u64 });
+    }
+    let mut ids = |count: usize| (0..count).map(|_| reader.u64()).collect::<Result<Vec<u64>, WireError>>();
+    let (voters, learners) = (ids(voters)?, ids(learners)?);
+    let bytes = reader.rest();
+    if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > total) {
+        return Err(WireError::Long);
+    }
+    Ok(Chunk { cluster, from, to, term, index, index_term, voters, learners, total, offset, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            words in any::<[u32; 6]>(), voters in vec(any::<u64>(), 0..5), learners in vec(any::<u64>(), 0..5), piece in vec(any::<u8>(), 0..50)
+        ) {
+            let [from, to, term, index, index_term, offset] = words.map(u64::from);
+            let total = offset + piece.len() as u64;
+            let chunk = Chunk { cluster: 3, from, to, term, index, index_term, voters, learners, total, offset, bytes: &piece };
+            let mut out = vec![0; chunk.encoded_len()];
+            chunk.encode(&mut out);
+            prop_assert_eq!(parse(&out, 3).unwrap(), chunk.clone());
+            prop_assert!(parse(&out, 4).is_err());
+        }
+
+        #[test]
+        fn any_bytes_give_a_piece_or_an_error(mut bytes in vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes, 0);
+            if bytes.len() > 16 {
+                bytes[0] = VERSION;
+                bytes[8..16].fill(0);
+                let _ = parse(&bytes, 0);
+            }
+        }
+    }
+}

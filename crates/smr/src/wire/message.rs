@@ -1,0 +1,310 @@
+//! Raft's messages: an envelope of 16 bytes with any number of messages, each a header of 96 bytes, its context, and its entries with 24 bytes
+//! of header each.
+//!
+//! Entries are kept in the memory that the envelope was copied to when it was received: no entry is copied by itself. Snapshots travel in
+//! pieces of their own (`chunk`).
+
+use bytes::Bytes;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+
+use super::bytes::{Reader, Writer};
+use super::{VERSION, WireError};
+
+/// Bytes of an envelope without messages.
+pub(crate) const ENVELOPE_BYTES: usize = 16;
+const MESSAGE_BYTES: usize = 96;
+const ENTRY_BYTES: usize = 24;
+const FLAG_REJECT: u8 = 1;
+/// Messages in an envelope.
+pub(crate) const MESSAGES_MAX: usize = 1024;
+
+/// Bytes that a message takes in an envelope.
+pub(crate) fn encoded_len(message: &Message) -> usize {
+    let entries = message.get_entries().iter().map(|entry| ENTRY_BYTES + entry.data.len() + entry.context.len());
+    MESSAGE_BYTES + message.context.len() + entries.sum::<usize>()
+}
+
+/// Writes an envelope of the length that it takes: [`ENVELOPE_BYTES`] and the [`encoded_len`] of each message.
+pub(crate) fn encode<'m>(out: &mut [u8], cluster: u64, messages: impl ExactSizeIterator<Item = &'m Message>) {
+    let mut writer = Writer::new(out);
+    writer.u8(VERSION);
+    writer.u8(0);
+    writer.u16(messages.len() as u16);
+    writer.u32(0);
+    writer.u64(cluster);
+    messages.for_each(|message| encode_message(&mut writer, message));
+    debug_assert!(writer.is_full());
+}
+
+fn encode_message(writer: &mut Writer<'_>, message: &Message) {
+    writer.u8(message.get_msg_type() as u8);
+    writer.u8(if message.reject { FLAG_REJECT } else { 0 });
+    writer.u16(0);
+    writer.u32(message.context.len() as u32);
+    let words = [
+        message.to,
+        message.from,
+        message.term,
+        message.log_term,
+        message.index,
+        message.commit,
+        message.commit_term,
+        message.reject_hint,
+        message.request_snapshot,
+        message.priority as u64,
+        message.get_entries().len() as u64,
+    ];
+    words.into_iter().for_each(|word| writer.u64(word));
+    writer.bytes(&message.context);
+    for entry in message.get_entries() {
+        // The kinds of entries fit two bits; the length of an entry fits 30.
+        writer.u32(entry.data.len() as u32);
+        writer.u16(entry.context.len() as u16);
+        writer.u16(entry.get_entry_type() as u16);
+        writer.u64(entry.term);
+        writer.u64(entry.index);
+        writer.bytes(&entry.data);
+        writer.bytes(&entry.context);
+    }
+}
+
+/// The messages of an envelope.
+///
+/// # Errors
+/// If it is none, or of another cluster.
+pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Vec<Message>, WireError> {
+    let mut reader = Reader::new(bytes);
+    let version = reader.u8()?;
+    if version != VERSION {
+        return Err(WireError::Unknown { field: "version", value: version.into() });
+    }
+    reader.u8()?;
+    let count = reader.u16()? as usize;
+    reader.u32()?;
+    let theirs = reader.u64()?;
+    if theirs != cluster {
+        return Err(WireError::OtherCluster { theirs, ours: cluster });
+    }
+    if count > MESSAGES_MAX {
+        return Err(WireError::Unknown { field: "number of messages", value: count as u64 });
+    }
+    let mut kept = Kept { bytes, copy: None };
+    // Each takes so many bytes at least: a number that is a lie reserves nothing.
+    let mut messages = Vec::with_capacity(count.min(reader.left() / MESSAGE_BYTES));
+    for _ in 0..count {
+        messages.push(parse_message(&mut reader, &mut kept)?);
+    }
+    reader.end()?;
+    Ok(messages)
+}
+
+/// The envelope, copied when something of it is to be kept.
+struct Kept<'a> {
+    bytes: &'a [u8],
+    copy: Option<Bytes>,
+}
+
+impl Kept<'_> {
+    fn slice(&mut self, from: usize, len: usize) -> Bytes {
+        if len == 0 {
+            return Bytes::new();
+        }
+        self.copy.get_or_insert_with(|| Bytes::copy_from_slice(self.bytes)).slice(from..from + len)
+    }
+}
+
+fn parse_message(reader: &mut Reader<'_>, kept: &mut Kept<'_>) -> Result<Message, WireError> {
+    let mut message = Message::default();
+    message.set_msg_type(message_type(reader.u8()?)?);
+    let flags = reader.u8()?;
+    if flags & !FLAG_REJECT != 0 {
+        return Err(WireError::Unknown { field: "flags", value: flags.into() });
+    }
+    message.reject = flags & FLAG_REJECT != 0;
+    reader.u16()?;
+    let context_len = reader.u32()? as usize;
+    message.to = reader.u64()?;
+    message.from = reader.u64()?;
+    message.term = reader.u64()?;
+    message.log_term = reader.u64()?;
+    message.index = reader.u64()?;
+    message.commit = reader.u64()?;
+    message.commit_term = reader.u64()?;
+    message.reject_hint = reader.u64()?;
+    message.request_snapshot = reader.u64()?;
+    message.priority = reader.u64()? as i64;
+    let count = reader.u64()?;
+    message.context = Bytes::copy_from_slice(reader.take(context_len)?);
+    if count > (reader.left() / ENTRY_BYTES) as u64 {
+        return Err(WireError::Short);
+    }
+    let mut entries = Vec::with_capacity(count as usize);
+    for number in 0..count {
+        let entry = parse_entry(reader, kept)?;
+        // The library takes entries to follow each other, and the message they follow; so it is checked before it sees them.
+        if message.index.checked_add(number + 1) != Some(entry.index) {
+            return Err(WireError::Unknown { field: "index of an entry", value: entry.index });
+        }
+        entries.push(entry);
+    }
+    message.set_entries(entries.into());
+    Ok(message)
+}
+
+fn parse_entry(reader: &mut Reader<'_>, kept: &mut Kept<'_>) -> Result<Entry, WireError> {
+    let mut entry = Entry::default();
+    let data_len = reader.u32()? as usize;
+    let context_len = reader.u16()? as usize;
+    entry.set_entry_type(entry_type(reader.u16()?)?);
+    entry.term = reader.u64()?;
+    entry.index = reader.u64()?;
+    let at = reader.position();
+    reader.take(data_len)?;
+    entry.data = kept.slice(at, data_len);
+    let at = reader.position();
+    reader.take(context_len)?;
+    entry.context = kept.slice(at, context_len);
+    Ok(entry)
+}
+
+/// Messages that replicas send each other. Others are for the library itself, travel otherwise, or are what clients ask leaders for.
+fn message_type(value: u8) -> Result<MessageType, WireError> {
+    use MessageType::*;
+    const TYPES: [MessageType; 9] = [
+        MsgAppend,
+        MsgAppendResponse,
+        MsgRequestVote,
+        MsgRequestVoteResponse,
+        MsgHeartbeat,
+        MsgHeartbeatResponse,
+        MsgTimeoutNow,
+        MsgRequestPreVote,
+        MsgRequestPreVoteResponse,
+    ];
+    let found = TYPES.into_iter().find(|kind| *kind as u8 == value);
+    found.ok_or(WireError::Unknown { field: "message type", value: value.into() })
+}
+
+fn entry_type(value: u16) -> Result<EntryType, WireError> {
+    const TYPES: [EntryType; 3] = [EntryType::EntryNormal, EntryType::EntryConfChange, EntryType::EntryConfChangeV2];
+    let found = TYPES.into_iter().find(|kind| *kind as u16 == value);
+    found.ok_or(WireError::Unknown { field: "entry type", value: value.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CLUSTER: u64 = 7;
+
+    fn encoded(messages: &[Message]) -> Vec<u8> {
+        let mut out = vec![0; ENVELOPE_BYTES + messages.iter().map(encoded_len).sum::<usize>()];
+        encode(&mut out, CLUSTER, messages.iter());
+        out
+    }
+
+    fn entries(first: u64) -> impl Strategy<Value = Vec<Entry>> {
+        let entry = (0u8..3, any::<u64>(), vec(any::<u8>(), 0..60), vec(any::<u8>(), 0..5));
+        vec(entry, 0..5).prop_map(move |fields| {
+            let entry = |(number, (kind, term, data, context)): (usize, (u8, u64, Vec<u8>, Vec<u8>))| Entry {
+                entry_type: entry_type(kind.into()).unwrap(),
+                index: first + number as u64,
+                term,
+                data: data.into(),
+                context: context.into(),
+                ..Entry::default()
+            };
+            fields.into_iter().enumerate().map(entry).collect()
+        })
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        let kinds: Vec<u8> = (0..=30).filter(|value| message_type(*value).is_ok()).collect();
+        assert_eq!(kinds.len(), 9);
+        let fields = (prop::sample::select(kinds), any::<[u64; 9]>(), any::<bool>(), vec(any::<u8>(), 0..20), entries(101));
+        fields.prop_map(|(kind, words, reject, context, entries)| {
+            let [to, from, term, log_term, commit, commit_term, reject_hint, request_snapshot, priority] = words;
+            Message {
+                msg_type: message_type(kind).unwrap(),
+                index: 100,
+                priority: priority as i64,
+                reject,
+                context: context.into(),
+                entries: entries.into(),
+                ..Message {
+                    to,
+                    from,
+                    term,
+                    log_term,
+                    commit,
+                    commit_term,
+                    reject_hint,
+                    request_snapshot,
+                    ..Message::default()
+                }
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(messages in vec(message(), 0..4)) {
+            prop_assert_eq!(parse(&encoded(&messages), CLUSTER).unwrap(), messages);
+        }
+
+        #[test]
+        fn any_bytes_give_messages_or_an_error(mut bytes in vec(any::<u8>(), 0..400), right in any::<bool>()) {
+            if right && bytes.len() >= ENVELOPE_BYTES {
+                bytes[0] = VERSION;
+                bytes[8..16].copy_from_slice(&CLUSTER.to_le_bytes());
+            }
+            let _ = parse(&bytes, CLUSTER);
+        }
+
+        #[test]
+        fn changed_bytes_give_messages_or_an_error(messages in vec(message(), 1..3), at in any::<prop::sample::Index>(), to in any::<u8>()) {
+            let mut bytes = encoded(&messages);
+            let at = at.index(bytes.len());
+            bytes[at] = to;
+            let _ = parse(&bytes, CLUSTER);
+        }
+
+        #[test]
+        fn a_part_is_no_message(messages in vec(message(), 1..3), end in any::<prop::sample::Index>()) {
+            let bytes = encoded(&messages);
+            prop_assert!(parse(&bytes[..end.index(bytes.len())], CLUSTER).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_not_for_here_is_refused() {
+        let bytes = encoded(&[]);
+        assert_eq!(parse(&bytes, 8), Err(WireError::OtherCluster { theirs: 7, ours: 8 }));
+        assert_eq!(parse(&[&bytes[..], &[0]].concat(), CLUSTER), Err(WireError::Long));
+        let gap = Message {
+            msg_type: MessageType::MsgAppend,
+            entries: vec![Entry { index: 2, ..Entry::default() }].into(),
+            ..Message::default()
+        };
+        assert_eq!(parse(&encoded(&[gap]), CLUSTER), Err(WireError::Unknown { field: "index of an entry", value: 2 }));
+        let snapshot = Message { msg_type: MessageType::MsgSnapshot, ..Message::default() };
+        assert!(parse(&encoded(&[snapshot]), CLUSTER).is_err());
+    }
+
+    #[test]
+    fn entries_share_one_copy() {
+        let entry = |index, data: &'static [u8]| Entry { index, data: Bytes::from_static(data), ..Entry::default() };
+        let append = Message {
+            msg_type: MessageType::MsgAppend,
+            entries: vec![entry(1, b"first"), entry(2, b"second")].into(),
+            ..Message::default()
+        };
+        let parsed = parse(&encoded(&[append]), CLUSTER).unwrap();
+        let entries = parsed[0].get_entries();
+        let distance = entries[1].data.as_ptr() as usize - entries[0].data.as_ptr() as usize;
+        assert_eq!(distance, b"first".len() + ENTRY_BYTES);
+    }
+}

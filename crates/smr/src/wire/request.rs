@@ -1,0 +1,174 @@
+//! What clients ask a replica. The first byte says what: one of [`Kind`] begins a [`Command`], the rest stand here.
+
+use super::WireError;
+use super::bytes::{Reader, Writer};
+use super::command::{Command, Kind};
+use super::members::parse_address;
+
+const READ: u8 = 16;
+const STATUS: u8 = 32;
+const CHANGE: u8 = 33;
+const TRANSFER: u8 = 34;
+
+/// Something that is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// To append a command to the log and execute it when it is committed.
+    Command(Command<'a>),
+    /// To answer a question as of now.
+    Read(&'a [u8]),
+    /// How this replica is.
+    Status,
+    /// To change who belongs to the cluster.
+    Change(Change),
+    /// To make another replica leader.
+    Transfer {
+        /// Its id.
+        to: u64,
+    },
+}
+
+/// A change of the cluster. One at a time: the next is refused until the one before is applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A replica without a vote is added: it gets the log, and is not counted.
+    AddLearner {
+        /// Its id, never used before.
+        id: u64,
+        /// Where it is reached, as [`dunlin_net::Addr`] reads it.
+        address: String,
+    },
+    /// A learner gets a vote.
+    Promote {
+        /// Its id.
+        id: u64,
+    },
+    /// A replica leaves.
+    Remove {
+        /// Its id.
+        id: u64,
+    },
+}
+
+impl Change {
+    fn words(&self) -> (u8, u64, &str) {
+        match self {
+            Change::AddLearner { id, address } => (1, *id, address),
+            Change::Promote { id } => (2, *id, ""),
+            Change::Remove { id } => (3, *id, ""),
+        }
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Bytes that it takes.
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            Request::Command(command) => command.encoded_len(),
+            Request::Read(query) => 8 + query.len(),
+            Request::Status => 8,
+            Request::Change(change) => 16 + change.words().2.len(),
+            Request::Transfer { .. } => 16,
+        }
+    }
+
+    /// Writes it.
+    ///
+    /// # Panics
+    /// If `out` is not of its length.
+    pub fn encode(&self, out: &mut [u8]) {
+        let mut writer = match self {
+            Request::Command(command) => return command.encode(out),
+            _ => Writer::new(out),
+        };
+        let (op, detail) = match self {
+            Request::Command(_) | Request::Read(_) => (READ, 0),
+            Request::Status => (STATUS, 0),
+            Request::Change(change) => (CHANGE, change.words().0),
+            Request::Transfer { .. } => (TRANSFER, 0),
+        };
+        writer.bytes(&[op, detail, 0, 0, 0, 0, 0, 0]);
+        match self {
+            Request::Read(query) => writer.bytes(query),
+            Request::Change(change) => {
+                let (_, id, address) = change.words();
+                writer.u64(id);
+                writer.bytes(address.as_bytes());
+            }
+            Request::Transfer { to } => writer.u64(*to),
+            Request::Command(_) | Request::Status => {}
+        }
+        assert!(writer.is_full(), "a request is written to memory of its length");
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn parse(bytes: &'a [u8]) -> Result<Request<'a>, WireError> {
+        let mut reader = Reader::new(bytes);
+        let op = reader.u8()?;
+        if Kind::parse(op).is_ok() {
+            return Command::parse(bytes).map(Request::Command);
+        }
+        let detail = reader.u8()?;
+        reader.take(6)?;
+        let request = match op {
+            READ => return Ok(Request::Read(reader.rest())),
+            STATUS => Request::Status,
+            CHANGE => {
+                let id = reader.u64()?;
+                let address = reader.take(reader.left())?;
+                match (detail, address.is_empty()) {
+                    (1, _) => Request::Change(Change::AddLearner { id, address: parse_address(address)? }),
+                    (2, true) => Request::Change(Change::Promote { id }),
+                    (3, true) => Request::Change(Change::Remove { id }),
+                    _ => return Err(WireError::Unknown { field: "change", value: detail.into() }),
+                }
+            }
+            TRANSFER => Request::Transfer { to: reader.u64()? },
+            _ => return Err(WireError::Unknown { field: "request", value: op.into() }),
+        };
+        reader.end()?;
+        Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let command = Command { kind: Kind::Apply, time: 1, session: 2, sequence: 3, waits_from: 4, body: b"do" };
+        let all = [
+            Request::Command(command),
+            Request::Command(Command { kind: Kind::OpenSession, body: b"", ..command }),
+            Request::Read(b"what"),
+            Request::Status,
+            Request::Change(Change::AddLearner { id: 4, address: "udp://127.0.0.1:1".into() }),
+            Request::Change(Change::Promote { id: 4 }),
+            Request::Change(Change::Remove { id: 4 }),
+            Request::Transfer { to: 9 },
+        ];
+        for request in all {
+            let mut out = vec![0; request.encoded_len()];
+            request.encode(&mut out);
+            assert_eq!(Request::parse(&out).unwrap(), request);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_a_request_or_an_error(mut bytes in vec(any::<u8>(), 0..100), op in 0u8..40) {
+            let _ = Request::parse(&bytes);
+            if let Some(first) = bytes.first_mut() {
+                *first = op;
+            }
+            let _ = Request::parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! What clients are answered: 8 bytes, of which the first says how it went, then what belongs to that.
+
+use super::WireError;
+use super::bytes::{Reader, Writer};
+use super::members::{Members, encode as encode_members, encoded_len as members_len, parse as parse_members, parse_address};
+
+/// Bytes in front of a reply.
+pub const RESPONSE_BYTES: usize = 8;
+const OK: u8 = 0;
+const NOT_LEADER: u8 = 1;
+const BUSY: u8 = 2;
+const NO_SESSION: u8 = 3;
+const OLD: u8 = 4;
+const REFUSED: u8 = 5;
+const FAILED: u8 = 6;
+const BAD: u8 = 7;
+const TOO_LARGE: u8 = 8;
+const DEPOSED: u8 = 9;
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Response<'a> {
+    /// It was done: the reply.
+    Ok(&'a [u8]),
+    /// This replica does not lead. Nothing was done.
+    NotLeader {
+        /// Who does, as far as this replica knows.
+        leader: Option<(u64, String)>,
+    },
+    /// This replica led when it was asked, and does no longer. A command may have been committed nevertheless, or be yet.
+    Deposed {
+        /// Who leads, as far as this replica knows.
+        leader: Option<(u64, String)>,
+    },
+    /// Too much waits already. Nothing was done.
+    Busy,
+    /// The session is over, or never was. The command was not executed for this request.
+    NoSession,
+    /// The client said before that it waits no longer for this command. It was not executed for this request.
+    Old,
+    /// It cannot be done; why. Nothing was changed.
+    Refused(String),
+    /// This replica has failed and does nothing any more.
+    Failed,
+    /// It was no request.
+    Bad,
+    /// The command is longer than allowed. Nothing was done.
+    TooLarge,
+}
+
+impl<'a> Response<'a> {
+    /// Bytes that it takes.
+    pub fn encoded_len(&self) -> usize {
+        RESPONSE_BYTES
+            + match self {
+                Response::Ok(reply) => reply.len(),
+                Response::NotLeader { leader: Some((_, address)) } | Response::Deposed { leader: Some((_, address)) } => {
+                    8 + address.len()
+                }
+                Response::Refused(why) => why.len(),
+                _ => 0,
+            }
+    }
+
+    /// Writes it.
+    ///
+    /// # Panics
+    /// If `out` is not of its length.
+    pub fn encode(&self, out: &mut [u8]) {
+        let mut writer = Writer::new(out);
+        let status = match self {
+            Response::Ok(_) => OK,
+            Response::NotLeader { .. } => NOT_LEADER,
+            Response::Deposed { .. } => DEPOSED,
+            Response::Busy => BUSY,
+            Response::NoSession => NO_SESSION,
+            Response::Old => OLD,
+            Response::Refused(_) => REFUSED,
+            Response::Failed => FAILED,
+            Response::Bad => BAD,
+            Response::TooLarge => TOO_LARGE,
+        };
+        writer.bytes(&[status, 0, 0, 0, 0, 0, 0, 0]);
+        match self {
+            Response::Ok(reply) => writer.bytes(reply),
+            Response::NotLeader { leader: Some((id, address)) } | Response::Deposed { leader: Some((id, address)) } => {
+                writer.u64(*id);
+                writer.bytes(address.as_bytes());
+            }
+            Response::Refused(why) => writer.bytes(why.as_bytes()),
+            _ => {}
+        }
+        assert!(writer.is_full(), "a response is written to memory of its length");
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn parse(bytes: &'a [u8]) -> Result<Response<'a>, WireError> {
+        let mut reader = Reader::new(bytes);
+        let status = reader.u8()?;
+        reader.take(7)?;
+        let response = match status {
+            OK => return Ok(Response::Ok(reader.rest())),
+            NOT_LEADER => Response::NotLeader { leader: parse_leader(&mut reader)? },
+            DEPOSED => Response::Deposed { leader: parse_leader(&mut reader)? },
+            REFUSED => return Ok(Response::Refused(String::from_utf8_lossy(reader.rest()).into_owned())),
+            BUSY => Response::Busy,
+            NO_SESSION => Response::NoSession,
+            OLD => Response::Old,
+            FAILED => Response::Failed,
+            BAD => Response::Bad,
+            TOO_LARGE => Response::TooLarge,
+            _ => return Err(WireError::Unknown { field: "status", value: status.into() }),
+        };
+        reader.end()?;
+        Ok(response)
+    }
+}
+
+fn parse_leader(reader: &mut Reader<'_>) -> Result<Option<(u64, String)>, WireError> {
+    if reader.left() == 0 {
+        return Ok(None);
+    }
+    Ok(Some((reader.u64()?, parse_address(reader.take(reader.left())?)?)))
+}
+
+/// What a replica does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// It follows a leader, or waits for one.
+    Follower = 0,
+    /// It asks the others whether they would vote for it, or for their votes.
+    Candidate = 1,
+    /// It leads.
+    Leader = 2,
+}
+
+/// How a replica is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Its id.
+    pub id: u64,
+    /// What it does.
+    pub role: Role,
+    /// Its term.
+    pub term: u64,
+    /// Who leads, as far as it knows.
+    pub leader: Option<u64>,
+    /// First entry that it still has.
+    pub first: u64,
+    /// Last entry that it has.
+    pub last: u64,
+    /// Last entry that it knows is committed.
+    pub committed: u64,
+    /// Last entry that it has executed.
+    pub applied: u64,
+    /// Sessions of clients.
+    pub sessions: u64,
+    /// Replicas with a vote.
+    pub voters: Vec<u64>,
+    /// Replicas without.
+    pub learners: Vec<u64>,
+    /// Of a leader, the last entry that each replica is known to have, in the order of voters and learners.
+    pub matched: Vec<u64>,
+    /// Where each is reached.
+    pub addresses: Members,
+}
+
+impl Status {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let ids = [&self.voters, &self.learners, &self.matched];
+        let len = 8 + 8 * 8 + ids.iter().map(|ids| 4 + 8 * ids.len()).sum::<usize>() + members_len(&self.addresses);
+        let mut out = vec![0; len];
+        let mut writer = Writer::new(&mut out);
+        writer.u8(self.role as u8);
+        writer.bytes(&[0; 7]);
+        let leader = self.leader.unwrap_or(0);
+        let words = [self.id, self.term, leader, self.first, self.last, self.committed, self.applied, self.sessions];
+        words.into_iter().for_each(|word| writer.u64(word));
+        for ids in ids {
+            writer.u32(ids.len() as u32);
+            ids.iter().for_each(|id| writer.u64(*id));
+        }
+        encode_members(&mut writer, &self.addresses);
+        debug_assert!(writer.is_full());
+        out
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn parse(bytes: &[u8]) -> Result<Status, WireError> {
+        let mut reader = Reader::new(bytes);
+        let role = match reader.u8()? {
+            0 => Role::Follower,
+            1 => Role::Candidate,
+            2 => Role::Leader,
+            value => return Err(WireError::Unknown { field: "role", value: value.into() }),
+        };
+        reader.take(7)?;
+        let mut word = || reader.u64();
+        let (id, term, leader, first) = (word()?, word()?, word()?, word()?);
+        let (last, committed, applied, sessions) = (word()?, word()?, word()?, word()?);
+        let mut ids = || {
+            let count = reader.u32()? as usize;
+            if count > reader.left() / 8 {
+                return Err(WireError::Short);
+            }
+            (0..count).map(|_| reader.u64()).collect::<Result<Vec<u64>, WireError>>()
+        };
+        let (voters, learners, matched) = (ids()?, ids()?, ids()?);
+        let addresses = parse_members(&mut reader)?;
+        reader.end()?;
+        let leader = (leader != 0).then_some(leader);
+        let log = (first, last, committed, applied);
+        let (first, last, committed, applied) = log;
+        Ok(Status {
+            id,
+            role,
+            term,
+            leader,
+            first,
+            last,
+            committed,
+            applied,
+            sessions,
+            voters,
+            learners,
+            matched,
+            addresses,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let all = [
+            Response::Ok(b"reply"),
+            Response::NotLeader { leader: None },
+            Response::NotLeader { leader: Some((3, "shm:three".into())) },
+            Response::Deposed { leader: None },
+            Response::Deposed { leader: Some((3, "shm:three".into())) },
+            Response::Busy,
+            Response::NoSession,
+            Response::Old,
+            Response::Refused("why".into()),
+            Response::Failed,
+            Response::Bad,
+            Response::TooLarge,
+        ];
+        for response in all {
+            let mut out = vec![0; response.encoded_len()];
+            response.encode(&mut out);
+            assert_eq!(Response::parse(&out).unwrap(), response);
+        }
+        let status = Status {
+            id: 1,
+            role: Role::Leader,
+            term: 2,
+            leader: Some(1),
+            first: 3,
+            last: 9,
+            committed: 8,
+            applied: 7,
+            sessions: 4,
+            voters: vec![1, 2],
+            learners: vec![3],
+            matched: vec![9, 9, 8],
+            addresses: [(1, "shm:one".to_owned())].into(),
+        };
+        assert_eq!(Status::parse(&status.encode()).unwrap(), status);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_an_answer_or_an_error(bytes in vec(any::<u8>(), 0..200), status in 0u8..12) {
+            let _ = (Response::parse(&bytes), Status::parse(&bytes));
+            let _ = Response::parse(&[&[status, 0, 0, 0, 0, 0, 0, 0], &bytes[..]].concat());
+            let _ = Status::parse(&[&[2, 0, 0, 0, 0, 0, 0, 0], &bytes[..]].concat());
+        }
+    }
+}

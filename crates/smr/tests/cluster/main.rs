@@ -1,0 +1,304 @@
+//! Whole clusters over loopback, on fake time.
+
+mod harness;
+
+use std::time::Duration;
+
+use dunlin_net::Addr;
+use dunlin_rpc::msgbuf::MsgBuf;
+use dunlin_smr::kv;
+use dunlin_smr::wire::request::{Change, Request};
+use dunlin_smr::wire::response::{Response, Role};
+use dunlin_smr::wire::{self, command};
+use dunlin_smr::{Beginning, ClientError, MemoryLog, NodeConfig, NodeError, Reads};
+
+use harness::{Cluster, config};
+
+#[test]
+fn what_a_client_is_told_of_is_at_all_replicas() {
+    let cluster = Cluster::new(3, config());
+    for number in 0..20 {
+        cluster.put(&format!("key {number}"), format!("value {number}").as_bytes()).unwrap();
+    }
+    assert_eq!(cluster.get("key 7").unwrap().as_deref(), Some(&b"value 7"[..]));
+    assert_eq!(cluster.get("none").unwrap(), None);
+    cluster.until("all have it", |cluster| (1..=3).all(|id| cluster.local(id, "key 19").is_some()));
+    let leader = cluster.leader();
+    let status = cluster.drive(cluster.client.status(leader)).unwrap();
+    assert_eq!((status.role, status.voters, status.sessions), (Role::Leader, vec![1, 2, 3], 1));
+    assert_eq!(cluster.node(leader).counters().bad, 0);
+}
+
+#[test]
+fn one_replica_alone_is_a_cluster() {
+    let cluster = Cluster::new(1, config());
+    cluster.put("a", b"1").unwrap();
+    assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
+fn nothing_is_lost_with_a_leader() {
+    let mut cluster = Cluster::new(3, config());
+    let mut last = Vec::new();
+    cluster.put("log", b"").unwrap();
+    for round in 0..6_u8 {
+        let leader = cluster.leader();
+        cluster.append("log", &[round]).unwrap();
+        last.push(round);
+        let log = cluster.stop(leader);
+        assert_eq!(cluster.get("log").unwrap().as_deref(), Some(&last[..]));
+        cluster.append("log", &[100 + round]).unwrap();
+        last.push(100 + round);
+        cluster.start(leader, log, Beginning::Join);
+        cluster.until("it has caught up", |cluster| cluster.local(leader, "log").as_deref() == Some(&last[..]));
+    }
+}
+
+#[test]
+fn a_leader_that_stood_still_is_replaced_and_follows() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    let old = cluster.leader();
+    cluster.paused.push(old);
+    cluster.put("a", b"2").unwrap();
+    cluster.paused.clear();
+    cluster.until("it follows", |cluster| cluster.node(old).status().role == Role::Follower);
+    assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"2"[..]));
+    cluster.until("it has it", |cluster| cluster.local(old, "a").as_deref() == Some(&b"2"[..]));
+}
+
+#[test]
+fn a_command_that_is_sent_again_is_executed_once() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("log", b"").unwrap();
+    let leader = cluster.leader();
+    let ask = |cluster: &Cluster, request: Request<'_>| {
+        let leader = cluster.leader();
+        let mut buffer = MsgBuf::with_len(request.encoded_len()).unwrap();
+        request.encode(&mut buffer);
+        let work = async {
+            let session = cluster.endpoint.connect(&Addr::Node(leader as u32)).await.unwrap();
+            session.call(wire::CLIENT, buffer).await.unwrap().response
+        };
+        let response = cluster.drive(work);
+        match Response::parse(&response).unwrap() {
+            Response::Ok(reply) => Ok(reply.to_vec()),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    let open =
+        command::Command { kind: command::Kind::OpenSession, time: 0, session: 0, sequence: 0, waits_from: 0, body: b"" };
+    let session = u64::from_le_bytes(ask(&cluster, Request::Command(open)).unwrap()[..].try_into().unwrap());
+    let body = kv::Command::Append { key: b"log", bytes: b"x" }.encode();
+    let append = command::Command { kind: command::Kind::Apply, session, sequence: 1, waits_from: 1, body: &body, ..open };
+    let first = ask(&cluster, Request::Command(append)).unwrap();
+    assert_eq!(ask(&cluster, Request::Command(append)).unwrap(), first);
+    cluster.stop(leader);
+    assert_eq!(ask(&cluster, Request::Command(append)).unwrap(), first, "another leader knows it too");
+    assert_eq!(cluster.get("log").unwrap().as_deref(), Some(&b"x"[..]));
+    let next = command::Command { sequence: 2, waits_from: 2, ..append };
+    assert_ne!(ask(&cluster, Request::Command(next)).unwrap(), first);
+    assert_eq!(ask(&cluster, Request::Command(append)).unwrap_err(), "Old");
+    let other = command::Command { session: session + 1000, ..append };
+    assert_eq!(ask(&cluster, Request::Command(other)).unwrap_err(), "NoSession");
+    assert_eq!(cluster.get("log").unwrap().as_deref(), Some(&b"xx"[..]));
+}
+
+/// With snapshots so often that whoever joins or comes back gets one, in many pieces.
+fn snapshots() -> NodeConfig {
+    NodeConfig { snapshot_entries: 20, keep_entries: 4, chunk_bytes: 300, ..config() }
+}
+
+#[test]
+fn replicas_join_and_leave_under_load() {
+    let mut cluster = Cluster::new(3, snapshots());
+    let (mut sent, mut expected) = (0_u8, Vec::new());
+    let mut load = |cluster: &Cluster, count: usize| {
+        for _ in 0..count {
+            cluster.append("log", &[sent]).unwrap();
+            cluster.put(&format!("key {}", sent % 50), &[sent; 40]).unwrap();
+            expected.push(sent);
+            sent = sent.wrapping_add(1);
+        }
+        expected.clone()
+    };
+    cluster.put("log", b"").unwrap();
+    load(&cluster, 40);
+    let change = |cluster: &Cluster, change: Change| {
+        // A leader that is new, or busy with the change before, says so.
+        cluster.until("it is taken", |_| true);
+        loop {
+            match cluster.drive(cluster.client.change(change.clone())) {
+                Err(ClientError::Refused(why)) if why.contains("try again") => cluster.turns(Duration::from_millis(5)),
+                result => return result,
+            }
+        }
+    };
+    cluster.start(4, MemoryLog::new(), Beginning::Join);
+    let add = Change::AddLearner { id: 4, address: Addr::Node(4).to_string() };
+    change(&cluster, add.clone()).unwrap();
+    assert!(matches!(change(&cluster, add), Err(ClientError::Refused(why)) if why.contains("member already")));
+    load(&cluster, 30);
+    change(&cluster, Change::Promote { id: 4 }).unwrap();
+    assert!(matches!(change(&cluster, Change::Promote { id: 9 }), Err(ClientError::Refused(_))));
+    load(&cluster, 10);
+    assert!(cluster.node(4).counters().snapshots_restored > 0);
+    let leader = cluster.leader();
+    assert!(
+        matches!(change(&cluster, Change::Remove { id: leader }), Err(ClientError::Refused(why)) if why.contains("transfer"))
+    );
+    cluster.drive(cluster.client.transfer(4)).unwrap();
+    cluster.until("4 leads", |cluster| cluster.node(4).status().role == Role::Leader);
+    change(&cluster, Change::Remove { id: leader }).unwrap();
+    cluster.stop(leader);
+    let expected = load(&cluster, 10);
+    assert_eq!(cluster.get("log").unwrap(), Some(expected));
+    let mut voters = vec![1, 2, 3, 4];
+    voters.retain(|id| *id != leader);
+    assert_eq!(cluster.node(4).status().voters, voters);
+}
+
+#[test]
+fn who_was_away_for_long_gets_a_snapshot() {
+    let mut cluster = Cluster::new(3, snapshots());
+    let leader = cluster.leader();
+    let away = leader % 3 + 1;
+    let log = cluster.stop(away);
+    for number in 0..200_u32 {
+        cluster.put(&format!("key {number}"), &number.to_le_bytes()).unwrap();
+    }
+    cluster.start(away, log, Beginning::Join);
+    cluster.until("it has the last", |cluster| cluster.local(away, "key 199").is_some());
+    assert_eq!(cluster.local(away, "key 3").as_deref(), Some(&3_u32.to_le_bytes()[..]));
+    assert_eq!(cluster.node(away).counters().snapshots_restored, 1);
+    assert!(cluster.node(leader).status().first > 100);
+    // What it was restored from it starts from.
+    let log = cluster.stop(away);
+    cluster.start(away, log, Beginning::Join);
+    cluster.until("it has the last", |cluster| cluster.local(away, "key 199").is_some());
+}
+
+#[test]
+fn large_commands_are_commands() {
+    let cluster = Cluster::new(3, NodeConfig { snapshot_log_bytes: 4 << 20, keep_entries: 1, ..config() });
+    let value: Vec<u8> = (0..1_u32 << 20).map(|number| (number % 251) as u8).collect();
+    for number in 0..6 {
+        cluster.put(&format!("key {number}"), &value).unwrap();
+    }
+    assert_eq!(cluster.get("key 5").unwrap().as_ref(), Some(&value));
+    let leader = cluster.leader();
+    assert!(cluster.node(leader).counters().snapshots_taken > 0, "the log is as long as it may be");
+    let too_long = vec![0; (2 << 20) + 1];
+    assert_eq!(cluster.drive(cluster.client.execute(&too_long)).unwrap_err(), ClientError::TooLarge);
+}
+
+#[test]
+fn a_lease_answers_alone_and_ends_before_another_is_elected() {
+    let mut cluster = Cluster::new(3, NodeConfig { reads: Reads::Lease, ..config() });
+    cluster.put("a", b"1").unwrap();
+    cluster.turns(Duration::from_millis(5));
+    let leader = cluster.leader();
+    let before = cluster.node(leader).counters();
+    let envelopes = before.envelopes;
+    assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"1"[..]));
+    let after = cluster.node(leader).counters();
+    assert!(after.lease_reads == before.lease_reads + 1 && after.envelopes <= envelopes + 4, "{after:?}");
+    // Nobody else moves: the lease runs out, and nobody can be asked.
+    cluster.paused = (1..=3).filter(|id| *id != leader).collect();
+    cluster.turns(Duration::from_millis(15));
+    let read = cluster.node(leader).counters().lease_reads;
+    cluster.endpoint.run_once();
+    let failed = cluster.drive(cluster.client.query(b"a"));
+    assert!(matches!(failed, Err(ClientError::TimedOut { .. })), "{failed:?}");
+    assert_eq!(cluster.node(leader).counters().lease_reads, read);
+}
+
+#[test]
+fn reads_share_a_round_to_the_majority() {
+    let cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    cluster.turns(Duration::from_millis(10));
+    let leader = cluster.leader();
+    let before = cluster.node(leader).counters();
+    let reads: Vec<_> = (0..50).map(|_| cluster.client.query(b"a")).collect();
+    cluster.drive(futures_join(reads)).into_iter().for_each(|reply| assert!(reply.is_ok()));
+    let after = cluster.node(leader).counters();
+    assert_eq!((after.reads - before.reads, after.lease_reads), (50, 0));
+    assert!(after.envelopes - before.envelopes < 50, "{before:?} {after:?}");
+}
+
+async fn futures_join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(move |context| {
+        let mut is_over = true;
+        for (future, output) in &mut futures {
+            if output.is_none()
+                && let std::task::Poll::Ready(value) = future.as_mut().poll(context)
+            {
+                *output = Some(value);
+            }
+            is_over &= output.is_some();
+        }
+        if !is_over {
+            return std::task::Poll::Pending;
+        }
+        std::task::Poll::Ready(futures.iter_mut().filter_map(|(_, output)| output.take()).collect())
+    })
+    .await
+}
+
+#[test]
+fn beyond_its_limit_a_leader_is_busy() {
+    let cluster = Cluster::new(3, NodeConfig { proposals_max: 4, ..config() });
+    cluster.put("a", b"1").unwrap();
+    let put = kv::Command::Put { key: b"a", value: b"2", condition: kv::Condition::Always }.encode();
+    let commands: Vec<_> = (0..40).map(|_| cluster.client.execute(&put)).collect();
+    // They are pushed back, wait, and are executed all the same.
+    cluster.drive(futures_join(commands)).into_iter().for_each(|reply| assert!(reply.is_ok(), "{reply:?}"));
+    assert!(cluster.node(cluster.leader()).counters().pushed_back > 0);
+}
+
+#[test]
+fn a_client_has_a_limit_too() {
+    let cluster = Cluster::new(1, config());
+    cluster.put("a", b"1").unwrap();
+    let put = kv::Command::Put { key: b"a", value: b"2", condition: kv::Condition::Always }.encode();
+    let commands: Vec<_> = (0..dunlin_smr::COMMANDS_PER_SESSION_MAX + 1).map(|_| cluster.client.execute(&put)).collect();
+    let results = cluster.drive(futures_join(commands));
+    assert_eq!(results.into_iter().filter(|result| matches!(result, Err(ClientError::TooManyCommands))).count(), 1);
+}
+
+#[test]
+fn sessions_end_and_are_opened_again() {
+    let cluster = Cluster::new(3, NodeConfig { sessions_max: 2, ..config() });
+    cluster.put("a", b"1").unwrap();
+    let others: Vec<_> =
+        (0..2).map(|_| dunlin_smr::Client::new(&cluster.endpoint, cluster.client.members(), Default::default())).collect();
+    let put = kv::Command::Put { key: b"b", value: b"", condition: kv::Condition::Always }.encode();
+    for other in &others {
+        cluster.drive(other.execute(&put)).unwrap();
+    }
+    // The first session was used longest ago, and is gone; the client opens another.
+    cluster.put("a", b"2").unwrap();
+    assert_eq!(cluster.node(cluster.leader()).status().sessions, 2);
+    cluster.drive(cluster.client.keep_alive()).unwrap();
+    cluster.drive(cluster.client.close()).unwrap();
+    assert_eq!(cluster.node(cluster.leader()).status().sessions, 1);
+    cluster.put("a", b"3").unwrap();
+}
+
+#[test]
+fn what_cannot_be_is_refused_at_the_start() {
+    let refused = |config: NodeConfig, beginning: Beginning| {
+        let network = dunlin_net::loopback::LoopbackNetwork::new(Default::default());
+        let endpoint =
+            std::rc::Rc::new(dunlin_rpc::Endpoint::new(network.endpoint(1).unwrap(), Default::default()).unwrap());
+        let machine = kv::KvMachine::new(1 << 20).unwrap();
+        dunlin_smr::Node::start(&endpoint, config, MemoryLog::new(), machine, beginning).err().unwrap()
+    };
+    let other = Beginning::First(vec![(2, Addr::Node(2))]);
+    assert!(matches!(refused(config(), other), NodeError::Members { .. }));
+    assert!(matches!(refused(NodeConfig { id: 0, ..config() }, Beginning::Join), NodeError::Setting { name: "id", .. }));
+    let hasty = NodeConfig { election_ticks: 5, ..config() };
+    assert!(matches!(refused(hasty, Beginning::Join), NodeError::Setting { .. }));
+}
