@@ -10,10 +10,6 @@ pub enum Mutation {
     SessionsNotInSnapshot,
     /// A replica says that it has what would not survive its crash.
     SaidBeforeDurable,
-    /// A leader answers reads by its lease though it may be over.
-    LeaseNeverEnds,
-    /// A replica that was restarted forgets for whom it voted.
-    VoteForgotten,
 }
 
 #[cfg(feature = "mutations")]
@@ -24,13 +20,8 @@ mod planted {
 
     impl Mutation {
         /// All of them.
-        pub const ALL: [Mutation; 5] = [
-            Mutation::CommandRunsAgain,
-            Mutation::SessionsNotInSnapshot,
-            Mutation::SaidBeforeDurable,
-            Mutation::LeaseNeverEnds,
-            Mutation::VoteForgotten,
-        ];
+        pub const ALL: [Mutation; 3] =
+            [Mutation::CommandRunsAgain, Mutation::SessionsNotInSnapshot, Mutation::SaidBeforeDurable];
     }
 
     /// One more than the number of the bug; zero for none.

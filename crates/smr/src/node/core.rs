@@ -57,6 +57,8 @@ pub(super) struct Core<M, L: LogStore> {
     pub counters: Counters,
     /// Why it has stopped.
     pub failure: Option<NodeError>,
+    /// Somebody works on it; or did, and panicked.
+    pub is_entered: bool,
     pub random: Random,
     pub election: super::election::Election,
     unpersisted: VecDeque<Unpersisted>,
@@ -87,9 +89,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             state.restore(&base.data)?;
         }
         let hard_state = log.initial_state()?.hard_state;
-        if is_planted(Mutation::VoteForgotten) {
-            log.append(Batch { hard_state: Some(HardState { vote: 0, ..hard_state.clone() }), ..Batch::default() })?;
-        }
         let now = (config.clock)();
         let seed = config.seed.unwrap_or(now ^ config.id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let logger = slog::Logger::root(slog::Discard, slog::o!());
@@ -108,6 +107,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             continuation: None,
             counters: Counters::default(),
             failure: None,
+            is_entered: false,
             random,
             election,
             unpersisted: VecDeque::new(),

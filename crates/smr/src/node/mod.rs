@@ -192,15 +192,19 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
     }
 
     /// Does something with the state, then all that follows from it.
-    fn enter<R>(&self, act: impl FnOnce(&mut Core<M, L>) -> R) -> R {
+    fn enter(&self, act: impl FnOnce(&mut Core<M, L>)) {
         let mut core = self.shared.core.borrow_mut();
-        let result = act(&mut core);
+        // Whoever was there before panicked halfway. The endpoint, which ends then, still tells of calls that end with it.
+        if std::mem::replace(&mut core.is_entered, true) {
+            return;
+        }
+        act(&mut core);
         core.work();
         core.flush();
+        core.is_entered = false;
         let jobs = core.take_jobs();
         drop(core);
         jobs.into_iter().for_each(|job| self.begin(job));
-        result
     }
 
     /// Begins what takes longer, as a task.

@@ -18,7 +18,6 @@ use super::core::Core;
 use crate::config::Reads;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
-use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::wire::response::Response;
 
@@ -89,9 +88,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         // Before it has committed an entry of its own term it does not know what is committed (section 6.4).
         if !self.is_leader() || !raft.commit_to_current_term() || self.reads.given_up == raft.term {
             return false;
-        }
-        if is_planted(Mutation::LeaseNeverEnds) {
-            return true;
         }
         let now = self.now();
         let voters = raft.prs().conf().voters().ids();

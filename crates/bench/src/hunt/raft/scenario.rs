@@ -97,7 +97,8 @@ impl Scenario {
         let is_steady = r.chance(15);
         let plan = draw_faults(r, is_steady, members, work_ns(steps, gap_max_ns), &topology);
         let node = draw_node(r, topology.mtu);
-        let flush_fails = (r.chance(8) && members == 5).then(|| (r.between(1, members), r.between(1, 30)));
+        // Not before the replica runs.
+        let flush_fails = (r.chance(8) && members == 5).then(|| (r.between(1, members), r.between(12, 50)));
         let endpoint = |r: &mut Random| EndpointConfig {
             // Long silences are the business of replicas.
             peer_timeout: Duration::from_millis(r.between(20, 100)),
@@ -212,7 +213,9 @@ fn draw_faults(r: &mut Random, is_steady: bool, members: u64, work_ns: u64, topo
         let fault = match r.between(0, 9) {
             0..=4 => Fault::Crash { host: replica },
             5..=6 => Fault::Pause { host: replica },
-            7..=8 => Fault::Partition { hosts: vec![replica] },
+            7 => Fault::Partition { hosts: vec![replica] },
+            // With a client, who can tell whether it still believes to lead.
+            8 => Fault::Partition { hosts: vec![replica, HOSTS - 1] },
             _ => Fault::Partition { hosts: vec![replica, host(r.between(1, members))] },
         };
         plan.add(from, Some(until), fault);
