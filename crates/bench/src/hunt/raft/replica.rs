@@ -41,6 +41,10 @@ impl Replica {
         let config = EndpointConfig { seed: Some(random.next()), ..scenario.endpoints[id as usize - 1].clone() };
         let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
         let disk = shared.disks[id as usize - 1].borrow().clone();
+        if incarnation > 0 {
+            // It was looked after.
+            disk.fail_flush_after(u64::MAX);
+        }
         let wal_config = WalConfig { segment_bytes: scenario.segment_bytes, ..WalConfig::new(id) };
         let (wal, _) = open_stepped(disk, wal_config).expect("a log can be opened after any crash");
         let flusher = wal.stepper().expect("it has no thread");

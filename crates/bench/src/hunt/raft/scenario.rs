@@ -97,7 +97,8 @@ impl Scenario {
         let is_steady = r.chance(15);
         let plan = draw_faults(r, is_steady, members, work_ns(steps, gap_max_ns), &topology);
         let node = draw_node(r, topology.mtu);
-        let flush_fails = (r.chance(8) && members == 5).then(|| (r.between(1, members), r.between(1, 30)));
+        // Not before the replica runs.
+        let flush_fails = (r.chance(8) && members == 5).then(|| (r.between(1, members), r.between(12, 50)));
         let endpoint = |r: &mut Random| EndpointConfig {
             // Long silences are the business of replicas.
             peer_timeout: Duration::from_millis(r.between(20, 100)),
