@@ -121,6 +121,38 @@ struct Reign {
     looked_at: u64,
 }
 
+/// What a look gave.
+struct Seen {
+    was_late: bool,
+    decisions: Vec<Command>,
+}
+
+impl Reign {
+    fn new(number: u64, now: u64) -> Reign {
+        Reign { number, members: Silence::new(), leases: Silence::new(), looked_at: now }
+    }
+
+    /// Takes the counts as they are at `now`, and decides.
+    fn see(&mut self, now: u64, pulse: Pulse, config: &WatchmanConfig) -> Seen {
+        let gap = now - std::mem::replace(&mut self.looked_at, now);
+        let was_late = gap > config.gap_max().as_nanos() as u64;
+        if was_late {
+            (self.members, self.leases) = (Silence::new(), Silence::new());
+        }
+        let (reign, patience) = (self.number, config.failure_timeout.as_nanos() as u64);
+        let beats = pulse.members.into_iter();
+        let beats = beats.map(|beat| ((beat.member, beat.incarnation), beat.heartbeats, patience));
+        let silent = self.members.look(now, beats).into_iter();
+        let failures =
+            silent.map(|((member, incarnation), heartbeats)| Command::Expire { reign, member, incarnation, heartbeats });
+        let tenures = pulse.leases.into_iter();
+        let tenures = tenures.map(|held| ((held.name, held.token), held.renewals, held.ttl_ms.saturating_mul(1_000_000)));
+        let over = self.leases.look(now, tenures).into_iter();
+        let lapses = over.map(|((name, token), renewals)| Command::Lapse { reign, name, token, renewals });
+        Seen { was_late, decisions: failures.chain(lapses).collect() }
+    }
+}
+
 struct Work<T: Transport, L> {
     client: Client<T>,
     timers: Timers,
@@ -187,7 +219,7 @@ impl<T: Transport, L: Fn() -> bool> Work<T, L> {
         let number = answer_of!(execute(&self.client, Command::Reign).await?, Answer::Reigns { reign } => reign)?;
         self.count(|counters| counters.reigns += 1);
         tracing::info!(reign = number, "this replica watches members and leases from now on");
-        let mut reign = Reign { number, members: Silence::new(), leases: Silence::new(), looked_at: self.timers.now() };
+        let mut reign = Reign::new(number, self.timers.now());
         while (self.leads)() {
             self.look(&mut reign).await?;
             self.timers.sleep(self.config.look_every).await;
@@ -202,32 +234,21 @@ impl<T: Transport, L: Fn() -> bool> Work<T, L> {
         let answer = within(&self.timers, self.config.gap_max(), looking).await;
         let answer = answer.ok_or(CoordError::TimedOut { may_have_run: false })??;
         let pulse: Pulse = answer_of!(answer, Answer::Pulse { pulse } => pulse)?;
-        let now = self.timers.now();
-        let gap = now - std::mem::replace(&mut reign.looked_at, now);
         self.count(|counters| counters.looks += 1);
-        if gap > self.config.gap_max().as_nanos() as u64 {
-            self.count(|counters| counters.late_looks += 1);
-            (reign.members, reign.leases) = (Silence::new(), Silence::new());
-        }
-        let patience = self.config.failure_timeout.as_nanos() as u64;
-        let beats = pulse.members.iter().map(|beat| ((beat.member, beat.incarnation), beat.heartbeats, patience));
-        for ((member, incarnation), heartbeats) in reign.members.look(now, beats) {
-            let command = Command::Expire { reign: reign.number, member, incarnation, heartbeats };
-            self.decide(command, |counters| counters.failures += 1).await?;
-        }
-        let tenures = pulse.leases.into_iter();
-        let tenures = tenures.map(|held| ((held.name, held.token), held.renewals, held.ttl_ms.saturating_mul(1_000_000)));
-        for ((name, token), renewals) in reign.leases.look(now, tenures) {
-            let command = Command::Lapse { reign: reign.number, name, token, renewals };
-            self.decide(command, |counters| counters.lapses += 1).await?;
+        let seen = reign.see(self.timers.now(), pulse, &self.config);
+        self.count(|counters| counters.late_looks += u64::from(seen.was_late));
+        for command in seen.decisions {
+            self.decide(command).await?;
         }
         Ok(())
     }
 
     /// Has a decision executed, which may come too late.
-    async fn decide(&self, command: Command, done: impl FnOnce(&mut WatchmanCounters)) -> Result<(), CoordError> {
+    async fn decide(&self, command: Command) -> Result<(), CoordError> {
+        let ends_a_lease = matches!(command, Command::Lapse { .. });
         match execute(&self.client, command).await {
-            Ok(Answer::Done { .. }) => self.count(done),
+            Ok(Answer::Done { .. }) if ends_a_lease => self.count(|counters| counters.lapses += 1),
+            Ok(Answer::Done { .. }) => self.count(|counters| counters.failures += 1),
             Ok(other) => return Err(astray(&other)),
             Err(
                 CoordError::NotLive { .. }
@@ -249,6 +270,7 @@ impl<T: Transport, L: Fn() -> bool> Work<T, L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{Beat, Tenure};
 
     #[test]
     fn silence_is_counted_from_the_first_sight_of_a_count() {
@@ -260,5 +282,29 @@ mod tests {
         assert_eq!(look(1199, &[(2, 1)]), [(2, 1)]);
         assert_eq!(look(1200, &[(1, 5)]), [], "who went and came is seen for the first time");
         assert_eq!(look(1300, &[(1, 6)]), []);
+    }
+
+    #[test]
+    fn time_in_which_nobody_was_looked_at_does_not_count() {
+        let config = WatchmanConfig { failure_timeout: Duration::from_nanos(100), look_every: Duration::from_nanos(10) };
+        let pulse = || Pulse {
+            members: vec![Beat { member: 1, incarnation: 7, heartbeats: 3 }],
+            leases: vec![Tenure { name: "/a".into(), token: 8, renewals: 2, ttl_ms: 0 }],
+        };
+        let expire = Command::Expire { reign: 4, member: 1, incarnation: 7, heartbeats: 3 };
+        let lapse = Command::Lapse { reign: 4, name: "/a".into(), token: 8, renewals: 2 };
+        let mut reign = Reign::new(4, 0);
+        let mut see = |now| {
+            let seen = reign.see(now, pulse(), &config);
+            (seen.was_late, seen.decisions.contains(&expire), seen.decisions.contains(&lapse))
+        };
+        assert_eq!(see(10), (false, false, true), "a lease of no time is over when it is seen");
+        assert_eq!(see(60), (false, false, true));
+        assert_eq!(see(109), (false, false, true));
+        // Not since 10, though that is long enough: the look comes more than half of the timeout after the one before.
+        assert_eq!(see(160), (true, false, true));
+        assert_eq!(see(210), (false, false, true));
+        assert_eq!(see(259), (false, false, true));
+        assert_eq!(see(260), (false, true, true));
     }
 }
