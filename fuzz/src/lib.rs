@@ -5,10 +5,12 @@
 //! | [`packet`] | the parsers of headers and of control packets |
 //! | [`endpoint`] | two live endpoints with sessions and calls in progress |
 //! | [`snapshot`] | the reader and the loader of snapshots |
+//! | [`log`] | the first segment of a replicated node's log |
 //! | [`memcached`] | the memcached protocol of a server of one core |
 //! | [`seeds`] | the first corpus: one packet of each kind |
 
 pub mod endpoint;
+pub mod log;
 pub mod memcached;
 pub mod packet;
 pub mod seeds;

@@ -17,5 +17,6 @@ fn write(folder: &str, inputs: Vec<(&str, Vec<u8>)>, check: fn(&[u8])) -> io::Re
 fn main() -> io::Result<()> {
     write("packet", dunlin_fuzz::seeds::all(), dunlin_fuzz::packet::check)?;
     write("endpoint", dunlin_fuzz::seeds::attacks(), dunlin_fuzz::endpoint::check)?;
-    write("snapshot", dunlin_fuzz::snapshot::seeds(), dunlin_fuzz::snapshot::check)
+    write("snapshot", dunlin_fuzz::snapshot::seeds(), dunlin_fuzz::snapshot::check)?;
+    write("log", dunlin_fuzz::log::seeds(), dunlin_fuzz::log::check)
 }

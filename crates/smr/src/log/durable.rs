@@ -56,6 +56,8 @@ impl<D: Disk> DurableLog<D> {
             entries.push(entry);
         }
         let wal::HardState { term, vote, commit } = wal.hard_state();
+        // A crash may have cut off entries that this replica knew to be committed: others have them, and will say so again.
+        let commit = commit.min(wal.last().index);
         let hard_state = HardState { term, vote, commit, ..HardState::default() };
         let before = (compaction.compacted.index, compaction.compacted.term);
         let view = MemoryLog::restored(hard_state, snapshot, before, entries);
@@ -70,6 +72,15 @@ impl<D: Disk> DurableLog<D> {
     /// What is read.
     pub fn view(&self) -> &MemoryLog {
         &self.view
+    }
+
+    /// Waits until the log takes something, if the disk is far behind.
+    fn make_room(&mut self) -> Result<(), LogError> {
+        if self.wal.has_room() {
+            return Ok(());
+        }
+        self.wal.submit();
+        self.wal.wait().map_err(failed)
     }
 
     fn write_entries(&mut self, entries: &[Entry]) -> Result<(), AppendError> {
@@ -167,6 +178,8 @@ impl<D: Disk> Storage for DurableLog<D> {
 
 impl<D: Disk> LogStore for DurableLog<D> {
     fn append(&mut self, batch: Batch) -> Result<Ticket, LogError> {
+        self.make_room()?;
+        let is_reset = batch.snapshot.is_some();
         if let Some(snapshot) = &batch.snapshot {
             let position = self.write_snapshot(snapshot)?;
             self.wal.reset(position).map_err(failed)?;
@@ -174,12 +187,17 @@ impl<D: Disk> LogStore for DurableLog<D> {
         self.write_entries(&batch.entries).map_err(failed)?;
         if let Some(hard_state) = &batch.hard_state {
             let HardState { term, vote, commit, .. } = *hard_state;
+            self.make_room()?;
             self.wal.set_hard_state(wal::HardState { term, vote, commit }).map_err(failed)?;
         }
         self.written.0 += 1;
         if batch.urgency == Urgency::Urgent {
             let ticket = self.wal.submit();
             self.issued.push_back((self.written, ticket));
+        }
+        if is_reset {
+            // The library takes a snapshot as applied when it is durable, and panics if it becomes a candidate before.
+            self.wal.wait().map_err(failed)?;
         }
         self.view.append(batch)?;
         Ok(self.written)
@@ -205,6 +223,7 @@ impl<D: Disk> LogStore for DurableLog<D> {
 
     fn compact(&mut self, snapshot: Snapshot, keep_from: u64) -> Result<(), LogError> {
         let position = self.write_snapshot(&snapshot)?;
+        self.make_room()?;
         self.wal.compact(position, keep_from - 1).map_err(failed)?;
         self.wal.submit();
         self.view.compact(snapshot, keep_from)

@@ -1,0 +1,353 @@
+//! What every back end must do: [`check`] puts one to the test. It is for whoever writes a back end, and panics where that breaks a promise.
+//!
+//! The cluster manager may be in use, but not under paths below `/conformance` or by members from 7001 to 7099, and no other member may join or fail
+//! meanwhile, since epochs are counted.
+
+use std::time::Duration;
+
+use crate::coordinator::{Coordinator, Watch};
+use crate::error::CoordError;
+use crate::types::{Condition, Event, Happening, Health, Lease, MemberId, Membership, Revision, Scope};
+
+/// Where a back end is tested.
+#[allow(async_fn_in_trait)]
+pub trait Site {
+    /// The back end.
+    type Coordinator: Coordinator;
+
+    /// A client, which shares nothing with those before.
+    fn coordinator(&self) -> Self::Coordinator;
+
+    /// Lets time pass.
+    async fn pass(&self, time: Duration);
+
+    /// The failure timeout that it is set to.
+    fn failure_timeout(&self) -> Duration;
+
+    /// How long after its time a failure, or the end of a lease, may be noticed.
+    fn delay_max(&self) -> Duration;
+
+    /// Makes it forget what has happened up to now, for watchers.
+    async fn forget_history(&self);
+}
+
+/// How long leases of the tests are, against the failure timeout.
+const LEASE_OF_TIMEOUT: u32 = 2;
+
+/// So many times the time in which a failure is noticed may a lease take to lapse that is twice as long.
+const LAPSE_STEPS_MAX: u32 = 40;
+/// How often members are heard within it.
+const HEARTBEATS_OF_TIMEOUT: u32 = 5;
+
+/// Tests everything.
+///
+/// # Panics
+/// If a promise is broken.
+pub async fn check<S: Site>(site: &S) {
+    let bench = Bench { site, coordinator: site.coordinator() };
+    bench.entries_change_on_condition().await;
+    bench.lists_are_whole_and_in_order().await;
+    bench.what_cannot_be_is_refused().await;
+    bench.members_fail_and_recover().await;
+    bench.a_later_incarnation_takes_the_place().await;
+    bench.leases_have_one_holder().await;
+    bench.leases_lapse_unless_renewed().await;
+    bench.who_has_failed_cannot_renew().await;
+    bench.watchers_miss_nothing().await;
+    bench.what_is_forgotten_is_said_to_be().await;
+}
+
+struct Bench<'a, S: Site> {
+    site: &'a S,
+    coordinator: S::Coordinator,
+}
+
+fn describe(happening: &Happening) -> String {
+    match happening {
+        Happening::Set { path, value } => format!("{path}={}", String::from_utf8_lossy(value)),
+        Happening::Deleted { path } => format!("{path} deleted"),
+        other => format!("{other:?}"),
+    }
+}
+
+impl<S: Site> Bench<'_, S> {
+    async fn entries_change_on_condition(&self) {
+        let c = &self.coordinator;
+        let path = "/conformance/entry";
+        let _ = c.delete(path, Condition::Always).await;
+        assert_eq!(c.get(path).await.unwrap(), None);
+        assert!(matches!(c.delete(path, Condition::Always).await, Err(CoordError::NotFound { .. })));
+        let stale = Condition::Version { version: 1 };
+        assert!(matches!(c.set(path, b"0", stale).await, Err(CoordError::NotFound { .. })));
+        let first = c.set(path, b"1", Condition::Absent).await.unwrap();
+        assert!(
+            matches!(c.set(path, b"2", Condition::Absent).await, Err(CoordError::Exists { version, .. }) if version == first)
+        );
+        let second = c.set(path, b"2", Condition::Version { version: first }).await.unwrap();
+        assert!(second > first, "versions rise");
+        let late = c.set(path, b"3", Condition::Version { version: first }).await;
+        assert!(matches!(late, Err(CoordError::Changed { version, .. }) if version == second), "{late:?}");
+        let late = c.delete(path, Condition::Version { version: first }).await;
+        assert!(matches!(late, Err(CoordError::Changed { .. })), "{late:?}");
+        let entry = self.site.coordinator().get(path).await.unwrap().unwrap();
+        assert_eq!((entry.path.as_str(), entry.version, &entry.value[..]), (path, second, &b"2"[..]));
+        let third = c.set(path, b"", Condition::Always).await.unwrap();
+        assert_eq!(c.get(path).await.unwrap().unwrap().value, b"", "an empty value is one");
+        assert!(c.delete(path, Condition::Version { version: third }).await.unwrap() > third);
+        let again = c.set(path, b"4", Condition::Absent).await.unwrap();
+        assert!(again > third + 1, "the version of an entry that was deleted never comes again");
+        c.delete(path, Condition::Always).await.unwrap();
+    }
+
+    async fn lists_are_whole_and_in_order(&self) {
+        let c = &self.coordinator;
+        let root = "/conformance/list";
+        let mut paths: Vec<String> = (0..12).map(|number| format!("{root}/{number}/replicas")).collect();
+        for path in paths.iter().map(String::as_str).chain([root, "/conformance/listed"]) {
+            c.set(path, &[7; 30_000], Condition::Always).await.unwrap();
+        }
+        paths.sort();
+        let (mut found, mut after) = (Vec::new(), None::<String>);
+        loop {
+            let page = c.list(root, after.as_deref()).await.unwrap();
+            found.extend(page.entries.into_iter().map(|entry| entry.path));
+            after = page.more_after;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, paths, "those below by whole names, in order");
+        assert!(c.list("/conformance/none", None).await.unwrap().entries.is_empty());
+        for path in paths.iter().map(String::as_str).chain([root, "/conformance/listed"]) {
+            c.delete(path, Condition::Always).await.unwrap();
+        }
+    }
+
+    async fn what_cannot_be_is_refused(&self) {
+        let c = &self.coordinator;
+        for path in ["", "/", "conformance", "/conformance/", "/conformance//a", "/conformance/\n"] {
+            assert!(matches!(c.set(path, b"", Condition::Always).await, Err(CoordError::BadPath { .. })), "{path:?}");
+            assert!(matches!(c.get(path).await, Err(CoordError::BadPath { .. })), "{path:?}");
+        }
+        let large = c.set("/conformance/large", &vec![0; 1 << 20], Condition::Always).await;
+        assert!(matches!(large, Err(CoordError::TooLarge { .. })), "{large:?}");
+        assert!(matches!(c.join(7001, &[0; 100_000]).await, Err(CoordError::TooLarge { .. })));
+        let member = c.join(7001, b"").await.unwrap();
+        for ttl in [Duration::ZERO, Duration::from_millis(1), Duration::from_secs(100_000), Duration::MAX] {
+            let refused = c.acquire(&member, "/conformance/lease", ttl).await;
+            assert!(matches!(refused, Err(CoordError::BadTtl { .. })), "{refused:?}");
+        }
+        let nobody = Membership { member: 7002, ..member };
+        let refused = c.acquire(&nobody, "/conformance/lease", Duration::from_secs(1)).await;
+        assert!(matches!(refused, Err(CoordError::NotLive { member: 7002, .. })), "{refused:?}");
+        assert!(matches!(c.heartbeat(&nobody).await, Err(CoordError::NotLive { .. })));
+        assert!(matches!(c.forget(7002).await, Err(CoordError::NotFound { .. })));
+        assert!(matches!(c.forget(7001).await, Err(CoordError::Live { member: 7001 })));
+        c.leave(&member).await.unwrap();
+        assert!(matches!(c.leave(&member).await, Err(CoordError::NotLive { .. })));
+    }
+
+    async fn health(&self, id: MemberId) -> (u64, Option<Health>) {
+        let members = self.coordinator.members().await.unwrap();
+        assert!(members.members.is_sorted_by_key(|member| member.id));
+        (members.epoch, members.members.iter().find(|member| member.id == id).map(|member| member.health))
+    }
+
+    /// Time passes, in which these members are heard, and these leases renewed.
+    async fn attended(&self, time: Duration, members: &[&Membership], leases: &mut [&mut Lease]) {
+        let steps = (time.as_nanos() / (self.site.failure_timeout() / HEARTBEATS_OF_TIMEOUT).as_nanos()) as u32 + 1;
+        for _ in 0..steps {
+            for member in members {
+                self.coordinator.heartbeat(member).await.unwrap();
+            }
+            for lease in leases.iter_mut() {
+                self.coordinator.renew(lease).await.unwrap();
+            }
+            self.site.pass(time / steps).await;
+        }
+    }
+
+    fn until_noticed(&self) -> Duration {
+        self.site.failure_timeout() + self.site.delay_max()
+    }
+
+    async fn members_fail_and_recover(&self) {
+        let c = &self.coordinator;
+        let (epoch, before) = self.health(7003).await;
+        assert_eq!(before, None);
+        let stays = c.join(7004, b"stays").await.unwrap();
+        let fails = c.join(7003, b"udp://10.0.0.7:4000").await.unwrap();
+        assert_eq!((stays.epoch, fails.epoch), (epoch + 1, epoch + 2), "each join is an epoch");
+        let members = c.members().await.unwrap();
+        let member = members.members.iter().find(|member| member.id == 7003).unwrap();
+        assert_eq!((&member.about[..], member.incarnation), (&b"udp://10.0.0.7:4000"[..], fails.incarnation));
+        self.attended(2 * self.until_noticed(), &[&stays, &fails], &mut []).await;
+        assert_eq!(self.health(7003).await, (epoch + 2, Some(Health::Live)), "who is heard does not fail");
+        self.attended(self.until_noticed(), &[&stays], &mut []).await;
+        assert_eq!(self.health(7003).await, (epoch + 3, Some(Health::Failed)), "a failure is an epoch");
+        assert_eq!(self.health(7004).await.1, Some(Health::Live));
+        let late = c.heartbeat(&fails).await;
+        assert!(matches!(late, Err(CoordError::NotLive { member: 7003, .. })), "who has failed learns of it: {late:?}");
+        assert_eq!(c.heartbeat(&stays).await, Ok(epoch + 3), "others learn the epoch");
+        let again = c.join(7003, b"again").await.unwrap();
+        assert_eq!(again.epoch, epoch + 4, "a recovery is an epoch");
+        assert!(again.incarnation > fails.incarnation);
+        assert!(matches!(c.heartbeat(&fails).await, Err(CoordError::NotLive { .. })), "the one of before stays out");
+        c.leave(&again).await.unwrap();
+        assert_eq!(self.health(7003).await, (epoch + 5, None));
+        self.attended(self.site.delay_max(), &[], &mut []).await;
+        self.attended(self.until_noticed(), &[], &mut []).await;
+        assert_eq!(self.health(7004).await, (epoch + 6, Some(Health::Failed)));
+        c.forget(7004).await.unwrap();
+        assert_eq!(self.health(7004).await, (epoch + 6, None), "who is forgotten was not live before");
+    }
+
+    async fn a_later_incarnation_takes_the_place(&self) {
+        let (c, name) = (&self.coordinator, "/conformance/taken");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let first = c.join(7005, b"first").await.unwrap();
+        let old = c.acquire(&first, name, ttl).await.unwrap();
+        let second = c.join(7005, b"second").await.unwrap();
+        assert!(second.incarnation > first.incarnation && second.epoch > first.epoch);
+        assert!(matches!(c.heartbeat(&first).await, Err(CoordError::NotLive { .. })));
+        assert!(matches!(c.renew(&mut old.clone()).await, Err(CoordError::NotLive { .. })), "leases are of an incarnation");
+        let new = c.acquire(&second, name, ttl).await.unwrap();
+        assert!(new.token > old.token);
+        assert!(matches!(c.release(&old).await, Err(CoordError::LeaseLost { .. })));
+        assert_eq!(
+            c.holder(name).await.unwrap().map(|holder| (holder.incarnation, holder.token)),
+            Some((second.incarnation, new.token))
+        );
+        c.leave(&second).await.unwrap();
+        assert_eq!(c.holder(name).await.unwrap(), None, "who leaves holds nothing");
+    }
+
+    async fn leases_have_one_holder(&self) {
+        let (c, name) = (&self.coordinator, "/conformance/lease");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let (one, two) = (c.join(7006, b"").await.unwrap(), c.join(7007, b"").await.unwrap());
+        assert_eq!(c.holder(name).await.unwrap(), None);
+        let first = c.acquire(&one, name, ttl).await.unwrap();
+        assert!(first.safe_until <= c.now() + ttl.as_nanos() as u64 * 3 / 4, "the holder counts from before it asked");
+        let refused = c.acquire(&two, name, ttl).await;
+        assert!(matches!(refused, Err(CoordError::Held { holder: 7006, token, .. }) if token == first.token), "{refused:?}");
+        let second = c.acquire(&one, name, ttl).await.unwrap();
+        assert!(second.token > first.token, "each grant has a token of its own");
+        assert!(matches!(c.renew(&mut first.clone()).await, Err(CoordError::LeaseLost { .. })));
+        c.release(&second).await.unwrap();
+        assert!(matches!(c.release(&second).await, Err(CoordError::LeaseLost { .. })));
+        let third = self.site.coordinator().acquire(&two, name, ttl).await.unwrap();
+        assert!(third.token > second.token, "tokens rise");
+        assert_eq!(c.holder(name).await.unwrap().map(|holder| holder.member), Some(7007));
+        c.leave(&one).await.unwrap();
+        c.leave(&two).await.unwrap();
+    }
+
+    async fn leases_lapse_unless_renewed(&self) {
+        let (c, name) = (&self.coordinator, "/conformance/lapsing");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let (one, two) = (c.join(7008, b"").await.unwrap(), c.join(7009, b"").await.unwrap());
+        let mut lease = c.acquire(&one, name, ttl).await.unwrap();
+        let until = lease.safe_until;
+        self.attended(2 * ttl, &[&one, &two], &mut [&mut lease]).await;
+        assert!(lease.safe_until > until, "a renewal lasts longer");
+        assert_eq!(c.holder(name).await.unwrap().map(|holder| holder.token), Some(lease.token), "what is renewed is held");
+        while c.now() < lease.safe_until {
+            assert!(
+                matches!(c.acquire(&two, name, ttl).await, Err(CoordError::Held { .. })),
+                "the holder's count ends first"
+            );
+            self.attended(ttl / 12, &[&one, &two], &mut []).await;
+        }
+        self.attended(ttl / 4 + self.site.delay_max(), &[&one, &two], &mut []).await;
+        let next = c.acquire(&two, name, ttl).await.unwrap();
+        assert!(next.token > lease.token);
+        assert!(matches!(c.renew(&mut lease).await, Err(CoordError::LeaseLost { .. })));
+        c.leave(&one).await.unwrap();
+        c.leave(&two).await.unwrap();
+    }
+
+    async fn who_has_failed_cannot_renew(&self) {
+        let (c, name) = (&self.coordinator, "/conformance/orphan");
+        // Long enough to be seen after the failure.
+        let ttl = LEASE_OF_TIMEOUT * self.until_noticed();
+        let (fails, waits) = (c.join(7010, b"").await.unwrap(), c.join(7011, b"").await.unwrap());
+        let mut lease = c.acquire(&fails, name, ttl).await.unwrap();
+        self.attended(self.until_noticed(), &[&waits], &mut []).await;
+        assert_eq!(self.health(7010).await.1, Some(Health::Failed));
+        let held = c.acquire(&waits, name, ttl).await;
+        assert!(
+            matches!(held, Err(CoordError::Held { holder: 7010, .. })),
+            "a lease outlives the failure of its holder: {held:?}"
+        );
+        assert!(matches!(c.renew(&mut lease).await, Err(CoordError::NotLive { member: 7010, .. })));
+        let mut steps = 0;
+        while c.holder(name).await.unwrap().is_some() {
+            steps += 1;
+            assert!(steps < LAPSE_STEPS_MAX, "but not for ever");
+            self.attended(self.until_noticed(), &[&waits], &mut []).await;
+        }
+        assert!(c.acquire(&waits, name, ttl).await.unwrap().token > lease.token);
+        c.forget(7010).await.unwrap();
+        c.leave(&waits).await.unwrap();
+    }
+
+    /// The revision of now.
+    async fn revision(&self) -> Revision {
+        self.coordinator.members().await.unwrap().revision
+    }
+
+    async fn watchers_miss_nothing(&self) {
+        let c = &self.coordinator;
+        let from = self.revision().await;
+        let other = self.site.coordinator();
+        let mut tree = Watch::new(&other, Scope::Tree { root: "/conformance/watched".into() }, from);
+        let mut expected = Vec::new();
+        for number in 0..10 {
+            let path = format!("/conformance/watched/{}", number % 3);
+            c.set("/conformance/beside", b"", Condition::Always).await.unwrap();
+            c.set(&path, number.to_string().as_bytes(), Condition::Always).await.unwrap();
+            expected.push(format!("{path}={number}"));
+        }
+        c.set("/conformance/watched", b"itself", Condition::Always).await.unwrap();
+        expected.push("/conformance/watched=itself".into());
+        for path in ["", "/0", "/1", "/2"].map(|rest| format!("/conformance/watched{rest}")) {
+            c.delete(&path, Condition::Always).await.unwrap();
+            expected.push(format!("{path} deleted"));
+        }
+        c.delete("/conformance/beside", Condition::Always).await.unwrap();
+        let (mut seen, mut last) = (Vec::new(), from);
+        for _ in 0..expected.len() {
+            let Event { revision, happening } = tree.next().await.unwrap();
+            assert!(revision > last, "revisions rise");
+            last = revision;
+            seen.push(describe(&happening));
+        }
+        assert_eq!(seen, expected);
+
+        let member = c.join(7012, b"").await.unwrap();
+        let lease = c.acquire(&member, "/conformance/watched", Duration::from_secs(5)).await.unwrap();
+        c.leave(&member).await.unwrap();
+        let mut members = Watch::new(&other, Scope::Members, from);
+        assert_eq!(members.next().await.unwrap().happening, Happening::Joined { member: 7012, epoch: member.epoch });
+        assert_eq!(members.next().await.unwrap().happening, Happening::Left { member: 7012, epoch: member.epoch + 1 });
+        let mut leases = Watch::new(&other, Scope::Leases, from);
+        let name = lease.name.clone();
+        assert_eq!(leases.next().await.unwrap().happening, Happening::Granted { name: name.clone(), member: 7012 });
+        assert_eq!(leases.next().await.unwrap().happening, Happening::Ended { name, token: lease.token });
+    }
+
+    async fn what_is_forgotten_is_said_to_be(&self) {
+        let c = &self.coordinator;
+        let from = self.revision().await;
+        c.set("/conformance/past", b"1", Condition::Always).await.unwrap();
+        self.site.forget_history().await;
+        let gone = c.changes(&Scope::All, from).await;
+        let Err(CoordError::Compacted { compacted }) = gone else { panic!("{gone:?}") };
+        assert!(compacted > from);
+        let now = self.revision().await;
+        c.delete("/conformance/past", Condition::Always).await.unwrap();
+        let changes = c.changes(&Scope::Tree { root: "/conformance".into() }, now).await.unwrap();
+        assert_eq!(changes.events.len(), 1, "what comes after can be watched");
+    }
+}

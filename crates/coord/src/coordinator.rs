@@ -1,0 +1,177 @@
+//! The interface of the cluster manager, whatever is behind it.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use dunlin_rpc::Timers;
+
+use crate::error::CoordError;
+use crate::types::{
+    Changes, Condition, Entry, Event, Holder, Lease, Listing, MemberId, Members, Membership, Revision, Scope,
+};
+
+/// How often a member says that it is there, unless it is told otherwise (Assise, section 5.3).
+pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
+
+/// The cluster manager. Its operations are linearizable: each has its effect, or sees the state, at one moment between its call and its end.
+///
+/// Futures need not be `Send`: they run on the thread of an endpoint. Dropping one gives the operation up; it may be done nevertheless.
+#[allow(async_fn_in_trait)]
+pub trait Coordinator {
+    /// Joins the cluster, or joins it again after a failure or a restart. An epoch begins. An earlier incarnation of the same member is not live
+    /// any more, so a process must not join under an id that another uses.
+    ///
+    /// # Errors
+    /// [`CoordError::TooLarge`], [`CoordError::Full`], or what any operation may give: [`CoordError::TimedOut`], [`CoordError::Backend`].
+    async fn join(&self, member: MemberId, about: &[u8]) -> Result<Membership, CoordError>;
+
+    /// Says that a member is there, and learns the epoch. [`attend`] does so regularly.
+    ///
+    /// # Errors
+    /// [`CoordError::NotLive`]: it was taken for failed, or has left, or another joined in its place.
+    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError>;
+
+    /// Leaves the cluster, which ends the member's leases at once. An epoch begins.
+    ///
+    /// # Errors
+    /// [`CoordError::NotLive`].
+    async fn leave(&self, membership: &Membership) -> Result<(), CoordError>;
+
+    /// Takes a member that has failed from the list.
+    ///
+    /// # Errors
+    /// [`CoordError::NotFound`]; [`CoordError::Live`] if it has not failed.
+    async fn forget(&self, member: MemberId) -> Result<(), CoordError>;
+
+    /// All members, and the epoch.
+    ///
+    /// # Errors
+    /// What any operation may give.
+    async fn members(&self) -> Result<Members, CoordError>;
+
+    /// Asks for a lease, named like a path. Who holds it already gets it anew, with a higher token. `ttl` is between 10 ms and 1 h, in whole milliseconds.
+    ///
+    /// # Errors
+    /// [`CoordError::Held`] by another; [`CoordError::NotLive`], [`CoordError::BadTtl`], [`CoordError::BadPath`], [`CoordError::Full`].
+    async fn acquire(&self, membership: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError>;
+
+    /// Begins the time of a lease anew, and moves [`Lease::safe_until`].
+    ///
+    /// # Errors
+    /// [`CoordError::LeaseLost`]; [`CoordError::NotLive`] if the holder was taken for failed: the lease then ends with its time.
+    async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError>;
+
+    /// Gives a lease up.
+    ///
+    /// # Errors
+    /// [`CoordError::LeaseLost`]: it had ended.
+    async fn release(&self, lease: &Lease) -> Result<(), CoordError>;
+
+    /// Who holds a lease.
+    ///
+    /// # Errors
+    /// [`CoordError::BadPath`].
+    async fn holder(&self, name: &str) -> Result<Option<Holder>, CoordError>;
+
+    /// An entry of the tree.
+    ///
+    /// # Errors
+    /// [`CoordError::BadPath`].
+    async fn get(&self, path: &str) -> Result<Option<Entry>, CoordError>;
+
+    /// Sets an entry on a condition, and gives its version.
+    ///
+    /// # Errors
+    /// [`CoordError::Exists`], [`CoordError::NotFound`] or [`CoordError::Changed`] if the condition is not met; [`CoordError::BadPath`],
+    /// [`CoordError::TooLarge`], [`CoordError::Full`].
+    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError>;
+
+    /// Deletes an entry on a condition.
+    ///
+    /// # Errors
+    /// As [`Coordinator::set`]; [`CoordError::NotFound`] if there is none, whatever the condition.
+    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError>;
+
+    /// A page of the entries strictly below a path (`/` for all), after the path that the page before gave.
+    ///
+    /// # Errors
+    /// [`CoordError::BadPath`].
+    async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError>;
+
+    /// Waits until something has happened in a scope after a revision, and gives that, or the first part of it. [`Watch`] goes on from there.
+    ///
+    /// # Errors
+    /// [`CoordError::Compacted`]: too much has happened since; [`CoordError::BadPath`].
+    async fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError>;
+
+    /// Nanoseconds of the clock that [`Lease::safe_until`] is of, as the endpoint's event loop last read it: who computes for long between looking at it
+    /// and what rests on it adds that time.
+    fn now(&self) -> u64;
+}
+
+/// What happens in a scope, one event after the other, none left out.
+pub struct Watch<'a, C> {
+    coordinator: &'a C,
+    scope: Scope,
+    /// All up to here was given, or waits in `ready`.
+    up_to: Revision,
+    /// In reverse.
+    ready: Vec<Event>,
+}
+
+impl<'a, C: Coordinator> Watch<'a, C> {
+    /// Watches a scope after a revision: that of what was read before.
+    pub fn new(coordinator: &'a C, scope: Scope, after: Revision) -> Watch<'a, C> {
+        Watch { coordinator, scope, up_to: after, ready: Vec::new() }
+    }
+
+    /// Waits for the next event. After an error it may be called again, and leaves nothing out; after [`CoordError::Compacted`] it gives
+    /// that for ever: read anew what is there, and begin another watch.
+    ///
+    /// # Errors
+    /// As [`Coordinator::changes`].
+    pub async fn next(&mut self) -> Result<Event, CoordError> {
+        loop {
+            if let Some(event) = self.ready.pop() {
+                return Ok(event);
+            }
+            let changes = self.coordinator.changes(&self.scope, self.up_to).await?;
+            self.up_to = changes.up_to;
+            self.ready = changes.events;
+            self.ready.reverse();
+        }
+    }
+}
+
+/// Sends a heartbeat `every` so often until that is of no use any more, and gives the error that says why: [`CoordError::NotLive`], after which the member must
+/// stop what it does as a member, and may join again. Answers that do not come in time are asked for again. `on_epoch` is told the epoch with each
+/// answer.
+pub async fn attend<C: Coordinator>(
+    coordinator: &C,
+    timers: &Timers,
+    membership: &Membership,
+    every: Duration,
+    mut on_epoch: impl FnMut(u64),
+) -> CoordError {
+    loop {
+        let due = timers.now().saturating_add(every.as_nanos() as u64);
+        match coordinator.heartbeat(membership).await {
+            Ok(epoch) => on_epoch(epoch),
+            Err(CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}
+            Err(error) => return error,
+        }
+        timers.sleep_until(due).await;
+    }
+}
+
+/// What `work` gives, or `None` if that takes longer than `time`; it is given up then.
+pub(crate) async fn within<F: Future>(timers: &Timers, time: Duration, work: F) -> Option<F::Output> {
+    let (mut work, mut end) = (pin!(work), pin!(timers.sleep(time)));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => end.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}

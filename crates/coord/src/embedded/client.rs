@@ -1,0 +1,186 @@
+//! The client.
+
+use std::time::Duration;
+
+use dunlin_net::Transport;
+use dunlin_rpc::Timers;
+use dunlin_smr::{Client, ClientError};
+
+use crate::coordinator::Coordinator;
+use crate::error::CoordError;
+use crate::path::{check_path, check_root};
+use crate::types::{Changes, Condition, Entry, Holder, Lease, Listing, MemberId, Members, Membership, Revision, Scope};
+use crate::wire::{Answer, Command, Query, Wire};
+
+/// How often a watcher asks for what has happened, unless it is told otherwise.
+const WATCH_EVERY: Duration = Duration::from_millis(100);
+
+/// A client of a cluster manager whose replicas are [`dunlin_smr::Node`]s. A command is executed once, however often it must be sent.
+pub struct Embedded<T: Transport> {
+    client: Client<T>,
+    timers: Timers,
+    watch_every: Duration,
+}
+
+impl From<ClientError> for CoordError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::TimedOut { may_have_run } => CoordError::TimedOut { may_have_run },
+            other => CoordError::Backend { why: other.to_string(), may_have_run: other.may_have_run() },
+        }
+    }
+}
+
+/// What an answer to something else is.
+pub(super) fn astray(answer: &Answer) -> CoordError {
+    match answer {
+        Answer::Refused { error } => error.clone(),
+        _ => CoordError::Backend { why: "the answer is one to something else".into(), may_have_run: true },
+    }
+}
+
+fn parse(reply: &[u8]) -> Result<Answer, CoordError> {
+    match Answer::from_bytes(reply) {
+        Ok(Answer::Refused { error }) => Err(error),
+        Ok(answer) => Ok(answer),
+        Err(error) => Err(CoordError::Backend { why: format!("the answer is not understood: {error}"), may_have_run: true }),
+    }
+}
+
+/// Has a command executed.
+pub(super) async fn execute<T: Transport>(client: &Client<T>, command: Command) -> Result<Answer, CoordError> {
+    parse(&client.execute(&command.to_bytes()).await?)
+}
+
+/// Has a query answered.
+pub(super) async fn query<T: Transport>(client: &Client<T>, query: Query) -> Result<Answer, CoordError> {
+    parse(&client.query(&query.to_bytes()).await?)
+}
+
+/// Takes the answer that there must be.
+macro_rules! answer_of {
+    ($answer:expr, $pattern:pat => $value:expr) => {
+        match $answer {
+            $pattern => Ok($value),
+            other => Err(astray(&other)),
+        }
+    };
+}
+
+pub(super) use answer_of;
+
+impl<T: Transport> Embedded<T> {
+    /// One that asks through this client. Settings of how long operations may take are the client's.
+    pub fn new(client: Client<T>) -> Embedded<T> {
+        Embedded { timers: client.timers(), client, watch_every: WATCH_EVERY }
+    }
+
+    /// Sets how often [`Coordinator::changes`] asks while nothing happens: so late may it be told of something. 100 ms by default.
+    pub fn watch_every(mut self, every: Duration) -> Embedded<T> {
+        self.watch_every = every;
+        self
+    }
+
+    /// The client beneath.
+    pub fn client(&self) -> &Client<T> {
+        &self.client
+    }
+
+    async fn done(&self, command: Command) -> Result<Revision, CoordError> {
+        answer_of!(execute(&self.client, command).await?, Answer::Done { revision } => revision)
+    }
+}
+
+/// Until when the holder of a lease may rely on it: see [`crate::model`].
+fn safe_until(sent_at: u64, ttl_ms: u64) -> u64 {
+    sent_at.saturating_add(ttl_ms.saturating_mul(1_000_000) / 4 * 3)
+}
+
+impl<T: Transport> Coordinator for Embedded<T> {
+    async fn join(&self, member: MemberId, about: &[u8]) -> Result<Membership, CoordError> {
+        let command = Command::Join { member, about: about.to_vec() };
+        answer_of!(execute(&self.client, command).await?, Answer::Joined { membership } => membership)
+    }
+
+    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError> {
+        let command = Command::Heartbeat { member: membership.member, incarnation: membership.incarnation };
+        answer_of!(execute(&self.client, command).await?, Answer::Heard { epoch } => epoch)
+    }
+
+    async fn leave(&self, membership: &Membership) -> Result<(), CoordError> {
+        let command = Command::Leave { member: membership.member, incarnation: membership.incarnation };
+        self.done(command).await.map(|_| ())
+    }
+
+    async fn forget(&self, member: MemberId) -> Result<(), CoordError> {
+        self.done(Command::Forget { member }).await.map(|_| ())
+    }
+
+    async fn members(&self) -> Result<Members, CoordError> {
+        answer_of!(query(&self.client, Query::Members).await?, Answer::Members { members } => members)
+    }
+
+    async fn acquire(&self, membership: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError> {
+        check_path(name)?;
+        let sent_at = self.now();
+        let ttl_ms = ttl.as_millis().try_into().unwrap_or(u64::MAX);
+        let (member, incarnation) = (membership.member, membership.incarnation);
+        let command = Command::Acquire { name: name.to_owned(), member, incarnation, ttl_ms };
+        let token = answer_of!(execute(&self.client, command).await?, Answer::Granted { token } => token)?;
+        Ok(Lease { name: name.to_owned(), token, ttl_ms, safe_until: safe_until(sent_at, ttl_ms) })
+    }
+
+    async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
+        let sent_at = self.now();
+        self.done(Command::Renew { name: lease.name.clone(), token: lease.token }).await?;
+        // Renewals that run side by side may end in any order.
+        lease.safe_until = lease.safe_until.max(safe_until(sent_at, lease.ttl_ms));
+        Ok(())
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<(), CoordError> {
+        self.done(Command::Release { name: lease.name.clone(), token: lease.token }).await.map(|_| ())
+    }
+
+    async fn holder(&self, name: &str) -> Result<Option<Holder>, CoordError> {
+        answer_of!(query(&self.client, Query::Holder { name: name.to_owned() }).await?, Answer::Holder { holder } => holder)
+    }
+
+    async fn get(&self, path: &str) -> Result<Option<Entry>, CoordError> {
+        answer_of!(query(&self.client, Query::Get { path: path.to_owned() }).await?, Answer::Found { entry } => entry)
+    }
+
+    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
+        check_path(path)?;
+        self.done(Command::Set { path: path.to_owned(), value: value.to_vec(), condition }).await
+    }
+
+    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError> {
+        check_path(path)?;
+        self.done(Command::Delete { path: path.to_owned(), condition }).await
+    }
+
+    async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError> {
+        check_root(root)?;
+        let page = Query::List { root: root.to_owned(), after: after.map(str::to_owned) };
+        answer_of!(query(&self.client, page).await?, Answer::Listing { listing } => listing)
+    }
+
+    async fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError> {
+        let mut after = after;
+        loop {
+            let page = Query::Changes { scope: scope.clone(), after };
+            let changes = answer_of!(query(&self.client, page).await?, Answer::Changes { changes } => changes)?;
+            if !changes.events.is_empty() {
+                return Ok(changes);
+            }
+            // Nothing of the scope happened up to there: the next question need not go so far back.
+            after = changes.up_to;
+            self.timers.sleep(self.watch_every).await;
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.timers.now()
+    }
+}

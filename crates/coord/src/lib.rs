@@ -1,0 +1,36 @@
+//! The cluster manager: who is a member, who has failed, who holds which lease, and a small tree of configuration that can be watched.
+//!
+//! It is what Assise asks of ZooKeeper (Reda 2022, chapter 5: members, heartbeats, epochs, the map of subtrees to replicas) and what
+//! transactions need to be recovered (FaSST, section 6: configurations with epochs). It is never on the path of data.
+//!
+//! - **Members** join, send heartbeats, and leave. Who is not heard for the failure timeout is marked as failed, and must join again.
+//! - **The epoch** rises whenever the set of live members changes: with each failure and each recovery.
+//! - **Leases** are held by one member at a time. Each grant has a *fencing token* above all before it: whoever guards a resource refuses
+//!   tokens below the highest that it has seen.
+//! - **The tree** holds small values under paths, with versions, changed on condition of them.
+//! - Everything that happens has a *revision*, and can be watched from any that is not too old.
+//!
+//! One trait, [`Coordinator`]; the back end [`embedded`] keeps all of it in a replicated state machine of three nodes or one ([`dunlin_smr`]).
+//!
+//! **Clocks of different machines are never compared.** How that can be is argued in [`model`]. Start reading there, then at
+//! [`coordinator`]; `docs/coordination.md` explains what users must know.
+#![forbid(unsafe_code)]
+
+pub mod conformance;
+pub mod coordinator;
+pub mod embedded;
+mod error;
+mod limits;
+pub mod model;
+mod path;
+mod types;
+pub mod wire;
+
+pub use coordinator::{Coordinator, HEARTBEAT_EVERY, Watch, attend};
+pub use error::CoordError;
+pub use limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};
+pub use path::{PATH_BYTES_MAX, check_path};
+pub use types::{
+    Changes, Condition, Entry, Event, Happening, Health, Holder, Incarnation, Lease, Listing, Member, MemberId, Members,
+    Membership, Revision, Scope, Token,
+};

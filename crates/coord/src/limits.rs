@@ -1,0 +1,44 @@
+//! What the cluster manager holds at most.
+
+use std::time::Duration;
+
+/// Shortest time that a lease may be asked for.
+pub const LEASE_TTL_MIN: Duration = Duration::from_millis(10);
+/// Longest time that a lease may be asked for: so long may a resource be out of use when its holder dies.
+pub const LEASE_TTL_MAX: Duration = Duration::from_secs(3600);
+
+/// What the state may hold. All replicas have the same limits, since whether a command is refused must be the same at all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Members, live or failed. Default 1024.
+    pub members_max: usize,
+    /// Bytes that a member may say about itself. Default 1 KiB.
+    pub about_bytes_max: usize,
+    /// Leases that are held at a time. Default 4096.
+    pub leases_max: usize,
+    /// Entries of the tree. Default 65,536.
+    pub entries_max: usize,
+    /// Bytes of a value. Default 64 KiB.
+    pub value_bytes_max: usize,
+    /// Bytes of all paths and values. Default 64 MiB.
+    pub tree_bytes_max: usize,
+    /// Events that are kept for watchers. Default 16,384.
+    pub history_events_max: usize,
+    /// Bytes of these. Default 16 MiB.
+    pub history_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            members_max: 1024,
+            about_bytes_max: 1 << 10,
+            leases_max: 4096,
+            entries_max: 65_536,
+            value_bytes_max: 64 << 10,
+            tree_bytes_max: 64 << 20,
+            history_events_max: 16_384,
+            history_bytes_max: 16 << 20,
+        }
+    }
+}

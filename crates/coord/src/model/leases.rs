@@ -1,0 +1,98 @@
+//! Leases.
+
+use super::state::{Held, State};
+use crate::error::CoordError;
+use crate::limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};
+use crate::path::check_path;
+use crate::types::{Happening, Holder, Incarnation, MemberId, Token};
+use crate::wire::{Answer, Tenure};
+
+impl State {
+    pub fn acquire(
+        &mut self,
+        limits: &Limits,
+        name: String,
+        (member, incarnation): (MemberId, Incarnation),
+        ttl_ms: u64,
+    ) -> Result<Answer, CoordError> {
+        check_path(&name)?;
+        if !(LEASE_TTL_MIN.as_millis() as u64..=LEASE_TTL_MAX.as_millis() as u64).contains(&ttl_ms) {
+            return Err(CoordError::BadTtl { millis: ttl_ms });
+        }
+        self.live(member, incarnation)?;
+        match self.leases.get(&name) {
+            Some(held) if held.member != member => {
+                return Err(CoordError::Held { name, holder: held.member, token: held.token });
+            }
+            Some(held) => {
+                let token = held.token;
+                self.end_lease(name.clone(), token);
+            }
+            None if self.leases.len() >= limits.leases_max => {
+                return Err(CoordError::Full { what: "leases".into(), max: limits.leases_max as u64 });
+            }
+            None => {}
+        }
+        let token = self.happen(Happening::Granted { name: name.clone(), member });
+        self.leases.insert(name, Held { member, incarnation, token, renewals: 0, ttl_ms });
+        Ok(Answer::Granted { token })
+    }
+
+    /// The lease, if it is held with this token.
+    fn held(&mut self, name: &str, token: Token) -> Result<&mut Held, CoordError> {
+        let held = self.leases.get_mut(name).filter(|held| held.token == token);
+        held.ok_or_else(|| CoordError::LeaseLost { name: name.to_owned(), token })
+    }
+
+    pub fn renew(&mut self, name: String, token: Token) -> Result<Answer, CoordError> {
+        let held = self.held(&name, token)?;
+        let (member, incarnation) = (held.member, held.incarnation);
+        // Who was taken for failed shall come to an end, though not before its time.
+        self.live(member, incarnation)?;
+        self.held(&name, token)?.renewals += 1;
+        Ok(Answer::Done { revision: self.revision })
+    }
+
+    pub fn release(&mut self, name: String, token: Token) -> Result<Answer, CoordError> {
+        self.held(&name, token)?;
+        self.end_lease(name, token);
+        Ok(Answer::Done { revision: self.revision })
+    }
+
+    /// The watchman has waited for long enough, if the lease was not renewed since.
+    pub fn lapse(&mut self, name: String, token: Token, renewals: u64) -> Result<Answer, CoordError> {
+        let held = self.held(&name, token)?;
+        if held.renewals != renewals {
+            return Err(CoordError::Held { holder: held.member, name, token });
+        }
+        self.end_lease(name, token);
+        Ok(Answer::Done { revision: self.revision })
+    }
+
+    pub fn end_leases_of(&mut self, member: MemberId) {
+        let of_member = self.leases.iter().filter(|(_, held)| held.member == member);
+        let ended: Vec<_> = of_member.map(|(name, held)| (name.clone(), held.token)).collect();
+        ended.into_iter().for_each(|(name, token)| self.end_lease(name, token));
+    }
+
+    fn end_lease(&mut self, name: String, token: Token) {
+        self.leases.remove(&name);
+        self.happen(Happening::Ended { name, token });
+    }
+
+    pub fn holder(&self, name: &str) -> Result<Answer, CoordError> {
+        check_path(name)?;
+        let holder = |held: &Held| Holder { member: held.member, incarnation: held.incarnation, token: held.token };
+        Ok(Answer::Holder { holder: self.leases.get(name).map(holder) })
+    }
+
+    pub fn tenures(&self) -> Vec<Tenure> {
+        let tenure = |(name, held): (&String, &Held)| Tenure {
+            name: name.clone(),
+            token: held.token,
+            renewals: held.renewals,
+            ttl_ms: held.ttl_ms,
+        };
+        self.leases.iter().map(tenure).collect()
+    }
+}

@@ -1,0 +1,84 @@
+//! Members and the epoch.
+
+use super::state::{Record, State};
+use crate::error::CoordError;
+use crate::limits::Limits;
+use crate::types::{Happening, Health, Incarnation, Member, MemberId, Members, Membership};
+use crate::wire::{Answer, Beat};
+
+impl State {
+    /// The record of a member that is live as this incarnation.
+    pub fn live(&mut self, member: MemberId, incarnation: Incarnation) -> Result<&mut Record, CoordError> {
+        let record = self.members.get_mut(&member);
+        let live = record.filter(|record| record.health == Health::Live && record.incarnation == incarnation);
+        live.ok_or(CoordError::NotLive { member, incarnation })
+    }
+
+    pub fn join(&mut self, limits: &Limits, member: MemberId, about: Vec<u8>) -> Result<Answer, CoordError> {
+        if about.len() > limits.about_bytes_max {
+            return Err(CoordError::TooLarge {
+                what: "what a member says about itself".into(),
+                max: limits.about_bytes_max as u64,
+            });
+        }
+        if !self.members.contains_key(&member) && self.members.len() >= limits.members_max {
+            return Err(CoordError::Full { what: "members".into(), max: limits.members_max as u64 });
+        }
+        self.epoch += 1;
+        let incarnation = self.happen(Happening::Joined { member, epoch: self.epoch });
+        self.members.insert(member, Record { incarnation, health: Health::Live, heartbeats: 0, about });
+        Ok(Answer::Joined { membership: Membership { member, incarnation, epoch: self.epoch } })
+    }
+
+    pub fn heartbeat(&mut self, member: MemberId, incarnation: Incarnation) -> Result<Answer, CoordError> {
+        self.live(member, incarnation)?.heartbeats += 1;
+        Ok(Answer::Heard { epoch: self.epoch })
+    }
+
+    pub fn leave(&mut self, member: MemberId, incarnation: Incarnation) -> Result<Answer, CoordError> {
+        self.live(member, incarnation)?;
+        // Also those of its earlier incarnations: an id is used by one process at a time.
+        self.end_leases_of(member);
+        self.members.remove(&member);
+        self.epoch += 1;
+        Ok(Answer::Done { revision: self.happen(Happening::Left { member, epoch: self.epoch }) })
+    }
+
+    pub fn forget(&mut self, member: MemberId) -> Result<Answer, CoordError> {
+        match self.members.get(&member).map(|record| record.health) {
+            None => Err(CoordError::NotFound { what: format!("member {member}") }),
+            Some(Health::Live) => Err(CoordError::Live { member }),
+            Some(Health::Failed) => {
+                self.members.remove(&member);
+                Ok(Answer::Done { revision: self.happen(Happening::Forgotten { member }) })
+            }
+        }
+    }
+
+    /// The watchman has waited for long enough, if the member was not heard since.
+    pub fn expire(&mut self, member: MemberId, incarnation: Incarnation, heartbeats: u64) -> Result<Answer, CoordError> {
+        let record = self.live(member, incarnation)?;
+        if record.heartbeats != heartbeats {
+            return Err(CoordError::Live { member });
+        }
+        record.health = Health::Failed;
+        self.epoch += 1;
+        Ok(Answer::Done { revision: self.happen(Happening::Failed { member, epoch: self.epoch }) })
+    }
+
+    pub fn all_members(&self) -> Members {
+        let member = |(id, record): (&MemberId, &Record)| Member {
+            id: *id,
+            incarnation: record.incarnation,
+            health: record.health,
+            about: record.about.clone(),
+        };
+        Members { epoch: self.epoch, revision: self.revision, members: self.members.iter().map(member).collect() }
+    }
+
+    pub fn beats(&self) -> Vec<Beat> {
+        let live = self.members.iter().filter(|(_, record)| record.health == Health::Live);
+        live.map(|(member, record)| Beat { member: *member, incarnation: record.incarnation, heartbeats: record.heartbeats })
+            .collect()
+    }
+}

@@ -1,0 +1,159 @@
+//! What is replicated, and the history of it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::PAGE_BYTES_MAX;
+use crate::error::CoordError;
+use crate::limits::Limits;
+use crate::path::is_below;
+use crate::types::{Changes, Event, Happening, Health, Incarnation, MemberId, Revision, Scope, Token};
+use crate::wire::{Answer, wire_struct};
+
+/// What an event counts beyond its names and values.
+const EVENT_BYTES: u64 = 64;
+
+/// A member, as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Record {
+    pub incarnation: Incarnation,
+    pub health: Health,
+    pub heartbeats: u64,
+    pub about: Vec<u8>,
+}
+
+/// A lease that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Held {
+    pub member: MemberId,
+    pub incarnation: Incarnation,
+    pub token: Token,
+    pub renewals: u64,
+    pub ttl_ms: u64,
+}
+
+/// An entry of the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Leaf {
+    pub version: Revision,
+    pub value: Vec<u8>,
+}
+
+/// Everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct State {
+    /// That of the last event. It only rises.
+    pub revision: Revision,
+    /// It only rises.
+    pub epoch: u64,
+    /// Number of the watchman that has a say. It only rises.
+    pub reign: u64,
+    pub members: BTreeMap<MemberId, Record>,
+    pub leases: BTreeMap<String, Held>,
+    pub tree: BTreeMap<String, Leaf>,
+    /// Bytes of all paths and values.
+    pub tree_bytes: u64,
+    /// The last events, without a gap up to `revision`.
+    history: VecDeque<Event>,
+    history_bytes: u64,
+}
+
+wire_struct!(Record { incarnation, health, heartbeats, about });
+wire_struct!(Held { member, incarnation, token, renewals, ttl_ms });
+wire_struct!(Leaf { version, value });
+wire_struct!(State { revision, epoch, reign, members, leases, tree, tree_bytes, history, history_bytes });
+
+fn cost(event: &Event) -> u64 {
+    EVENT_BYTES
+        + match &event.happening {
+            Happening::Set { path, value } => (path.len() + value.len()) as u64,
+            Happening::Deleted { path } => path.len() as u64,
+            Happening::Granted { name, .. } | Happening::Ended { name, .. } => name.len() as u64,
+            _ => 0,
+        }
+}
+
+fn is_in(event: &Event, scope: &Scope) -> bool {
+    match (&event.happening, scope) {
+        (_, Scope::All) => true,
+        (Happening::Set { path, .. } | Happening::Deleted { path }, Scope::Tree { root }) => {
+            path == root || is_below(path, root)
+        }
+        (Happening::Granted { .. } | Happening::Ended { .. }, Scope::Leases) => true,
+        (
+            Happening::Joined { .. } | Happening::Failed { .. } | Happening::Left { .. } | Happening::Forgotten { .. },
+            Scope::Members,
+        ) => true,
+        _ => false,
+    }
+}
+
+impl State {
+    /// The revision of what happens next.
+    pub fn next(&self) -> Revision {
+        self.revision + 1
+    }
+
+    /// Notes that something happened; gives its revision.
+    pub fn happen(&mut self, happening: Happening) -> Revision {
+        self.revision += 1;
+        let event = Event { revision: self.revision, happening };
+        self.history_bytes += cost(&event);
+        self.history.push_back(event);
+        self.revision
+    }
+
+    /// Forgets the oldest events beyond the limits.
+    pub fn trim(&mut self, limits: &Limits) {
+        while self.history.len() > limits.history_events_max || self.history_bytes > limits.history_bytes_max as u64 {
+            let Some(event) = self.history.pop_front() else { return };
+            self.history_bytes -= cost(&event);
+        }
+    }
+
+    pub fn check_reign(&self, reign: u64) -> Result<(), CoordError> {
+        if reign == self.reign { Ok(()) } else { Err(CoordError::ReignOver { reign }) }
+    }
+
+    /// What happened after a revision, a page of it.
+    pub fn changes(&self, scope: &Scope, after: Revision) -> Result<Answer, CoordError> {
+        let compacted = self.revision - self.history.len() as u64;
+        if after < compacted {
+            return Err(CoordError::Compacted { compacted });
+        }
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        let mut up_to = self.revision.max(after);
+        // Revisions have no gaps: this many are older.
+        for event in self.history.iter().skip((after - compacted) as usize) {
+            if !is_in(event, scope) {
+                continue;
+            }
+            bytes += cost(event) as usize;
+            if bytes > PAGE_BYTES_MAX && !events.is_empty() {
+                up_to = event.revision - 1;
+                break;
+            }
+            events.push(event.clone());
+        }
+        Ok(Answer::Changes { changes: Changes { events, up_to } })
+    }
+
+    /// Whether a snapshot can be true.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let first = (self.revision + 1).checked_sub(self.history.len() as u64).ok_or("it has more events than happened")?;
+        if !self.history.iter().map(|event| event.revision).eq(first..=self.revision) {
+            return Err("its events have gaps");
+        }
+        if self.history.iter().map(cost).sum::<u64>() != self.history_bytes {
+            return Err("the bytes of its events are not what it says");
+        }
+        if self.tree.iter().map(|(path, leaf)| (path.len() + leaf.value.len()) as u64).sum::<u64>() != self.tree_bytes {
+            return Err("the bytes of its tree are not what it says");
+        }
+        let versions = self.tree.values().map(|leaf| leaf.version);
+        let incarnations = self.members.values().map(|record| record.incarnation);
+        if versions.chain(incarnations).chain(self.leases.values().map(|held| held.token)).any(|seen| seen > self.revision) {
+            return Err("it has revisions of the future");
+        }
+        Ok(())
+    }
+}

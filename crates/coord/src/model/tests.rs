@@ -1,0 +1,331 @@
+//! The machine against a simple model: what must be so after any commands, whoever sends them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::types::{Condition, Event, Happening, Health, Revision, Token};
+use crate::wire::{Beat, Tenure};
+
+fn small() -> Limits {
+    Limits {
+        members_max: 3,
+        about_bytes_max: 8,
+        leases_max: 2,
+        entries_max: 4,
+        value_bytes_max: 16,
+        tree_bytes_max: 60,
+        history_events_max: 6,
+        history_bytes_max: 420,
+    }
+}
+
+fn apply(machine: &mut Machine, command: &Command) -> Answer {
+    let mut reply = Vec::new();
+    machine.apply(0, &command.to_bytes(), &mut reply);
+    Answer::from_bytes(&reply).unwrap()
+}
+
+fn ask(machine: &Machine, query: Query) -> Answer {
+    let mut reply = Vec::new();
+    machine.query(&query.to_bytes(), &mut reply);
+    Answer::from_bytes(&reply).unwrap()
+}
+
+fn path() -> impl Strategy<Value = String> {
+    prop_oneof![
+        9 => (0..3, 0..3).prop_map(|(a, b)| if b == 0 { format!("/{a}") } else { format!("/{a}/{b}") }),
+        1 => "[/a]{0,4}",
+    ]
+}
+
+/// The command means what it says with numbers of its own, or with those of the state, which makes it likely to be done.
+fn command() -> impl Strategy<Value = Command> {
+    let small = || 0_u64..8;
+    let member = || 1_u64..5;
+    let condition = prop_oneof![
+        Just(Condition::Always),
+        Just(Condition::Absent),
+        small().prop_map(|version| Condition::Version { version })
+    ];
+    prop_oneof![
+        3 => (member(), vec(any::<u8>(), 0..10)).prop_map(|(member, about)| Command::Join { member, about }),
+        3 => (member(), small()).prop_map(|(member, incarnation)| Command::Heartbeat { member, incarnation }),
+        1 => (member(), small()).prop_map(|(member, incarnation)| Command::Leave { member, incarnation }),
+        1 => member().prop_map(|member| Command::Forget { member }),
+        4 => (path(), member(), small(), prop_oneof![4 => Just(1000_u64), 1 => Just(1)])
+            .prop_map(|(name, member, incarnation, ttl_ms)| Command::Acquire { name, member, incarnation, ttl_ms }),
+        2 => (path(), small()).prop_map(|(name, token)| Command::Renew { name, token }),
+        1 => (path(), small()).prop_map(|(name, token)| Command::Release { name, token }),
+        4 => (path(), vec(any::<u8>(), 0..20), condition.clone())
+            .prop_map(|(path, value, condition)| Command::Set { path, value, condition }),
+        2 => (path(), condition).prop_map(|(path, condition)| Command::Delete { path, condition }),
+        1 => Just(Command::Reign),
+        3 => (small(), member(), small(), 0_u64..3)
+            .prop_map(|(reign, member, incarnation, heartbeats)| Command::Expire { reign, member, incarnation, heartbeats }),
+        2 => (small(), path(), small(), 0_u64..3)
+            .prop_map(|(reign, name, token, renewals)| Command::Lapse { reign, name, token, renewals }),
+    ]
+}
+
+/// Puts what is true in the place of numbers that were drawn, four times out of five.
+fn made_true(machine: &Machine, command: Command, luck: u8) -> Command {
+    if luck.is_multiple_of(5) {
+        return command;
+    }
+    let Answer::Members { members } = ask(machine, Query::Members) else { panic!() };
+    let Answer::Pulse { pulse } = ask(machine, Query::Pulse) else { panic!() };
+    let now = |id: u64, drawn: u64| {
+        members.members.iter().find(|member| member.id == id).map_or(drawn, |member| member.incarnation)
+    };
+    let lease = (!pulse.leases.is_empty()).then(|| pulse.leases[usize::from(luck) % pulse.leases.len()].clone());
+    match (command, lease) {
+        (Command::Heartbeat { member, incarnation }, _) => {
+            Command::Heartbeat { member, incarnation: now(member, incarnation) }
+        }
+        (Command::Leave { member, incarnation }, _) => Command::Leave { member, incarnation: now(member, incarnation) },
+        (Command::Acquire { name, member, incarnation, ttl_ms }, _) => {
+            Command::Acquire { name, member, incarnation: now(member, incarnation), ttl_ms }
+        }
+        (Command::Expire { member, incarnation, heartbeats, .. }, _) => {
+            let reign = machine.state.reign;
+            Command::Expire { reign, member, incarnation: now(member, incarnation), heartbeats }
+        }
+        (Command::Renew { .. }, Some(Tenure { name, token, .. })) => Command::Renew { name, token },
+        (Command::Release { .. }, Some(Tenure { name, token, .. })) => Command::Release { name, token },
+        (Command::Lapse { renewals, .. }, Some(Tenure { name, token, .. })) => {
+            Command::Lapse { reign: machine.state.reign, name, token, renewals }
+        }
+        (Command::Set { path, value, condition: Condition::Version { version } }, _) => {
+            let version = machine.state.tree.get(&path).map_or(version, |leaf| leaf.version);
+            Command::Set { path, value, condition: Condition::Version { version } }
+        }
+        (other, _) => other,
+    }
+}
+
+/// What the events alone tell, as a watcher would follow them.
+#[derive(Default)]
+struct Follower {
+    revision: Revision,
+    epoch: u64,
+    live: BTreeMap<u64, u64>,
+    failed: BTreeSet<u64>,
+    leases: BTreeMap<String, (u64, Token)>,
+    tree: BTreeMap<String, (Revision, Vec<u8>)>,
+    highest_token: Token,
+}
+
+impl Follower {
+    fn follow(&mut self, event: &Event) {
+        assert_eq!(event.revision, self.revision + 1, "no event is left out or comes twice");
+        self.revision = event.revision;
+        let mut begin = |new: &u64| {
+            assert_eq!(*new, self.epoch + 1, "each change of the live members is an epoch");
+            self.epoch = *new;
+        };
+        match &event.happening {
+            Happening::Joined { member, epoch } => {
+                begin(epoch);
+                self.failed.remove(member);
+                self.live.insert(*member, event.revision);
+            }
+            Happening::Failed { member, epoch } => {
+                begin(epoch);
+                assert!(self.live.remove(member).is_some() && self.failed.insert(*member));
+            }
+            Happening::Left { member, epoch } => {
+                begin(epoch);
+                assert!(self.live.remove(member).is_some());
+                assert!(self.leases.values().all(|(holder, _)| holder != member), "who leaves holds nothing");
+            }
+            Happening::Forgotten { member } => assert!(self.failed.remove(member)),
+            Happening::Granted { name, member } => {
+                assert!(self.live.contains_key(member), "only who lives is granted a lease");
+                assert!(event.revision > self.highest_token, "tokens rise");
+                self.highest_token = event.revision;
+                assert!(self.leases.insert(name.clone(), (*member, event.revision)).is_none(), "one holder at a time");
+            }
+            Happening::Ended { name, token } => assert_eq!(self.leases.remove(name).map(|(_, held)| held), Some(*token)),
+            Happening::Set { path, value } => _ = self.tree.insert(path.clone(), (event.revision, value.clone())),
+            Happening::Deleted { path } => assert!(self.tree.remove(path).is_some()),
+        }
+    }
+
+    /// Whether the state is what the events say.
+    fn compare(&self, machine: &Machine) {
+        let state = &machine.state;
+        assert_eq!((self.revision, self.epoch), (state.revision, state.epoch));
+        let members = |health| state.members.iter().filter(move |(_, record)| record.health == health);
+        assert!(members(Health::Live).map(|(id, record)| (*id, record.incarnation)).eq(self.live.clone()));
+        assert!(members(Health::Failed).map(|(id, _)| *id).eq(self.failed.clone()));
+        assert!(state.leases.iter().map(|(name, held)| (name.clone(), (held.member, held.token))).eq(self.leases.clone()));
+        assert!(
+            state.tree.iter().map(|(path, leaf)| (path.clone(), (leaf.version, leaf.value.clone()))).eq(self.tree.clone())
+        );
+        assert_eq!(state.check(), Ok(()));
+        let limits = &machine.limits;
+        assert!(state.members.len() <= limits.members_max && state.leases.len() <= limits.leases_max);
+        assert!(state.tree.len() <= limits.entries_max && state.tree_bytes <= limits.tree_bytes_max as u64);
+    }
+}
+
+/// Whether a command was allowed to do what it did, by rules that need no more than what was there before.
+fn judge(before: &Machine, command: &Command, answer: &Answer) {
+    let live = |member: &u64, incarnation: &u64| {
+        before
+            .state
+            .members
+            .get(member)
+            .is_some_and(|record| record.health == Health::Live && record.incarnation == *incarnation)
+    };
+    let was_done = !matches!(answer, Answer::Refused { .. });
+    let version = |path: &String| before.state.tree.get(path).map(|leaf| leaf.version);
+    match command {
+        Command::Heartbeat { member, incarnation } | Command::Leave { member, incarnation } => {
+            assert_eq!(was_done, live(member, incarnation));
+        }
+        Command::Expire { reign, member, incarnation, heartbeats } => {
+            let counted = before.state.members.get(member).map(|record| record.heartbeats);
+            let allowed = *reign == before.state.reign && live(member, incarnation) && counted == Some(*heartbeats);
+            assert_eq!(was_done, allowed, "a member fails by the present watchman's word, if nothing was heard since");
+        }
+        Command::Lapse { reign, name, token, renewals } => {
+            let held = before.state.leases.get(name);
+            let is_same = held.is_some_and(|held| held.token == *token && held.renewals == *renewals);
+            assert_eq!(was_done, *reign == before.state.reign && is_same);
+        }
+        Command::Renew { name, token } => {
+            let held = before.state.leases.get(name).filter(|held| held.token == *token);
+            assert_eq!(was_done, held.is_some_and(|held| live(&held.member, &held.incarnation)));
+        }
+        Command::Acquire { name, member, incarnation, .. } if was_done => {
+            assert!(live(member, incarnation));
+            assert!(before.state.leases.get(name).is_none_or(|held| held.member == *member));
+        }
+        Command::Set { path, condition, .. } | Command::Delete { path, condition } if was_done => match condition {
+            Condition::Always => {}
+            Condition::Absent => assert_eq!((version(path), matches!(command, Command::Set { .. })), (None, true)),
+            Condition::Version { version: wanted } => assert_eq!(version(path), Some(*wanted)),
+        },
+        _ => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_state_is_what_events_say_and_commands_allow(commands in vec((command(), any::<u8>()), 1..120)) {
+        let (mut machine, mut follower) = (Machine::new(small()), Follower::default());
+        for (command, luck) in commands {
+            let command = made_true(&machine, command, luck);
+            let before = machine.clone();
+            let answer = apply(&mut machine, &command);
+            judge(&before, &command, &answer);
+            if matches!(answer, Answer::Refused { .. }) {
+                prop_assert_eq!(&machine, &before, "what is refused changes nothing");
+            }
+            // One command makes few events: the history holds them.
+            match ask(&machine, Query::Changes { scope: Scope::All, after: follower.revision }) {
+                Answer::Changes { changes } => {
+                    changes.events.iter().for_each(|event| follower.follow(event));
+                    prop_assert_eq!(changes.up_to, machine.state.revision);
+                }
+                other => panic!("{other:?}"),
+            }
+            follower.compare(&machine);
+            if !luck.is_multiple_of(8) {
+                continue;
+            }
+            let mut snapshot = Vec::new();
+            machine.snapshot(&mut snapshot);
+            let mut other = Machine::new(small());
+            apply(&mut other, &Command::Join { member: 9, about: vec![] });
+            other.restore(&snapshot).unwrap();
+            prop_assert_eq!(&other, &machine);
+            prop_assert!(other.restore(&snapshot[..snapshot.len() - 1]).is_err());
+            prop_assert_eq!(&other, &machine, "what cannot be restored changes nothing");
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_message_or_refused(bytes in vec(any::<u8>(), 0..80)) {
+        let mut machine = Machine::new(small());
+        let mut reply = Vec::new();
+        machine.apply(1, &bytes, &mut reply);
+        machine.query(&bytes, &mut reply);
+        let _ = machine.restore(&[&[SNAPSHOT_VERSION], &bytes[..]].concat());
+        let _ = Answer::from_bytes(&bytes);
+    }
+
+    #[test]
+    fn what_is_written_is_read(command in command(), path in path(), after in any::<u64>()) {
+        prop_assert_eq!(Command::from_bytes(&command.to_bytes()), Ok(command));
+        let query = Query::Changes { scope: Scope::Tree { root: path.clone() }, after };
+        prop_assert_eq!(Query::from_bytes(&query.to_bytes()), Ok(query));
+        let answer = Answer::from(CoordError::Held { name: path, holder: 1, token: after });
+        prop_assert_eq!(Answer::from_bytes(&answer.to_bytes()), Ok(answer));
+    }
+}
+
+#[test]
+fn what_is_gone_from_the_history_is_said_to_be() {
+    let mut machine = Machine::new(small());
+    for number in 0..20_u8 {
+        apply(&mut machine, &Command::Set { path: "/a".into(), value: vec![number], condition: Condition::Always });
+    }
+    let gone = Answer::from(CoordError::Compacted { compacted: 14 });
+    assert_eq!(ask(&machine, Query::Changes { scope: Scope::All, after: 13 }), gone);
+    let Answer::Changes { changes } = ask(&machine, Query::Changes { scope: Scope::All, after: 14 }) else { panic!() };
+    assert_eq!((changes.events.len(), changes.up_to), (6, 20));
+    let Answer::Changes { changes } = ask(&machine, Query::Changes { scope: Scope::Members, after: 14 }) else { panic!() };
+    assert_eq!((changes.events.len(), changes.up_to), (0, 20));
+}
+
+#[test]
+fn pages_are_bounded_and_lose_nothing() {
+    let mut machine = Machine::new(Limits::default());
+    let paths: Vec<String> = (0..30).map(|number| format!("/a/{number:02}")).collect();
+    for path in paths.iter().map(String::as_str).chain(["/a", "/ab", "/b/c"]) {
+        apply(&mut machine, &Command::Set { path: path.into(), value: vec![7; 40_000], condition: Condition::Always });
+    }
+    let (mut listed, mut after, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let Answer::Listing { listing } = ask(&machine, Query::List { root: "/a".into(), after }) else { panic!() };
+        assert!(listing.to_bytes().len() < PAGE_BYTES_MAX + 2000);
+        listed.extend(listing.entries.into_iter().map(|entry| entry.path));
+        (after, pages) = (listing.more_after, pages + 1);
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!((listed, pages), (paths, 5));
+    let (mut seen, mut from) = (0, 0);
+    while from < 33 {
+        let query = Query::Changes { scope: Scope::Tree { root: "/a".into() }, after: from };
+        let Answer::Changes { changes } = ask(&machine, query) else { panic!() };
+        assert!(changes.up_to > from);
+        (seen, from) = (seen + changes.events.len(), changes.up_to);
+    }
+    assert_eq!(seen, 31, "those below, and the entry itself");
+}
+
+#[test]
+fn a_watchman_of_before_has_no_say() {
+    let mut machine = Machine::new(small());
+    apply(&mut machine, &Command::Join { member: 1, about: vec![] });
+    assert_eq!(apply(&mut machine, &Command::Reign), Answer::Reigns { reign: 1 });
+    assert_eq!(apply(&mut machine, &Command::Reign), Answer::Reigns { reign: 2 });
+    let Answer::Pulse { pulse } = ask(&machine, Query::Pulse) else { panic!() };
+    let Beat { member, incarnation, heartbeats } = pulse.members[0];
+    let expire = |reign, heartbeats| Command::Expire { reign, member, incarnation, heartbeats };
+    assert_eq!(apply(&mut machine, &expire(1, heartbeats)), CoordError::ReignOver { reign: 1 }.into());
+    apply(&mut machine, &Command::Heartbeat { member, incarnation });
+    assert_eq!(apply(&mut machine, &expire(2, heartbeats)), CoordError::Live { member }.into());
+    assert_eq!(apply(&mut machine, &expire(2, heartbeats + 1)), Answer::Done { revision: 2 });
+    let beat = apply(&mut machine, &Command::Heartbeat { member, incarnation });
+    assert_eq!(beat, CoordError::NotLive { member, incarnation }.into());
+}

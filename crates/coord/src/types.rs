@@ -1,0 +1,226 @@
+//! The words of the interface.
+
+use std::fmt;
+
+/// The name of a member. Chosen by whoever runs it, and used by one process at a time.
+pub type MemberId = u64;
+/// Counts everything that happened: each event has a revision of its own, above those before it.
+pub type Revision = u64;
+/// The revision at which a member joined: tells the process of now from the one before its restart.
+pub type Incarnation = u64;
+/// The revision at which a lease was granted: above that of every grant before.
+pub type Token = u64;
+
+/// Whether a member is heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// It is, or was not long enough ago.
+    Live,
+    /// It was not heard for the failure timeout. It stays in the list until it joins again or is forgotten.
+    Failed,
+}
+
+/// A member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub id: MemberId,
+    /// When it joined last.
+    pub incarnation: Incarnation,
+    /// Whether it is heard.
+    pub health: Health,
+    /// What it said about itself when it joined: where it is reached, what it stores.
+    pub about: Vec<u8>,
+}
+
+/// All members, as of one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Members {
+    /// Rises whenever the set of live members changes.
+    pub epoch: u64,
+    /// The moment; watch from here on.
+    pub revision: Revision,
+    /// By id.
+    pub members: Vec<Member>,
+}
+
+/// What a member has when it has joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Membership {
+    /// Its name.
+    pub member: MemberId,
+    /// This process of it.
+    pub incarnation: Incarnation,
+    /// The epoch that began when it joined.
+    pub epoch: u64,
+}
+
+/// A lease that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Its name.
+    pub name: String,
+    /// Goes with everything that is done under the lease: whoever guards the resource refuses tokens below the highest it has seen.
+    pub token: Token,
+    /// How long it was asked for, in milliseconds.
+    pub ttl_ms: u64,
+    /// Until when the holder may rely on it without a fencing token, in nanoseconds of the clock of the endpoint that asked for it: three quarters of
+    /// the time asked for, from *before* it was asked for. Right as long as no clock runs a quarter faster than another.
+    pub safe_until: u64,
+}
+
+/// Who holds a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// The member.
+    pub member: MemberId,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// The token.
+    pub token: Token,
+}
+
+/// An entry of the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its path.
+    pub path: String,
+    /// The revision at which it was set last.
+    pub version: Revision,
+    /// Its value.
+    pub value: Vec<u8>,
+}
+
+/// A page of entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    /// The moment.
+    pub revision: Revision,
+    /// In the order of paths.
+    pub entries: Vec<Entry>,
+    /// With which path the next page begins: after this one. `None` if this is the last. Pages are of different moments.
+    pub more_after: Option<String>,
+}
+
+/// When an entry is to be set or deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Condition {
+    /// In any case. (A deletion of what is not there is refused nevertheless.)
+    #[default]
+    Always,
+    /// If it is not there.
+    Absent,
+    /// If it has this version.
+    Version {
+        /// The version.
+        version: Revision,
+    },
+}
+
+/// What is watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything.
+    All,
+    /// Members, and with them the epoch.
+    Members,
+    /// Leases.
+    Leases,
+    /// Entries of the tree.
+    Tree {
+        /// Those below this path, and that of the path itself; `/` is the whole tree.
+        root: String,
+    },
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// When.
+    pub revision: Revision,
+    /// What.
+    pub happening: Happening,
+}
+
+/// What can happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Happening {
+    /// A member joined, for the first time or again; its incarnation is the revision.
+    Joined {
+        /// The member.
+        member: MemberId,
+        /// The epoch that began.
+        epoch: u64,
+    },
+    /// A member was not heard for too long.
+    Failed {
+        /// The member.
+        member: MemberId,
+        /// The epoch that began.
+        epoch: u64,
+    },
+    /// A member left.
+    Left {
+        /// The member.
+        member: MemberId,
+        /// The epoch that began.
+        epoch: u64,
+    },
+    /// A member that had failed was forgotten; the epoch is as before.
+    Forgotten {
+        /// The member.
+        member: MemberId,
+    },
+    /// A lease was granted; the token is the revision.
+    Granted {
+        /// The lease.
+        name: String,
+        /// To whom.
+        member: MemberId,
+    },
+    /// A lease was given up, or its time was over.
+    Ended {
+        /// The lease.
+        name: String,
+        /// The token that it was held with.
+        token: Token,
+    },
+    /// An entry was set; its version is the revision.
+    Set {
+        /// Its path.
+        path: String,
+        /// Its value.
+        value: Vec<u8>,
+    },
+    /// An entry was deleted.
+    Deleted {
+        /// Its path.
+        path: String,
+    },
+}
+
+/// What happened in a scope after a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changes {
+    /// In order.
+    pub events: Vec<Event>,
+    /// Everything in the scope up to this revision is in here, or came before: watch on from it.
+    pub up_to: Revision,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.revision)?;
+        match &self.happening {
+            Happening::Joined { member, epoch } => write!(f, "member {member} joined: epoch {epoch}"),
+            Happening::Failed { member, epoch } => write!(f, "member {member} failed: epoch {epoch}"),
+            Happening::Left { member, epoch } => write!(f, "member {member} left: epoch {epoch}"),
+            Happening::Forgotten { member } => write!(f, "member {member} was forgotten"),
+            Happening::Granted { name, member } => write!(f, "lease {name} granted to member {member}"),
+            Happening::Ended { name, token } => write!(f, "lease {name} with token {token} ended"),
+            Happening::Set { path, value } => write!(f, "{path} set to {} bytes", value.len()),
+            Happening::Deleted { path } => write!(f, "{path} deleted"),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Commands, queries and answers of the [machine](crate::model::Machine) as bytes. Parsers take any bytes and panic for none.
+
+mod codec;
+
+pub use codec::{Wire, WireError};
+pub(crate) use codec::{wire_enum, wire_struct, wire_vec};
+
+use crate::error::CoordError;
+use crate::types::{
+    Changes, Condition, Entry, Event, Happening, Health, Holder, Incarnation, Listing, Member, MemberId, Members,
+    Membership, Revision, Scope, Token,
+};
+
+/// What changes the state. Most are methods of [`Coordinator`](crate::Coordinator); the last three are the watchman's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Command {
+    /// A member joins, or joins again.
+    Join { member: MemberId, about: Vec<u8> },
+    /// It is there.
+    Heartbeat { member: MemberId, incarnation: Incarnation },
+    /// It leaves, and gives up its leases.
+    Leave { member: MemberId, incarnation: Incarnation },
+    /// One that has failed will not come back.
+    Forget { member: MemberId },
+    /// A lease is asked for.
+    Acquire { name: String, member: MemberId, incarnation: Incarnation, ttl_ms: u64 },
+    /// It is needed for longer.
+    Renew { name: String, token: Token },
+    /// It is given up.
+    Release { name: String, token: Token },
+    /// An entry is set.
+    Set { path: String, value: Vec<u8>, condition: Condition },
+    /// An entry is deleted.
+    Delete { path: String, condition: Condition },
+    /// A watchman begins: only the last one to begin has a say.
+    Reign,
+    /// A member was silent for the failure timeout since this many heartbeats of it were counted.
+    Expire { reign: u64, member: MemberId, incarnation: Incarnation, heartbeats: u64 },
+    /// The time of a lease is over since this many renewals of it were counted.
+    Lapse { reign: u64, name: String, token: Token, renewals: u64 },
+}
+
+/// What asks for the state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Query {
+    /// All members.
+    Members,
+    /// Who holds a lease.
+    Holder { name: String },
+    /// An entry.
+    Get { path: String },
+    /// A page of the entries below a path.
+    List { root: String, after: Option<String> },
+    /// What happened after a revision.
+    Changes { scope: Scope, after: Revision },
+    /// All that a watchman counts.
+    Pulse,
+}
+
+/// What either is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Answer {
+    /// It was not done, and changed nothing.
+    Refused { error: CoordError },
+    /// To [`Command::Join`].
+    Joined { membership: Membership },
+    /// To [`Command::Heartbeat`].
+    Heard { epoch: u64 },
+    /// To [`Command::Acquire`].
+    Granted { token: Token },
+    /// To other commands: done, and so much has happened by now.
+    Done { revision: Revision },
+    /// To [`Command::Reign`].
+    Reigns { reign: u64 },
+    /// To [`Query::Members`].
+    Members { members: Members },
+    /// To [`Query::Holder`].
+    Holder { holder: Option<Holder> },
+    /// To [`Query::Get`].
+    Found { entry: Option<Entry> },
+    /// To [`Query::List`].
+    Listing { listing: Listing },
+    /// To [`Query::Changes`].
+    Changes { changes: Changes },
+    /// To [`Query::Pulse`].
+    Pulse { pulse: Pulse },
+}
+
+/// What a watchman counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pulse {
+    /// Live members.
+    pub members: Vec<Beat>,
+    /// Leases that are held.
+    pub leases: Vec<Tenure>,
+}
+
+/// How often a live member was heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beat {
+    /// The member.
+    pub member: MemberId,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// Heartbeats since it joined.
+    pub heartbeats: u64,
+}
+
+/// How often a lease was renewed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tenure {
+    /// The lease.
+    pub name: String,
+    /// Its token.
+    pub token: Token,
+    /// Renewals since it was granted.
+    pub renewals: u64,
+    /// For how long it is held each time, in milliseconds.
+    pub ttl_ms: u64,
+}
+
+wire_enum!(Command {
+    1 => Join { member, about },
+    2 => Heartbeat { member, incarnation },
+    3 => Leave { member, incarnation },
+    4 => Forget { member },
+    5 => Acquire { name, member, incarnation, ttl_ms },
+    6 => Renew { name, token },
+    7 => Release { name, token },
+    8 => Set { path, value, condition },
+    9 => Delete { path, condition },
+    10 => Reign {},
+    11 => Expire { reign, member, incarnation, heartbeats },
+    12 => Lapse { reign, name, token, renewals },
+});
+
+wire_enum!(Query {
+    1 => Members {},
+    2 => Holder { name },
+    3 => Get { path },
+    4 => List { root, after },
+    5 => Changes { scope, after },
+    6 => Pulse {},
+});
+
+wire_enum!(Answer {
+    0 => Refused { error },
+    1 => Joined { membership },
+    2 => Heard { epoch },
+    3 => Granted { token },
+    4 => Done { revision },
+    5 => Reigns { reign },
+    6 => Members { members },
+    7 => Holder { holder },
+    8 => Found { entry },
+    9 => Listing { listing },
+    10 => Changes { changes },
+    11 => Pulse { pulse },
+});
+
+wire_enum!(CoordError {
+    1 => NotLive { member, incarnation },
+    2 => Live { member },
+    3 => Held { name, holder, token },
+    4 => LeaseLost { name, token },
+    5 => BadTtl { millis },
+    6 => NotFound { what },
+    7 => Exists { path, version },
+    8 => Changed { path, version },
+    9 => Compacted { compacted },
+    10 => BadPath { path, why },
+    11 => TooLarge { what, max },
+    12 => Full { what, max },
+    13 => ReignOver { reign },
+    14 => TimedOut { may_have_run },
+    15 => Backend { why, may_have_run },
+});
+
+wire_enum!(Condition { 0 => Always {}, 1 => Absent {}, 2 => Version { version } });
+wire_enum!(Scope { 0 => All {}, 1 => Members {}, 2 => Leases {}, 3 => Tree { root } });
+wire_enum!(Health { 0 => Live {}, 1 => Failed {} });
+
+wire_enum!(Happening {
+    1 => Joined { member, epoch },
+    2 => Failed { member, epoch },
+    3 => Left { member, epoch },
+    4 => Forgotten { member },
+    5 => Granted { name, member },
+    6 => Ended { name, token },
+    7 => Set { path, value },
+    8 => Deleted { path },
+});
+
+wire_struct!(Event { revision, happening });
+wire_struct!(Member { id, incarnation, health, about });
+wire_struct!(Members { epoch, revision, members });
+wire_struct!(Membership { member, incarnation, epoch });
+wire_struct!(Holder { member, incarnation, token });
+wire_struct!(Entry { path, version, value });
+wire_struct!(Listing { revision, entries, more_after });
+wire_struct!(Changes { events, up_to });
+wire_struct!(Pulse { members, leases });
+wire_struct!(Beat { member, incarnation, heartbeats });
+wire_struct!(Tenure { name, token, renewals, ttl_ms });
+wire_vec!(Event, Member, Entry, Beat, Tenure);
+
+impl From<CoordError> for Answer {
+    fn from(error: CoordError) -> Self {
+        Answer::Refused { error }
+    }
+}

@@ -1,0 +1,327 @@
+//! Replicas with their watchmen, and programs that use them, on hosts of the simulated datacenter.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use dunlin_coord::embedded::{Embedded, Watchman, WatchmanConfig, WatchmanCounters};
+use dunlin_coord::model::Machine;
+use dunlin_coord::{Coordinator as _, Limits};
+use dunlin_net::{Addr, PollPolicy};
+use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
+use dunlin_sim::{CostModel, Datacenter, Fault, Next, Program, SimTransport, ThreadClock, Topology};
+use dunlin_smr::wire::response::Role;
+use dunlin_smr::{Beginning, Client, ClientConfig, MemoryLog, Node, NodeConfig};
+use dunlin_trial::Random;
+
+pub const FAILURE_TIMEOUT: Duration = Duration::from_millis(200);
+pub const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Events that the machine remembers.
+pub const HISTORY: usize = 300;
+const MILLISECOND: u64 = 1_000_000;
+/// Between two looks at whether all is done, or whether it is time for a fault.
+const SLICE: u64 = 5 * MILLISECOND;
+/// Iterations of an endpoint in one run.
+const ITERATIONS_MAX: u32 = 256;
+/// Iterations after which it has surely read the clock.
+const ITERATIONS_TO_CLOCK: u32 = 17;
+
+pub type Coordinator = Embedded<SimTransport>;
+type Replicated = Node<Machine, MemoryLog>;
+type Work = Pin<Box<dyn Future<Output = ()>>>;
+
+/// What programs and the run share.
+pub struct Shared {
+    seed: u64,
+    members: Vec<(u64, Addr)>,
+    /// By replica: what is on its disk while it is down.
+    logs: Vec<RefCell<MemoryLog>>,
+    /// By replica: whether it leads.
+    leads: Vec<Cell<bool>>,
+    pub watched: Cell<WatchmanCounters>,
+    busy: Cell<usize>,
+}
+
+fn endpoint(transport: SimTransport, seed: u64) -> Rc<Endpoint<SimTransport>> {
+    let config = EndpointConfig {
+        poll: PollPolicy::Sleep,
+        peer_timeout: Duration::from_millis(30),
+        connect_timeout: Duration::from_millis(20),
+        seed: Some(seed),
+        ..EndpointConfig::default()
+    };
+    Rc::new(Endpoint::new(transport, config).unwrap())
+}
+
+/// Runs the event loop until it finds nothing.
+fn turn(endpoint: &Endpoint<SimTransport>, clock: &ThreadClock) -> Next {
+    let is_due = || endpoint.next_timer().is_some_and(|due| due <= clock.now());
+    let mut idle = 0;
+    for _ in 0..ITERATIONS_MAX {
+        match endpoint.run_once() {
+            // One more than that: an iteration that only fired timers gives zero, and whom they woke runs in the next.
+            0 if idle >= ITERATIONS_TO_CLOCK || idle > 0 && !is_due() => {
+                return Next::OnPacket { or_at: endpoint.next_timer() };
+            }
+            0 => idle += 1,
+            _ => idle = 0,
+        }
+    }
+    Next::Soon
+}
+
+struct Replica {
+    shared: Rc<Shared>,
+    place: usize,
+    node: Replicated,
+    /// Before the endpoint, which its client holds.
+    watchman: Option<Watchman>,
+    endpoint: Rc<Endpoint<SimTransport>>,
+    clock: ThreadClock,
+}
+
+impl Replica {
+    fn start(shared: &Rc<Shared>, place: usize, incarnation: u64, transport: SimTransport) -> Replica {
+        let (id, clock) = (place as u64 + 1, transport.clock());
+        let seed = shared.seed ^ incarnation << 20 ^ id << 40;
+        let endpoint = endpoint(transport, seed);
+        let node_clock = clock.clone();
+        let config = NodeConfig {
+            tick: Duration::from_millis(1),
+            heartbeat_ticks: 3,
+            election_ticks: 20,
+            snapshot_entries: 150,
+            keep_entries: 20,
+            seed: Some(seed),
+            clock: Rc::new(move || node_clock.now()),
+            ..NodeConfig::new(id)
+        };
+        let machine = Machine::new(Limits { history_events_max: HISTORY, ..Limits::default() });
+        let log = shared.logs[place].borrow().clone();
+        let node = Node::start(&endpoint, config, log, machine, Beginning::First(shared.members.clone())).unwrap();
+        let client = Client::new(&endpoint, shared.members.clone(), client_config());
+        let config = WatchmanConfig { failure_timeout: FAILURE_TIMEOUT, look_every: LOOK_EVERY };
+        let watchman = Watchman::start(&endpoint, &node, client, config).unwrap();
+        Replica { shared: shared.clone(), place, node, watchman: Some(watchman), endpoint, clock }
+    }
+}
+
+impl Program for Replica {
+    fn run(&mut self) -> Next {
+        let next = turn(&self.endpoint, &self.clock);
+        assert_eq!(self.node.failure(), None);
+        self.shared.leads[self.place].set(self.node.status().role == Role::Leader);
+        next
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        let Shared { logs, leads, watched, .. } = &*self.shared;
+        *logs[self.place].borrow_mut() = self.node.with_log(MemoryLog::clone);
+        leads[self.place].set(false);
+        let (sum, own) = (watched.get(), self.watchman.take().map_or_else(Default::default, |watchman| watchman.counters()));
+        watched.set(WatchmanCounters {
+            reigns: sum.reigns + own.reigns,
+            looks: sum.looks + own.looks,
+            late_looks: sum.late_looks + own.late_looks,
+            failures: sum.failures + own.failures,
+            lapses: sum.lapses + own.lapses,
+            refused: sum.refused + own.refused,
+        });
+    }
+}
+
+fn client_config() -> ClientConfig {
+    ClientConfig {
+        timeout: Duration::from_secs(5),
+        attempt_timeout: Duration::from_millis(25),
+        pause: Duration::from_millis(1),
+    }
+}
+
+/// What a program that uses the cluster manager has.
+#[derive(Clone)]
+pub struct User {
+    shared: Rc<Shared>,
+    endpoint: Rc<Endpoint<SimTransport>>,
+    pub timers: Timers,
+}
+
+impl User {
+    pub fn coordinator(&self) -> Coordinator {
+        let client = Client::new(&self.endpoint, self.shared.members.clone(), client_config());
+        Embedded::new(client).watch_every(LOOK_EVERY)
+    }
+}
+
+struct Driver {
+    shared: Rc<Shared>,
+    /// It holds the endpoint, which holds the task that runs it.
+    work: Rc<RefCell<Option<Work>>>,
+    endpoint: Rc<Endpoint<SimTransport>>,
+    clock: ThreadClock,
+    is_done: bool,
+}
+
+impl Program for Driver {
+    fn run(&mut self) -> Next {
+        let next = turn(&self.endpoint, &self.clock);
+        if self.work.borrow().is_none() && !self.is_done {
+            self.is_done = true;
+            self.shared.busy.set(self.shared.busy.get() - 1);
+        }
+        next
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.work.take();
+    }
+}
+
+pub struct Cluster {
+    datacenter: Datacenter,
+    pub shared: Rc<Shared>,
+    users: u32,
+}
+
+impl Cluster {
+    /// So many replicas, on the first hosts.
+    pub fn new(seed: u64, replicas: usize) -> Cluster {
+        println!("seed {seed}, {replicas} replicas");
+        let mut datacenter = Datacenter::new(&Topology::cx5(), CostModel::free(), seed).unwrap();
+        let members = (0..replicas).map(|place| (place as u64 + 1, Datacenter::addr(place as u32, 0))).collect();
+        let shared = Rc::new(Shared {
+            seed,
+            members,
+            logs: (0..replicas).map(|_| RefCell::new(MemoryLog::new())).collect(),
+            leads: (0..replicas).map(|_| Cell::new(false)).collect(),
+            watched: Cell::default(),
+            busy: Cell::default(),
+        });
+        for place in 0..replicas {
+            let (shared, mut incarnation) = (shared.clone(), 0);
+            let program = move |transport| {
+                incarnation += 1;
+                Replica::start(&shared, place, incarnation, transport)
+            };
+            datacenter.spawn_from(place as u32, 0, program).unwrap();
+        }
+        Cluster { datacenter, shared, users: 0 }
+    }
+
+    /// Runs something on the next host.
+    pub fn user<F: Future<Output = ()> + 'static>(&mut self, work: impl FnOnce(User) -> F + 'static) {
+        let host = self.shared.logs.len() as u32 + self.users;
+        self.users += 1;
+        let shared = self.shared.clone();
+        shared.busy.set(shared.busy.get() + 1);
+        let transport = self.datacenter.bind(host, 0).unwrap();
+        let clock = transport.clock();
+        let endpoint = endpoint(transport, shared.seed ^ u64::from(host) << 50);
+        let user = User { shared: shared.clone(), endpoint: endpoint.clone(), timers: endpoint.timers() };
+        let boxed: Work = Box::pin(work(user));
+        let work = Rc::new(RefCell::new(Some(boxed)));
+        let running = work.clone();
+        endpoint.spawn(poll_fn(move |context| {
+            let mut work = running.borrow_mut();
+            let poll = work.as_mut().map_or(Poll::Ready(()), |work| work.as_mut().poll(context));
+            if poll.is_ready() {
+                *work = None;
+            }
+            poll
+        }));
+        self.datacenter.spawn(host, 0, Driver { shared, work, endpoint, clock, is_done: false }).unwrap();
+    }
+
+    /// Runs until all users have ended, for `seconds` of virtual time at most. With `faults`, leaders are crashed, cut off and stopped meanwhile, so often in ten
+    /// seconds.
+    pub fn run(&mut self, seconds: u64, faults: u64) {
+        let mut random = Random::new(self.shared.seed ^ 0xfa17);
+        let mut under_way = None;
+        let end = self.datacenter.now() + seconds * 1000 * MILLISECOND;
+        while self.shared.busy.get() > 0 {
+            let now = self.datacenter.now();
+            assert!(now < end, "{} users have not ended", self.shared.busy.get());
+            self.datacenter.run_until(now + SLICE);
+            match under_way.take() {
+                Some((until, fault)) if now >= until => self.datacenter.lift(fault),
+                Some(going_on) => under_way = Some(going_on),
+                None if random.between(0, 10_000 * MILLISECOND / SLICE - 1) < faults => {
+                    let fault = self.datacenter.inject(self.draw(&mut random)).unwrap();
+                    under_way = Some((now + random.between(1, 400) * MILLISECOND, fault));
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Lets a host stand still for so many milliseconds, after as many.
+    pub fn stand_still(&mut self, host: u32, milliseconds: u64) {
+        self.datacenter.run_until(self.datacenter.now() + milliseconds * MILLISECOND);
+        let fault = self.datacenter.inject(Fault::Pause { host }).unwrap();
+        self.datacenter.run_until(self.datacenter.now() + milliseconds * MILLISECOND);
+        self.datacenter.lift(fault);
+    }
+
+    /// Mostly of the leader, which is what matters.
+    fn draw(&self, random: &mut Random) -> Fault {
+        let any = random.index(self.shared.leads.len());
+        let leader = self.shared.leads.iter().position(Cell::get).filter(|_| random.chance(80));
+        let host = leader.unwrap_or(any) as u32;
+        match random.between(0, 2) {
+            0 => Fault::Crash { host },
+            1 => Fault::Pause { host },
+            _ => Fault::Partition { hosts: vec![host] },
+        }
+    }
+}
+
+/// A site of the conformance suite.
+pub struct Site {
+    pub user: User,
+    pub delay_max: Duration,
+}
+
+impl dunlin_coord::conformance::Site for Site {
+    type Coordinator = Coordinator;
+
+    fn coordinator(&self) -> Coordinator {
+        self.user.coordinator()
+    }
+
+    async fn pass(&self, time: Duration) {
+        self.user.timers.sleep(time).await;
+    }
+
+    fn failure_timeout(&self) -> Duration {
+        FAILURE_TIMEOUT
+    }
+
+    fn delay_max(&self) -> Duration {
+        self.delay_max
+    }
+
+    async fn forget_history(&self) {
+        let coordinator = self.coordinator();
+        for _ in 0..=HISTORY {
+            coordinator.set("/conformance/noise", b"", dunlin_coord::Condition::Always).await.unwrap();
+        }
+        coordinator.delete("/conformance/noise", dunlin_coord::Condition::Always).await.unwrap();
+    }
+}
+
+/// What `work` gives, unless `end` comes first.
+pub async fn first<F: Future>(work: F, end: impl Future<Output = ()>) -> Option<F::Output> {
+    let (mut work, mut end) = (std::pin::pin!(work), std::pin::pin!(end));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => end.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}

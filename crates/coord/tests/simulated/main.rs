@@ -1,0 +1,185 @@
+//! The embedded back end in the simulated datacenter.
+
+mod harness;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_coord::conformance;
+use dunlin_coord::{CoordError, Coordinator, Happening, Health, Lease, Scope, Watch, attend};
+use dunlin_trial::Random;
+
+use harness::{Cluster, FAILURE_TIMEOUT, LOOK_EVERY, Site, User};
+
+fn conforms(seed: u64, replicas: usize, delay_max: Duration, faults: u64) -> Cluster {
+    let mut cluster = Cluster::new(seed, replicas);
+    cluster.user(move |user| async move { conformance::check(&Site { user, delay_max }).await });
+    cluster.run(1000, faults);
+    cluster
+}
+
+#[test]
+fn three_nodes_conform() {
+    for seed in 1..=3 {
+        conforms(seed, 3, 4 * LOOK_EVERY, 0);
+    }
+}
+
+#[test]
+fn one_node_conforms() {
+    for seed in 1..=3 {
+        conforms(seed, 1, 4 * LOOK_EVERY, 0);
+    }
+}
+
+#[test]
+fn the_suite_holds_while_leaders_are_killed_cut_off_and_stopped() {
+    for seed in 1..=5 {
+        // Each change of leaders gives everyone the whole timeout again: what is noticed is noticed later.
+        let cluster = conforms(seed, 3, 12 * FAILURE_TIMEOUT, 3);
+        let shared = cluster.shared.clone();
+        drop(cluster);
+        let watched = shared.watched.get();
+        println!("{watched:?}");
+        assert!(watched.reigns > 2, "leaders have changed");
+    }
+}
+
+const BEAT: Duration = Duration::from_millis(40);
+const LEASE: Duration = Duration::from_millis(60);
+const LOCKS: usize = 2;
+
+/// Who holds what, as the holders themselves believe: in virtual time there is one order of everything.
+#[derive(Default)]
+struct Locks {
+    held: RefCell<HashMap<String, u64>>,
+    highest: RefCell<HashMap<String, u64>>,
+    grants: Cell<u64>,
+    rejoins: Cell<u64>,
+}
+
+impl Locks {
+    fn take(&self, lease: &Lease, by: u64) {
+        let before = self.held.borrow_mut().insert(lease.name.clone(), by);
+        assert_eq!(before, None, "{by} was granted {} while another relies on it", lease.name);
+        let before = self.highest.borrow_mut().insert(lease.name.clone(), lease.token);
+        assert!(before < Some(lease.token), "a token comes after {before:?}: {}", lease.token);
+        self.grants.set(self.grants.get() + 1);
+    }
+
+    fn give(&self, lease: &Lease, by: u64) {
+        assert_eq!(self.held.borrow_mut().remove(&lease.name), Some(by));
+    }
+}
+
+/// Relies on a lease for some time, but never beyond its safe end.
+async fn rely(user: &User, coordinator: &impl Coordinator, lease: &mut Lease, random: &mut Random) {
+    for _ in 0..random.between(0, 4) {
+        let until = (user.timers.now() + random.between(1, 30_000_000)).min(lease.safe_until);
+        user.timers.sleep_until(until).await;
+        if until == lease.safe_until {
+            return;
+        }
+        let end = user.timers.sleep_until(lease.safe_until);
+        let mut longer = lease.clone();
+        match harness::first(coordinator.renew(&mut longer), end).await {
+            Some(Ok(())) => *lease = longer,
+            Some(Err(_)) | None => return,
+        }
+    }
+}
+
+async fn contend(user: User, id: u64, locks: Rc<Locks>) {
+    let coordinator = user.coordinator();
+    let mut random = Random::new(id);
+    let mut membership = coordinator.join(id, b"").await.unwrap();
+    for _ in 0..300 {
+        let name = format!("/locks/{}", random.index(LOCKS));
+        match coordinator.acquire(&membership, &name, LEASE).await {
+            Ok(mut lease) => {
+                if user.timers.now() < lease.safe_until {
+                    locks.take(&lease, id);
+                    rely(&user, &coordinator, &mut lease, &mut random).await;
+                    locks.give(&lease, id);
+                }
+                if random.chance(50) {
+                    let _ = coordinator.release(&lease).await;
+                }
+            }
+            Err(CoordError::NotLive { .. }) => {
+                locks.rejoins.set(locks.rejoins.get() + 1);
+                membership = coordinator.join(id, b"").await.unwrap();
+            }
+            Err(CoordError::Held { .. } | CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        // Now and then for so long that it is taken for failed.
+        let pause = if random.chance(2) { 2 * FAILURE_TIMEOUT } else { Duration::from_micros(random.between(0, 20_000)) };
+        user.timers.sleep(pause).await;
+        let _ = coordinator.heartbeat(&membership).await;
+    }
+}
+
+#[test]
+fn nobody_relies_on_a_lease_that_another_has_while_leaders_fail() {
+    for seed in 1..=8 {
+        let locks = Rc::new(Locks::default());
+        let mut cluster = Cluster::new(seed, 3);
+        for id in 11..15 {
+            let locks = locks.clone();
+            cluster.user(move |user| contend(user, id, locks));
+        }
+        cluster.run(300, 25);
+        let shared = cluster.shared.clone();
+        drop(cluster);
+        println!("{} grants, {} joined again, {:?}", locks.grants.get(), locks.rejoins.get(), shared.watched.get());
+        assert!(locks.grants.get() > 100 && locks.rejoins.get() > 0 && shared.watched.get().lapses > 0);
+    }
+}
+
+#[test]
+fn a_member_that_stops_is_failed_and_watchers_are_told() {
+    let mut cluster = Cluster::new(5, 3);
+    let epoch = Rc::new(Cell::new(0));
+    let heard = epoch.clone();
+    cluster.user(move |user| async move {
+        let coordinator = user.coordinator();
+        let membership = coordinator.join(1, b"").await.unwrap();
+        // For some time; then nothing is heard of it.
+        let beating = attend(&coordinator, &user.timers, &membership, BEAT, |epoch| heard.set(epoch));
+        assert_eq!(harness::first(beating, user.timers.sleep(3 * FAILURE_TIMEOUT)).await, None);
+        let stopped = user.timers.now();
+        let other = user.coordinator();
+        let mut watch = Watch::new(&other, Scope::Members, membership.incarnation);
+        let event = watch.next().await.unwrap();
+        assert_eq!(event.happening, Happening::Failed { member: 1, epoch: 2 });
+        let took = Duration::from_nanos(user.timers.now() - stopped);
+        assert!(took + BEAT >= FAILURE_TIMEOUT && took < FAILURE_TIMEOUT + 4 * LOOK_EVERY, "{took:?}");
+        let why = attend(&coordinator, &user.timers, &membership, BEAT, |_| panic!("it has failed")).await;
+        assert!(matches!(why, CoordError::NotLive { member: 1, .. }), "{why}");
+    });
+    cluster.run(10, 0);
+    assert_eq!(epoch.get(), 1);
+}
+
+#[test]
+fn who_could_not_be_heard_has_not_failed() {
+    let mut cluster = Cluster::new(6, 1);
+    cluster.user(|user| async move {
+        let coordinator = user.coordinator();
+        let membership = coordinator.join(1, b"").await.unwrap();
+        let beating = attend(&coordinator, &user.timers, &membership, BEAT, |_| ());
+        assert_eq!(harness::first(beating, user.timers.sleep(Duration::from_secs(4))).await, None);
+        let members = coordinator.members().await.unwrap();
+        assert_eq!((members.epoch, members.members[0].health), (1, Health::Live));
+    });
+    // The only node stands still for five times the failure timeout, and leads before and after.
+    cluster.stand_still(0, 1000);
+    cluster.run(10, 0);
+    let shared = cluster.shared.clone();
+    drop(cluster);
+    let watched = shared.watched.get();
+    assert!(watched.failures == 0 && watched.reigns + watched.late_looks == 2, "{watched:?}");
+}
