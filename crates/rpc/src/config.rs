@@ -142,7 +142,8 @@ pub struct EndpointConfig {
     pub rto_initial: Duration,
     /// Least retransmission timeout. Default 1 ms.
     pub rto_min: Duration,
-    /// Least retransmission timeout where packets stay on this host. What is late there is hardly ever lost: its process waits for a processor,
+    /// Least retransmission timeout, once something was measured, where packets stay on this host: over shared memory, and over UDP from a socket
+    /// that is bound to a loopback address. What is late there is hardly ever lost: its process waits for a processor,
     /// for some time slices of the scheduler, and whatever is sent to it again waits too. Not more than `rto_max` counts. Default 20 ms.
     pub rto_min_local: Duration,
     /// Greatest retransmission timeout, and end of its exponential growth. Default 500 ms.

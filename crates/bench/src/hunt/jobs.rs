@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Failure, Hunt, Progress};
 use crate::peer::Interrupt;
 
-/// A run gets nowhere in which all jobs together have taken so much of the processor, for each of them. The wall's clock would also count how long
+/// A run gets nowhere in which all jobs together have taken so much of the processor, for each that runs. The wall's clock would also count how long
 /// the process was stopped, or a busy machine let it wait.
 const PROCESSOR_TIME_MAX: Duration = Duration::from_secs(120);
 /// Time between two reports of progress.
@@ -77,10 +77,8 @@ impl State {
     /// Runs seeds on this thread.
     fn work(&self, job: usize) {
         while !self.is_over() {
-            let seed = self.next.fetch_add(1, Relaxed);
-            if seed >= self.end {
-                break;
-            }
+            let next = self.next.fetch_update(Relaxed, Relaxed, |next| (next < self.end).then(|| next + 1));
+            let Ok(seed) = next else { break };
             *lock(&self.running[job]) = Some((seed, processor_time()));
             let result = self.hunt.kind.run(seed, None, None);
             *lock(&self.running[job]) = None;
@@ -111,9 +109,9 @@ impl State {
 
     /// A run that takes too long.
     fn stuck(&self) -> Option<Failure> {
-        let running = self.running.iter().filter_map(|job| *lock(job));
-        let (seed, since) = running.min_by_key(|(_, since)| *since)?;
-        let taken = processor_time().saturating_sub(since) / self.running.len() as u32;
+        let running: Vec<_> = self.running.iter().filter_map(|job| *lock(job)).collect();
+        let (seed, since) = running.iter().copied().min_by_key(|(_, since)| *since)?;
+        let taken = processor_time().saturating_sub(since) / running.len() as u32;
         let why = || format!("it gets nowhere: it runs for {} s", taken.as_secs());
         (taken > PROCESSOR_TIME_MAX).then(|| Failure { seed, why: why() })
     }

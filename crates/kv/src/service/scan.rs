@@ -25,9 +25,9 @@ pub(super) fn scan<S: Store + Visit>(shard: &Shard<S>, request: Request<'_>) {
 fn visit(store: &impl Visit, from: u64, answer: &mut ScanAnswerWriter) -> Option<u64> {
     // One range has all hashes if there are no bits.
     let last = u64::MAX.checked_shr(store.range_bits()).unwrap_or(0);
-    let mut start = from;
+    // Ranges begin where the store's do, whatever the client asks for: it learns the range of a key, and no more of its hash.
+    let mut start = from & !last;
     for _ in 0..RANGES_MAX {
-        // Ranges begin where the store's do, whatever the client asks for.
         let end = start | last;
         store.visit(start..=end, &mut |_, key, item| answer.push(key, item));
         start = end.checked_add(1)?;

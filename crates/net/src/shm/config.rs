@@ -26,7 +26,7 @@ pub struct ShmConfig {
     /// Peers this endpoint may have resolved at a time. Each takes a mapping and a file descriptor, or two if
     /// it sleeps by descriptor ([`Transport::wake_fd`](crate::Transport::wake_fd)).
     pub routes_max: usize,
-    /// Cells of the receive queue that are asked for while a burst is sent, at most, so that the answers to the burst before are on their way
+    /// Cells of the receive queue that are asked for after a burst was sent, at most, so that the answers to the burst before are on their way
     /// from the other core when they are wanted; 0 for none.
     pub prefetch_cells: u32,
     /// The number of the first packet received; only tests care.

@@ -312,10 +312,10 @@ impl Core {
             session.credits -= 1;
             call.sent = 1;
             push_packet(&mut self.tx, context, call, session, 0);
+            self.watch_call(index, timer, rto_min);
         } else {
             self.pump_first(index);
         }
-        self.watch_call(index, timer, rto_min);
         if !is_known {
             self.unreleased.push_back(si);
         }
@@ -330,6 +330,9 @@ impl Core {
             self.take_window(index);
         }
         self.pump(index);
+        // One with a window is looked at long before its timeout, whatever the timer of its entry was armed for.
+        let due = self.call_due(index);
+        self.arm_call(index, due);
     }
 
     /// Makes sure that the server of a session is told what is over, once the session is quiet.
@@ -352,7 +355,7 @@ impl Core {
         due.min(call.deadline)
     }
 
-    /// Makes sure that the timer of a call that was just sent fires in time. In a stream of small calls it is armed already, for an
+    /// Makes sure that the timer of a call of one packet that was just sent fires in time. In a stream of small calls it is armed already, for an
     /// earlier call of this entry, and nothing needs to be worked out.
     #[inline]
     fn watch_call(&mut self, index: u32, timer: Option<TimerId>, rto_min: u64) {

@@ -312,8 +312,11 @@ impl Core {
         let session = &self.sessions[index as usize];
         let measured = session.srtt as u64 + 4 * session.rttvar as u64;
         let max = self.config.rto_max.as_nanos() as u64;
-        let expected = if session.srtt == 0 { self.config.rto_initial.as_nanos() as u64 } else { measured };
-        let base = expected.clamp(self.rto_min[usize::from(session.is_local)], max);
+        let base = if session.srtt == 0 {
+            self.config.rto_initial.as_nanos() as u64
+        } else {
+            measured.clamp(self.rto_min[usize::from(session.is_local)], max)
+        };
         base.checked_shl(retries.min(16) as u32).unwrap_or(max).min(max)
     }
 

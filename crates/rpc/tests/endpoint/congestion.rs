@@ -283,16 +283,20 @@ fn by_default_only_sessions_that_leave_the_host_are_limited() {
 /// A server without a processor answers late, and whatever is sent to it again waits for the processor too.
 #[test]
 fn a_server_on_the_same_host_is_given_time_slices_before_anything_is_sent_again() {
-    // Across a network: after 5 ms (nothing was measured yet), and 10 ms later.
-    for (is_near, retransmissions) in [(true, 0), (false, 2)] {
+    for is_near in [true, false] {
         let (network, [server, client], _) = marked_pair(CongestionControl::None);
         client.with_transport(|transport| transport.is_near.set(is_near));
-        let mut opening = pin!(client.connect(&address(0)));
+        let mut opening = pin!(async {
+            let session = client.connect(&address(0)).await.unwrap();
+            // Measured, the server is known to be fast.
+            session.call(ECHO, b"soon".to_vec()).await.unwrap();
+            session
+        });
         let session = loop {
             server.run_once();
             network.advance(Duration::from_micros(1));
             if let Some(session) = client.poll_once(opening.as_mut()) {
-                break session.unwrap();
+                break session;
             }
         };
         let mut call = pin!(session.call(ECHO, b"late".to_vec()));
@@ -307,6 +311,6 @@ fn a_server_on_the_same_host_is_given_time_slices_before_anything_is_sent_again(
         };
         assert!(!turn(190, false));
         assert!(turn(5, true), "it answers once it runs");
-        assert_eq!(client.stats().counters.retransmissions, retransmissions, "near: {is_near}");
+        assert_eq!(client.stats().counters.retransmissions == 0, is_near, "{:?}", client.stats().counters);
     }
 }

@@ -1,5 +1,7 @@
 //! One packet is lost.
 
+use std::time::Duration;
+
 use dunlin_rpc::wire::Kind;
 use dunlin_rpc::{EndpointConfig, Optimizations, Switch};
 
@@ -77,6 +79,19 @@ fn the_last_packet_of_a_request_does_not_wait_for_a_timeout() {
         assert_eq!(after.retransmissions, 0);
     }
     assert_eq!(stage.counters().tail_probes, 1, "of the two, only the very last needs one");
+}
+
+/// The timer of a call's entry may be armed for a small call before it, whose timeout is much later than a probe.
+#[test]
+fn the_tail_of_a_long_call_is_probed_in_time_after_a_small_one() {
+    let patient = EndpointConfig { rto_min: Duration::from_millis(20), rto_initial: Duration::from_millis(20), ..config() };
+    let (stage, session) = Stage::with(config(), patient);
+    stage.call(&session, 4, 4);
+    stage.on_request(only(0, IsLost, is_packet(Kind::Request, PACKETS - 1)));
+    let took = stage.call(&session, LONG, 4);
+    assert_eq!(stage.counters().tail_probes, 1);
+    // A quarter of the least timeout, and the call.
+    assert!(took < 7_000_000, "{took}");
 }
 
 #[test]

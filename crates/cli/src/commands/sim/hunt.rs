@@ -99,6 +99,9 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
 
 fn hunt(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    if arguments.seed.unwrap_or(0).checked_add(arguments.seeds.unwrap_or(0)).is_none() {
+        anyhow::bail!("so many seeds from that one on go beyond the last, 2^64 - 1: give a smaller --seed or --seeds");
+    }
     let hunt = Hunt {
         kind: arguments.kind.hunted(),
         first: arguments.seed.unwrap_or(0),

@@ -18,7 +18,7 @@ Experiments in virtual time are run by: dunlin bench run sim-incast
 Examples:
   dunlin sim hunt --seeds 1000                 random work under random faults
   dunlin sim calibrate > here.toml             what packets cost on this machine
-  dunlin sim topology cx4 > mine.toml          a datacenter to change")]
+  dunlin sim topology cx4 > mine.toml          a datacenter to change, for programs (dunlin_sim::Topology::from_toml)")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -12,7 +12,7 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  dunlin sim topology cx4 > mine.toml")]
+  dunlin sim topology cx4 > mine.toml          to change, and give to dunlin_sim::Topology::from_toml")]
 pub struct Arguments {
     /// Which
     name: Preset,
