@@ -4,6 +4,7 @@ mod harness;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,6 +13,11 @@ use dunlin_coord::{CoordError, Coordinator, Happening, Health, Lease, Scope, Wat
 use dunlin_trial::Random;
 
 use harness::{Cluster, FAILURE_TIMEOUT, LOOK_EVERY, Site, User};
+
+/// So many seeds from 1 on, or those up to `DUNLIN_SEEDS`.
+fn seeds(default: u64) -> RangeInclusive<u64> {
+    1..=std::env::var("DUNLIN_SEEDS").map_or(default, |seeds| seeds.parse().expect("DUNLIN_SEEDS is a number"))
+}
 
 fn conforms(seed: u64, replicas: usize, delay_max: Duration, faults: u64) -> Cluster {
     let mut cluster = Cluster::new(seed, replicas);
@@ -36,7 +42,7 @@ fn one_node_conforms() {
 
 #[test]
 fn the_suite_holds_while_leaders_are_killed_cut_off_and_stopped() {
-    for seed in 1..=5 {
+    for seed in seeds(5) {
         // Each change of leaders gives everyone the whole timeout again: what is noticed is noticed later.
         let cluster = conforms(seed, 3, 12 * FAILURE_TIMEOUT, 3);
         let shared = cluster.shared.clone();
@@ -124,7 +130,7 @@ async fn contend(user: User, id: u64, locks: Rc<Locks>) {
 
 #[test]
 fn nobody_relies_on_a_lease_that_another_has_while_leaders_fail() {
-    for seed in 1..=8 {
+    for seed in seeds(8) {
         let locks = Rc::new(Locks::default());
         let mut cluster = Cluster::new(seed, 3);
         for id in 11..15 {
