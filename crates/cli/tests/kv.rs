@@ -442,6 +442,7 @@ fn wrong_use_is_refused_in_one_line() {
     refused(&["--listen", &name, "--cores", "0"], "--cores");
     refused(&["--listen", &name, "--cores", "2", "--pin", "0"], "2 cores and 1 processors");
     refused(&["--listen", &name, "--pin", "1023"], "cannot pin a thread to processor 1023");
+    refused(&["--listen", &name, "--connections", "0"], "nobody could connect: give 1 or more");
     refused(&["--listen", &name, "--snapshot", "/nowhere/kv.snapshot"], "there is no directory for /nowhere/kv.snapshot");
     refused(
         &["--listen", &name, "--snapshot", "/proc/kv.snapshot"],
@@ -474,6 +475,16 @@ fn wrong_use_is_refused_in_one_line() {
     refused(&["--listen", &name], &format!("cannot listen at {name}"));
     assert_eq!(code(&["get", "shm:test-kv-nobody-is-here", "k"]), 2);
     drop(server);
+}
+
+#[test]
+fn an_item_may_live_for_ten_years() {
+    let server = serve(&["--listen", &shm("years")]);
+    let address = &server.addresses[0];
+    assert_eq!(code(&["set", address, "k", "v", "--expires", "315360000"]), 0);
+    assert_eq!(run(&["get", address, "k"]).stdout, b"v");
+    assert_eq!(code(&["set", address, "k", "w", "--expires", "86401"]), 0);
+    assert_eq!(run(&["get", address, "k"]).stdout, b"w");
 }
 
 #[test]

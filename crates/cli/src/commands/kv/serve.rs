@@ -45,7 +45,7 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS")]
     memcached: Vec<Listen>,
     /// Memcached connections at a time
-    #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX_DEFAULT)]
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX_DEFAULT, value_parser = connections)]
     connections: usize,
     /// Seconds without a command after which a memcached connection is closed [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -87,6 +87,16 @@ enum ModeArgument {
 enum HashArgument {
     Multilinear,
     Siphash,
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => {
+            Err("nobody could connect: give 1 or more, or --listen without --memcached for no memcached clients".into())
+        }
+        Ok(connections) => Ok(connections),
+        Err(_) => Err("not a number of connections".into()),
+    }
 }
 
 impl Arguments {
