@@ -132,6 +132,26 @@ fn a_snapshot_survives_the_server() {
 }
 
 #[test]
+fn a_snapshot_is_of_one_server_at_a_time() {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kv-{}.one", std::process::id()));
+    let (path, lock) = (file.to_str().unwrap(), PathBuf::from(format!("{}.lock", file.display())));
+    let mut first = serve(&["--listen", &shm("one"), "--snapshot", path]);
+    let second = shm("one-more");
+    let why = format!("another server uses the snapshot {path}: end that one first, or give this one a file of its own");
+    refused(&["--listen", &second, "--snapshot", path], &why);
+    // A snapshot has another file behind the name than before: the lock is not on it.
+    assert_eq!(code(&["snapshot", &first.addresses[0]]), 0);
+    refused(&["--listen", &second, "--snapshot", path], &why);
+    assert_eq!(code(&["get", &first.addresses[0], "k"]), 1, "the first one serves on");
+    first.kill();
+    assert!(lock.exists());
+    let server = serve(&["--listen", &second, "--snapshot", path]);
+    assert!(server.stop("-TERM").ends_with("ended\n"));
+    assert!(!lock.exists(), "a server that ends in order leaves nothing but the snapshot");
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn a_snapshot_that_cannot_be_looked_at_is_not_taken_for_none() {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kv-{}.loop", std::process::id()));
     let _ = std::fs::remove_file(&file);

@@ -69,7 +69,8 @@ pub struct Arguments {
     /// What keys are hashed with, under a random secret: siphash is for clients who may try to learn the secret from how long answers take
     #[arg(long, default_value = "multilinear")]
     hash: HashArgument,
-    /// Load the items from FILE if it is there; save them to it at the end, on SIGUSR1 and by `dunlin kv snapshot`
+    /// Load the items from FILE if it is there; save them to it at the end, on SIGUSR1 and by `dunlin kv snapshot`. One server at a time:
+    /// it locks FILE.lock
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
     /// Serve metrics for Prometheus at http://HOST:PORT/metrics
