@@ -30,8 +30,16 @@ fn refuses_with_one_line() {
         &["demo", "--data", "/nowhere/data.tsv"],
         "dunlin: cannot read /nowhere/data.tsv: No such file or directory (os error 2)",
     );
+    refused(&["demo", "--data", "/nowhere"], "dunlin: cannot read /nowhere: No such file or directory (os error 2)");
     let toml = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     refused(&["demo", "--data", toml], "the name does not tell the format");
+    for count in ["0", "-1", "many"] {
+        refused(&["top", "shm:nobody", &format!("--count={count}")], "give a number of intervals, 1 or more");
+    }
+    for expires in ["0", "-1", "NaN", "315360001"] {
+        let expires = format!("--expires={expires}");
+        refused(&["kv", "set", "shm:nobody", "k", "v", &expires], "give more than 0 and up to 315360000 seconds");
+    }
     refused(&["frobnicate"], "frobnicate");
 }
 

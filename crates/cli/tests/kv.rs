@@ -132,6 +132,26 @@ fn a_snapshot_survives_the_server() {
 }
 
 #[test]
+fn a_snapshot_is_of_one_server_at_a_time() {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kv-{}.one", std::process::id()));
+    let (path, lock) = (file.to_str().unwrap(), PathBuf::from(format!("{}.lock", file.display())));
+    let mut first = serve(&["--listen", &shm("one"), "--snapshot", path]);
+    let second = shm("one-more");
+    let why = format!("another server uses the snapshot {path}: end that one first, or give this one a file of its own");
+    refused(&["--listen", &second, "--snapshot", path], &why);
+    // A snapshot has another file behind the name than before: the lock is not on it.
+    assert_eq!(code(&["snapshot", &first.addresses[0]]), 0);
+    refused(&["--listen", &second, "--snapshot", path], &why);
+    assert_eq!(code(&["get", &first.addresses[0], "k"]), 1, "the first one serves on");
+    first.kill();
+    assert!(lock.exists());
+    let server = serve(&["--listen", &second, "--snapshot", path]);
+    assert!(server.stop("-TERM").ends_with("ended\n"));
+    assert!(!lock.exists(), "a server that ends in order leaves nothing but the snapshot");
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn a_snapshot_that_cannot_be_looked_at_is_not_taken_for_none() {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kv-{}.loop", std::process::id()));
     let _ = std::fs::remove_file(&file);
@@ -442,6 +462,7 @@ fn wrong_use_is_refused_in_one_line() {
     refused(&["--listen", &name, "--cores", "0"], "--cores");
     refused(&["--listen", &name, "--cores", "2", "--pin", "0"], "2 cores and 1 processors");
     refused(&["--listen", &name, "--pin", "1023"], "cannot pin a thread to processor 1023");
+    refused(&["--listen", &name, "--connections", "0"], "nobody could connect: give 1 or more");
     refused(&["--listen", &name, "--snapshot", "/nowhere/kv.snapshot"], "there is no directory for /nowhere/kv.snapshot");
     refused(
         &["--listen", &name, "--snapshot", "/proc/kv.snapshot"],
@@ -474,6 +495,16 @@ fn wrong_use_is_refused_in_one_line() {
     refused(&["--listen", &name], &format!("cannot listen at {name}"));
     assert_eq!(code(&["get", "shm:test-kv-nobody-is-here", "k"]), 2);
     drop(server);
+}
+
+#[test]
+fn an_item_may_live_for_ten_years() {
+    let server = serve(&["--listen", &shm("years")]);
+    let address = &server.addresses[0];
+    assert_eq!(code(&["set", address, "k", "v", "--expires", "315360000"]), 0);
+    assert_eq!(run(&["get", address, "k"]).stdout, b"v");
+    assert_eq!(code(&["set", address, "k", "w", "--expires", "86401"]), 0);
+    assert_eq!(run(&["get", address, "k"]).stdout, b"w");
 }
 
 #[test]

@@ -81,8 +81,39 @@ fn standard_input_and_output_will_do() {
     };
     refused(&["kv", "load", "-", &address], "say --format");
     refused(&["kv", "load", "/nowhere/file.tsv", &address], "cannot read /nowhere/file.tsv");
+    // What is no source has no header either.
+    for source in ["/nowhere/kv.snapshot", "shm:test-data-nobody", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")] {
+        for format in ["tsv", "csv"] {
+            let output = run(&["kv", "dump", source, "--format", format]);
+            assert!(!output.status.success() && output.stdout.is_empty(), "{source}: {}", text(&output.stdout));
+        }
+    }
     refused(&["kv", "dump", "/nowhere/kv.snapshot"], "is no file, and no address");
     refused(&["kv", "dump", &address, "out.unknown"], "say --format");
+}
+
+#[test]
+fn a_reader_that_has_had_enough_ends_a_dump_in_silence() {
+    let (_server, address) = serve("enough", &["--mode", "store"]);
+    let snapshot = temporary("enough.snapshot");
+    let (keeper, kept) = serve("enough-kept", &["--snapshot", snapshot.to_str().unwrap()]);
+    for server in [&address, &kept] {
+        let mut set = dunlin(&["kv", "set", server, "large"]).stdin(Stdio::piped()).spawn().unwrap();
+        // More than any buffer on the way holds.
+        set.stdin.take().unwrap().write_all(&vec![b'x'; 500_000]).unwrap();
+        assert!(set.wait().unwrap().success());
+    }
+    assert!(keeper.stop("-TERM").ends_with("ended\n"));
+    for source in [&address, snapshot.to_str().unwrap()] {
+        for format in ["tsv", "csv", "jsonl"] {
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            let mut dump = dunlin(&["kv", "dump", source, "--format", format]);
+            let dump = dump.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+            assert_eq!((dump.status.code(), text(&dump.stderr)), (Some(141), String::new()), "{source} as {format}");
+        }
+    }
+    std::fs::remove_file(snapshot).unwrap();
 }
 
 #[test]
@@ -108,7 +139,7 @@ fn a_snapshot_is_dumped_without_a_server() {
     let (server, address) = serve("snapshot", &["--snapshot", snapshot.to_str().unwrap()]);
     assert!(run(&["kv", "set", &address, "bird", "dunlin"]).status.success());
     assert!(run(&["kv", "snapshot", &address]).status.success());
-    drop(server);
+    server.stop("-TERM");
     let dumped = run(&["kv", "dump", snapshot.to_str().unwrap(), dump.to_str().unwrap()]);
     assert!(dumped.status.success(), "{}", text(&dumped.stderr));
     assert_eq!(std::fs::read_to_string(&dump).unwrap(), "key\tvalue\tflags\texpires\nbird\tdunlin\t0\t\n");

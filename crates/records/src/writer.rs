@@ -62,7 +62,7 @@ impl<W: Write> Writer<W> {
             }
             Format::Csv => {
                 let mut writer = csv::Writer::from_writer(output);
-                writer.write_record([KEY, VALUE, FLAGS, EXPIRES, ENCODING])?;
+                writer.write_record([KEY, VALUE, FLAGS, EXPIRES, ENCODING]).map_err(said_by_output)?;
                 Of::Csv(Box::new(writer))
             }
             Format::JsonLines => Of::JsonLines(output),
@@ -92,13 +92,13 @@ impl<W: Write> Writer<W> {
             }
             Of::Csv(writer) => {
                 let (flags, expires) = (record.flags.to_string(), expiry(record));
-                if is_text(&record.key) && is_text(&record.value) {
-                    writer.write_record([&record.key[..], &record.value, flags.as_bytes(), expires.as_bytes(), b""])?;
+                let written = if is_text(&record.key) && is_text(&record.value) {
+                    writer.write_record([&record.key[..], &record.value, flags.as_bytes(), expires.as_bytes(), b""])
                 } else {
                     let encode = |bytes: &[u8]| BASE64_STANDARD.encode(bytes);
-                    writer.write_record([&encode(&record.key), &encode(&record.value), &flags, &expires, BASE64])?;
-                }
-                Ok(())
+                    writer.write_record([&encode(&record.key), &encode(&record.value), &flags, &expires, BASE64])
+                };
+                written.map_err(said_by_output)
             }
             Of::JsonLines(output) => {
                 serde_json::to_writer(&mut *output, &JsonRecord::of(record))?;
@@ -118,6 +118,14 @@ impl<W: Write> Writer<W> {
         };
         output.flush()?;
         Ok(output)
+    }
+}
+
+/// What the output said, of the kind that it said: conversion by `From` makes any kind `Other`.
+fn said_by_output(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
     }
 }
 

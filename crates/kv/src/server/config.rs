@@ -36,7 +36,8 @@ pub struct ServerConfig {
     pub mode: Mode,
     /// What each core hashes its keys with, under a secret of its own.
     pub key_function: KeyFunction,
-    /// Loaded at the start if it is there, and saved to at the end and when asked.
+    /// Loaded at the start if it is there, and saved to at the end and when asked. Locked against other servers meanwhile, by a file of
+    /// the same name with `.lock` behind.
     pub snapshot: Option<PathBuf>,
     /// Processors to pin the threads to, one for each core; empty to leave them to the system.
     pub pin: Vec<usize>,

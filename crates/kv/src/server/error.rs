@@ -86,6 +86,9 @@ pub enum ServerError {
         /// Why.
         source: SnapshotError,
     },
+    /// The snapshot is another server's, or cannot be kept from others.
+    #[error(transparent)]
+    Lock(SaveError),
     /// The snapshot could not be saved. The file that was there before is there still.
     #[error("cannot save the snapshot")]
     Save(#[from] SaveError),

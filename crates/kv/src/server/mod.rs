@@ -68,7 +68,8 @@ impl Server {
     /// Starts a server, and returns when all of it listens. `loading` is told how far a snapshot is loaded.
     ///
     /// # Errors
-    /// [`ServerError`]: a setting is wrong, an address is in use, the memory cannot be had, or the snapshot not be loaded.
+    /// [`ServerError`]: a setting is wrong, an address is in use, the memory cannot be had, or the snapshot not be loaded, or
+    /// belongs to another server.
     pub fn start(config: ServerConfig, mut loading: impl FnMut(Progress)) -> Result<Server, ServerError> {
         check(&config)?;
         let cores = config.cores;
@@ -83,7 +84,7 @@ impl Server {
         let identity = Identity { mode: mode.into(), started: clock::unix_seconds().into() };
         let (mailboxes, receivers) = Mailboxes::new(cores);
         let (reports, reported) = mpsc::channel();
-        let saver = Saver::new(config.snapshot.clone(), mailboxes.clone());
+        let saver = Saver::new(config.snapshot.as_deref(), mailboxes.clone())?;
         let mut server = Server {
             mailboxes: mailboxes.clone(),
             threads: Vec::new(),

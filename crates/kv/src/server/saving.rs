@@ -1,11 +1,11 @@
 //! Snapshots of a running server: one at a time, on a thread of their own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use dunlin_store::snapshot::{Report, save};
+use dunlin_store::snapshot::{Report, SnapshotLock, save};
 use tokio::sync::oneshot;
 
 use super::clock::unix_seconds;
@@ -15,12 +15,19 @@ use super::mail::{Mail, Mailboxes};
 /// Saves snapshots.
 #[derive(Debug, Clone)]
 pub(super) struct Saver {
-    path: Option<Arc<PathBuf>>,
+    target: Option<Arc<Target>>,
     mailboxes: Mailboxes,
     is_saving: Arc<AtomicBool>,
 }
 
-/// The right to save; there is one.
+/// Where snapshots are saved, and the right to do so, for as long as anything of the server may.
+#[derive(Debug)]
+struct Target {
+    path: PathBuf,
+    _lock: SnapshotLock,
+}
+
+/// The right of a thread to save; there is one.
 struct Turn(Arc<AtomicBool>);
 
 impl Drop for Turn {
@@ -30,14 +37,19 @@ impl Drop for Turn {
 }
 
 impl Saver {
-    /// Saves to `path`, if there is one.
-    pub fn new(path: Option<PathBuf>, mailboxes: Mailboxes) -> Saver {
-        Saver { path: path.map(Arc::new), mailboxes, is_saving: Arc::default() }
+    /// Saves to `path`, if there is one, and keeps other servers from it.
+    ///
+    /// # Errors
+    /// [`ServerError::Lock`].
+    pub fn new(path: Option<&Path>, mailboxes: Mailboxes) -> Result<Saver, ServerError> {
+        let lock = |path: &Path| SnapshotLock::take(path).map(|lock| Target { path: path.to_owned(), _lock: lock });
+        let target = path.map(lock).transpose().map_err(ServerError::Lock)?;
+        Ok(Saver { target: target.map(Arc::new), mailboxes, is_saving: Arc::default() })
     }
 
     /// Whether there is a file to save to.
     pub fn has_file(&self) -> bool {
-        self.path.is_some()
+        self.target.is_some()
     }
 
     /// Begins a snapshot of what all cores have now. Its end comes through the channel.
@@ -45,7 +57,7 @@ impl Saver {
     /// # Errors
     /// [`ServerError::NoSnapshot`], [`ServerError::Saving`], [`ServerError::System`].
     pub fn begin(&self) -> Result<oneshot::Receiver<Result<Report, ServerError>>, ServerError> {
-        let path = self.path.clone().ok_or(ServerError::NoSnapshot)?;
+        let target = self.target.clone().ok_or(ServerError::NoSnapshot)?;
         if self.is_saving.swap(true, Ordering::Acquire) {
             return Err(ServerError::Saving);
         }
@@ -58,7 +70,7 @@ impl Saver {
                 // A part that a core does not take ends the snapshot, as the collector finds out.
                 let _ = mailbox.blocking_send(Mail::Snapshot(part));
             }
-            let result = collector.write_to(&path).map_err(ServerError::from);
+            let result = collector.write_to(&target.path).map_err(ServerError::from);
             drop(turn);
             // Whoever asked may have gone away.
             let _ = done.send(result);

@@ -1,6 +1,6 @@
 //! Records out of a server or out of a snapshot.
 
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 
 use dunlin_net::Transport;
@@ -54,13 +54,12 @@ pub async fn dump_server<T: Transport, W: Write>(
 /// # Errors
 /// [`DumpError`]. What was written until then is right; the rest is missing.
 pub fn dump_snapshot<W: Write>(
-    snapshot: impl Read,
+    snapshot: &mut Reader<impl Read>,
     writer: &mut Writer<W>,
     watch: &mut impl FnMut(u64) -> bool,
 ) -> Result<u64, DumpError> {
-    let mut reader = Reader::new(BufReader::new(snapshot))?;
     let mut records = 0;
-    while let Some(block) = reader.next_block()? {
+    while let Some(block) = snapshot.next_block()? {
         for record in block {
             let item = record?;
             let record =

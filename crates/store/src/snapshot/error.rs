@@ -118,6 +118,12 @@ pub enum SaveError {
         /// The unfinished file.
         path: PathBuf,
     },
+    /// Somebody else has the right to save to this name.
+    #[error("another server uses the snapshot {}: end that one first, or give this one a file of its own", path.display())]
+    InUse {
+        /// The snapshot.
+        path: PathBuf,
+    },
     /// Everything was deleted meanwhile, and with it what was still to be written.
     #[error("everything was deleted while the snapshot was taken: take it again")]
     Flushed,

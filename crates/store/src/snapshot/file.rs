@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::error::SaveError;
 
-/// Attempts to lock the unfinished file while others finish theirs under its name.
+/// Attempts to lock a file while others rename or remove theirs of its name.
 const LOCK_TRIES: usize = 10;
 /// Rights of the file: the items are the business of nobody but the user.
 const MODE: u32 = 0o600;
@@ -31,9 +31,7 @@ impl Replacement {
     /// # Errors
     /// [`SaveError::Busy`] if another process or thread writes it, [`SaveError::Io`].
     pub fn create(path: &Path) -> Result<Replacement, SaveError> {
-        let mut name: OsString = path.file_name().unwrap_or_default().to_owned();
-        name.push(".tmp");
-        let unfinished = path.with_file_name(name);
+        let unfinished = beside(path, ".tmp");
         let io = |what, source| SaveError::Io { what, path: unfinished.clone(), source };
         let file = open_locked(&unfinished)?;
         file.set_len(0).map_err(|source| io("truncate", source))?;
@@ -81,8 +79,16 @@ impl Drop for Replacement {
     }
 }
 
-/// Opens the file of that name, or makes one, and locks it, without truncating it: it may be somebody's.
-fn open_locked(path: &Path) -> Result<File, SaveError> {
+/// The file in the same directory whose name has `suffix` behind.
+pub fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name: OsString = path.file_name().unwrap_or_default().to_owned();
+    name.push(suffix);
+    path.with_file_name(name)
+}
+
+/// Opens the file of that name, or makes one, and locks it, without truncating it: it may be somebody's. Whoever has the lock may rename
+/// or remove the file.
+pub fn open_locked(path: &Path) -> Result<File, SaveError> {
     let io = |what, source| SaveError::Io { what, path: path.to_owned(), source };
     for _ in 0..LOCK_TRIES {
         let mut options = OpenOptions::new();

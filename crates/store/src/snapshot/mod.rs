@@ -23,6 +23,7 @@
 //! | `record` | items as bytes, and blocks of them |
 //! | `writer`, `reader` | a file as a stream |
 //! | `file` | a file that replaces another only when it is complete |
+//! | `lock` | who may save to a name |
 //! | `sweep` | copying a partition while it changes |
 //! | `meeting` | the instant at which no core executes anything |
 //! | `save` | a snapshot of several cores |
@@ -32,6 +33,7 @@ mod error;
 mod file;
 mod format;
 mod load;
+mod lock;
 mod meeting;
 mod reader;
 mod record;
@@ -42,6 +44,7 @@ mod writer;
 pub use error::{SaveError, SnapshotError};
 pub use format::{BLOCK_BYTES, BLOCK_BYTES_MAX, VERSION};
 pub use load::{Loaded, Misfit, Progress, load, load_file};
+pub use lock::SnapshotLock;
 pub use meeting::{MEETINGS_MAX, PAUSE_MAX};
 pub use reader::{Reader, Records};
 pub use record::{Block, Record};

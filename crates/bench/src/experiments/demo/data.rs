@@ -83,6 +83,8 @@ fn sort(records: &mut Vec<Record>) {
 
 /// Gives every record to `take` until it has enough. Lines that are wrong are left out: the demo is no check of the file.
 fn read_file(path: &Path, take: &mut impl FnMut(Record) -> bool) -> io::Result<()> {
+    // Whether it is there comes first: what its name tells matters to nobody otherwise.
+    fs::metadata(path)?;
     let format = Format::of_file(path).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::InvalidInput,

@@ -14,6 +14,7 @@ use dunlin_kv::transfer::{DumpError, dump_server, dump_snapshot};
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_records::{Format, GzipEncoder, Writer};
 use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_store::snapshot::Reader;
 use indicatif::ProgressBar;
 
 use super::load::progress_bar;
@@ -120,45 +121,56 @@ fn dump_to_file(arguments: &Arguments, format: Format, path: &Path, interrupt: &
     Ok(records)
 }
 
-/// Writes everything, and gives the number of records and the output.
+/// Writes everything, and gives the number of records and the output. Nothing is written before the source is known to be one.
 fn dump<W: Write>(arguments: &Arguments, format: Format, output: W, interrupt: &Interrupt) -> Result<(u64, W)> {
-    let mut writer = Writer::new(output, format).map_err(DumpError::Write)?;
-    let records = match arguments.source.parse::<Addr>() {
-        Ok(server) => from_server(&server, &mut writer, interrupt)?,
+    let begin = || Writer::new(output, format).map_err(DumpError::Write);
+    let (records, writer) = match arguments.source.parse::<Addr>() {
+        Ok(server) => from_server(&server, begin, interrupt)?,
         Err(no_address) => {
             let path = Path::new(&arguments.source);
             if !path.exists() {
                 bail!("{} is no file, and no address: {no_address}", path.display());
             }
-            from_snapshot(path, &mut writer, interrupt)?
+            from_snapshot(path, begin, interrupt)?
         }
     };
     Ok((records, writer.finish().map_err(DumpError::Write)?))
 }
 
-fn from_server<W: Write>(server: &Addr, writer: &mut Writer<W>, interrupt: &Interrupt) -> Result<u64> {
+fn from_server<W: Write>(
+    server: &Addr,
+    begin: impl FnOnce() -> Result<Writer<W>, DumpError>,
+    interrupt: &Interrupt,
+) -> Result<(u64, Writer<W>)> {
     let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(server)?, EndpointConfig::default())?);
     let mut config = ClientConfig::default();
     config.deadline = Some(DEADLINE);
     let client = KvClient::new(&endpoint, server, config);
     let items = endpoint.block_on(client.stats()).with_context(|| format!("dumping {server}"))?.store().items;
+    let mut writer = begin()?;
     let bar = progress_bar(None);
     let mut shown = Instant::now();
     let mut watch = |records| show(&bar, &mut shown, interrupt, || format!("{records} of about {items} records"));
-    let outcome = endpoint.block_on(dump_server(&client, writer, &mut watch));
+    let outcome = endpoint.block_on(dump_server(&client, &mut writer, &mut watch));
     bar.finish_and_clear();
     client.close();
-    Ok(outcome?)
+    Ok((outcome?, writer))
 }
 
-fn from_snapshot<W: Write>(path: &Path, writer: &mut Writer<W>, interrupt: &Interrupt) -> Result<u64> {
+fn from_snapshot<W: Write>(
+    path: &Path,
+    begin: impl FnOnce() -> Result<Writer<W>, DumpError>,
+    interrupt: &Interrupt,
+) -> Result<(u64, Writer<W>)> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let bar = progress_bar(file.metadata().ok().map(|metadata| metadata.len()));
     let mut shown = Instant::now();
     let mut watch = |records| show(&bar, &mut shown, interrupt, || format!("{records} records"));
-    let outcome = dump_snapshot(bar.wrap_read(BufReader::new(file)), writer, &mut watch);
+    let mut snapshot = Reader::new(BufReader::new(bar.wrap_read(BufReader::new(file)))).map_err(DumpError::Snapshot)?;
+    let mut writer = begin()?;
+    let outcome = dump_snapshot(&mut snapshot, &mut writer, &mut watch);
     bar.finish_and_clear();
-    Ok(outcome?)
+    Ok((outcome?, writer))
 }
 
 /// Shows a message ten times a second. False if it is to end.

@@ -45,7 +45,7 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS")]
     memcached: Vec<Listen>,
     /// Memcached connections at a time
-    #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX_DEFAULT)]
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX_DEFAULT, value_parser = connections)]
     connections: usize,
     /// Seconds without a command after which a memcached connection is closed [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -69,7 +69,8 @@ pub struct Arguments {
     /// What keys are hashed with, under a random secret: siphash is for clients who may try to learn the secret from how long answers take
     #[arg(long, default_value = "multilinear")]
     hash: HashArgument,
-    /// Load the items from FILE if it is there; save them to it at the end, on SIGUSR1 and by `dunlin kv snapshot`
+    /// Load the items from FILE if it is there; save them to it at the end, on SIGUSR1 and by `dunlin kv snapshot`. One server at a time:
+    /// it locks FILE.lock
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
     /// Serve metrics for Prometheus at http://HOST:PORT/metrics
@@ -87,6 +88,16 @@ enum ModeArgument {
 enum HashArgument {
     Multilinear,
     Siphash,
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => {
+            Err("nobody could connect: give 1 or more, or --listen without --memcached for no memcached clients".into())
+        }
+        Ok(connections) => Ok(connections),
+        Err(_) => Err("not a number of connections".into()),
+    }
 }
 
 impl Arguments {

@@ -9,7 +9,9 @@ use dunlin_kv::client::KvError;
 use dunlin_store::{Condition, Put, Refused, UnixSeconds};
 
 use super::client::{Found, Server, ask};
-use crate::commands::seconds;
+
+/// Seconds that an item may live, from when it is stored: ten years. The server keeps times until 2106.
+const LIFE_SECONDS_MAX: f64 = 10.0 * 365.0 * 86_400.0;
 
 /// Store a value
 ///
@@ -31,12 +33,21 @@ pub struct Arguments {
     /// 32 bits to keep beside the value
     #[arg(long, value_name = "NUMBER", default_value = "0")]
     flags: u32,
-    /// Seconds after which the item is gone
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    /// Seconds after which the item is gone, up to ten years; the server keeps whole seconds, so it may live up to one longer
+    #[arg(long, value_name = "SECONDS", value_parser = life, allow_negative_numbers = true)]
     expires: Option<Duration>,
     /// When to store: `absent` or `present` items only, or those that still have a CAS `TOKEN`
     #[arg(long = "if", value_name = "absent|present|TOKEN", value_parser = condition)]
     condition: Option<Condition>,
+}
+
+fn life(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if seconds > 0.0 && seconds <= LIFE_SECONDS_MAX {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(format!("give more than 0 and up to {LIFE_SECONDS_MAX} seconds, which are ten years"))
+    }
 }
 
 fn condition(text: &str) -> Result<Condition, String> {

@@ -49,11 +49,15 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
     interval: Duration,
     /// End after so many intervals
-    #[arg(long, value_name = "INTERVALS")]
+    #[arg(long, value_name = "INTERVALS", value_parser = intervals)]
     count: Option<NonZeroU64>,
     /// Print lines on a terminal too
     #[arg(long)]
     lines: bool,
+}
+
+fn intervals(text: &str) -> Result<NonZeroU64, String> {
+    text.parse().map_err(|_| "give a number of intervals, 1 or more".into())
 }
 
 /// Runs the command.
