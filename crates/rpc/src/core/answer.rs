@@ -144,6 +144,7 @@ impl Core {
         (call.timed, call.sent_again_below) = (NONE, 0);
         if call.window == NONE {
             self.take_window(index);
+            self.watch_long_call(index);
         }
         self.pump_in_turn(index);
     }

@@ -314,7 +314,7 @@ impl Core {
             push_packet(&mut self.tx, context, call, session, 0);
             self.watch_call(index, timer, rto_min);
         } else {
-            self.pump_first(index);
+            self.pump_first(index, timer, rto_min);
         }
         if !is_known {
             self.unreleased.push_back(si);
@@ -323,16 +323,19 @@ impl Core {
 
     /// Sends what may be sent of a call that just entered its slot.
     #[inline(never)]
-    fn pump_first(&mut self, index: u32) {
+    fn pump_first(&mut self, index: u32, timer: Option<TimerId>, rto_min: u64) {
         let call = &mut self.calls[index as usize];
-        if call.request_packets > 1 {
+        let is_long = call.request_packets > 1;
+        if is_long {
             (call.timed, call.sent_again_below) = (NONE, 0);
             self.take_window(index);
         }
         self.pump(index);
-        // One with a window is looked at long before its timeout, whatever the timer of its entry was armed for.
-        let due = self.call_due(index);
-        self.arm_call(index, due);
+        if is_long {
+            self.watch_long_call(index);
+        } else {
+            self.watch_call(index, timer, rto_min);
+        }
     }
 
     /// Makes sure that the server of a session is told what is over, once the session is quiet.
@@ -364,6 +367,12 @@ impl Core {
             let due = self.call_due(index);
             self.arm_call(index, due);
         }
+    }
+
+    /// The same of a call whose request or response has several packets. It is looked at long before its timeout, for which alone its timer may be armed.
+    pub fn watch_long_call(&mut self, index: u32) {
+        let due = self.call_due(index);
+        self.arm_call(index, due);
     }
 
     pub fn arm_call(&mut self, index: u32, at: u64) {

@@ -92,6 +92,12 @@ fn the_tail_of_a_long_call_is_probed_in_time_after_a_small_one() {
     assert_eq!(stage.counters().tail_probes, 1);
     // A quarter of the least timeout, and the call.
     assert!(took < 7_000_000, "{took}");
+    // The same of a long answer to a small call.
+    stage.call(&session, 4, 4);
+    stage.on_answer(only(0, IsLost, is_packet(Kind::Response, PACKETS - 1)));
+    let took = stage.call(&session, 4, LONG);
+    assert_eq!(stage.counters().tail_probes, 2);
+    assert!(took < 7_000_000, "{took}");
 }
 
 #[test]
