@@ -101,12 +101,25 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 let address = String::from_utf8_lossy(&change.context).into_owned();
                 self.state.members.insert(change.node_id, address);
             }
-            ConfChangeType::RemoveNode => _ = self.state.members.remove(&change.node_id),
+            ConfChangeType::RemoveNode => {
+                self.state.members.remove(&change.node_id);
+                self.step_down_if_removed(change.node_id);
+            }
             ConfChangeType::AddNode => {}
         }
         self.links.follow(&self.state.members);
         self.reconnect();
         Ok(())
+    }
+
+    /// No leader proposes to remove itself, but one that was elected with such an entry in its log, from a leader before it, removes itself when that is
+    /// committed. The library leaves it leader, and panics when it next counts who has what: it is not among them. The others, which have the entry,
+    /// elect one of themselves.
+    fn step_down_if_removed(&mut self, removed: u64) {
+        if removed == self.config.id && self.is_leader() {
+            let term = self.raft.raft.term;
+            self.raft.raft.become_follower(term, raft::INVALID_ID);
+        }
     }
 
     /// Begins to make another replica leader. It does when it has all entries; until then, for an election timeout at most, no commands are taken.

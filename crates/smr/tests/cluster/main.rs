@@ -158,6 +158,40 @@ fn replicas_join_and_leave_under_load() {
     assert_eq!(cluster.node(4).status().voters, voters);
 }
 
+/// A replica is elected that has the entry of its own removal in its log, which the leader before it proposed and could not commit.
+#[test]
+fn a_leader_that_removes_itself_steps_down() {
+    let mut cluster = Cluster::new(3, config());
+    let leader = cluster.leader();
+    cluster.put("a", b"1").unwrap();
+    let (leaving, staying) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    let last = |cluster: &Cluster| cluster.node(leaving).status().last;
+    let before = last(&cluster);
+    cluster.paused = vec![staying];
+    {
+        let mut change = Box::pin(cluster.client.change(Change::Remove { id: leaving }));
+        while last(&cluster) == before {
+            assert!(cluster.endpoint.poll_once(change.as_mut()).is_none());
+            cluster.turn();
+        }
+    }
+    cluster.paused = vec![leader];
+    cluster.until("it leads, and then no longer", |cluster| {
+        let (status, elected) = (cluster.node(leaving).status(), cluster.node(leaving).counters().elected);
+        assert!(status.role != Role::Leader || status.voters.contains(&leaving), "who has left does not lead");
+        elected > 0 && status.role == Role::Follower
+    });
+    cluster.paused.clear();
+    cluster.until("another leads without it", |cluster| {
+        [leader, staying].iter().any(|id| {
+            let status = cluster.node(*id).status();
+            status.role == Role::Leader && !status.voters.contains(&leaving)
+        })
+    });
+    assert_eq!(cluster.put("a", b"2").map(drop), Ok(()));
+    assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"2"[..]));
+}
+
 #[test]
 fn who_was_away_for_long_gets_a_snapshot() {
     let mut cluster = Cluster::new(3, snapshots());
