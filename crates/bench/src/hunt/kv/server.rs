@@ -56,6 +56,6 @@ impl Program for Core {
         if run_endpoint(&self.endpoint, &self.clock, &mut self.idle_runs) {
             return Next::Soon;
         }
-        Next::OnPacket { or_at: self.endpoint.next_timer() }
+        Next::OnPacket { or_at: self.endpoint.next_due() }
     }
 }

@@ -320,6 +320,6 @@ impl Program for Driver {
             return Next::Soon;
         }
         let next_step = (self.steps_left > 0).then_some(self.next_step);
-        Next::OnPacket { or_at: self.endpoint.next_timer().into_iter().chain(next_step).min() }
+        Next::OnPacket { or_at: self.endpoint.next_due().into_iter().chain(next_step).min() }
     }
 }
