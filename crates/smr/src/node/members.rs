@@ -134,4 +134,16 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.raft.transfer_leader(to);
         Ok(())
     }
+
+    /// As leader, begins to make another member leader: of those that were heard of lately, if there are any, the one that has most of the log. Gives whom.
+    pub fn hand_over(&mut self) -> Option<u64> {
+        if self.failure.is_some() || !self.is_leader() {
+            return None;
+        }
+        let (own, progress) = (self.config.id, self.raft.raft.prs());
+        let others = self.conf_state().voters.into_iter().filter(|id| *id != own);
+        let known = others.filter_map(|id| progress.get(id).map(|of| (of.recent_active, of.matched, id)));
+        let (.., id) = known.max()?;
+        self.transfer_to(id).ok().map(|()| id)
+    }
 }

@@ -193,6 +193,21 @@ fn a_leader_that_removes_itself_steps_down() {
 }
 
 #[test]
+fn a_leader_that_leaves_hands_over_to_who_is_there() {
+    let mut cluster = Cluster::new(3, config());
+    let leader = cluster.leader();
+    cluster.put("a", b"1").unwrap();
+    let (away, there) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    assert_eq!(cluster.node(there).hand_over(), None, "it does not lead");
+    drop(cluster.stop(away));
+    cluster.put("a", b"2").unwrap();
+    assert_eq!(cluster.node(leader).hand_over(), Some(there));
+    cluster.until("the other leads", |cluster| cluster.node(there).status().role == Role::Leader);
+    assert_eq!(cluster.node(leader).counters().elected, 1);
+    assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
 fn who_was_away_for_long_gets_a_snapshot() {
     let mut cluster = Cluster::new(3, snapshots());
     let leader = cluster.leader();
