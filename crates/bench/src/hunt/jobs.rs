@@ -89,6 +89,8 @@ impl State {
                     progress.calls += story.calls;
                     progress.packets += story.packets;
                     progress.undecided += story.undecided;
+                    progress.replaced += story.replaced;
+                    progress.changes += story.changes;
                 }
                 Err(why) => self.fail(Failure { seed, why }),
             }

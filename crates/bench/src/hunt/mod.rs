@@ -134,6 +134,10 @@ pub struct Progress {
     pub packets: u64,
     /// Keys of which it was not found out in time whether their history is linearizable.
     pub undecided: u64,
+    /// Replicas that refused to start, since their disks had rotted, and were replaced.
+    pub replaced: u64,
+    /// Changes of members and of leaders that were made.
+    pub changes: u64,
     /// Time it took.
     pub elapsed: Duration,
 }

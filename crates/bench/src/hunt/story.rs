@@ -16,8 +16,12 @@ pub struct Story {
     pub packets: u64,
     /// Virtual time that passed.
     pub virtual_time: Duration,
-    /// Keys of which it was not found out whether their history is linearizable, because that took too long. Only of [`super::Kind::Kv`].
+    /// Keys of which it was not found out whether their history is linearizable, because that took too long.
     pub undecided: u64,
+    /// Replicas that refused to start, since their disks had rotted, and were replaced. Only of [`super::Kind::Raft`].
+    pub replaced: u64,
+    /// Changes of members and of leaders that were made. Only of [`super::Kind::Raft`].
+    pub changes: u64,
 }
 
 impl Story {
@@ -31,6 +35,8 @@ impl Story {
             packets: counters.sent,
             virtual_time: Duration::from_nanos(datacenter.now()),
             undecided: 0,
+            replaced: 0,
+            changes: 0,
         }
     }
 }

@@ -66,6 +66,8 @@ pub(super) struct Core<M, L: LogStore> {
     pub last_ready: u64,
     pub last_persisted: u64,
     pub jobs: Vec<Job>,
+    /// Somebody became a member after the snapshot that the log begins with, which is of no use to them.
+    pub snapshot_lacks_member: bool,
     role: StateRole,
     leader: u64,
     /// As leader: the time of the cluster when it became that, and by its own clock.
@@ -93,7 +95,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let seed = config.seed.unwrap_or(now ^ config.id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raft = RawNode::new(&library_config(&config, applied), log, &logger)?;
-        let was_there_before = hard_state.term > FIRST || raft.raft.raft_log.last_index() > FIRST;
+        let was_there_before =
+            (hard_state.term > FIRST || raft.raft.raft_log.last_index() > FIRST) && !is_planted(Mutation::VoteForgotten);
         let mut random = Random::new(seed);
         let election = super::election::Election::new(&config, now, was_there_before, &mut random);
         let mut core = Core {
@@ -114,6 +117,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             last_ready: 0,
             last_persisted: 0,
             jobs: Vec::new(),
+            snapshot_lacks_member: false,
             role: StateRole::Follower,
             leader: 0,
             time_base: (0, now),
@@ -202,7 +206,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let batch = Batch {
             snapshot: (!ready.snapshot().is_empty()).then(|| ready.snapshot().clone()),
             entries: ready.take_entries(),
-            hard_state: ready.hs().cloned(),
+            hard_state: ready.hs().cloned().map(|hard_state| HardState {
+                vote: if is_planted(Mutation::VoteForgotten) { 0 } else { hard_state.vote },
+                ..hard_state
+            }),
             urgency: if ready.must_sync() { Urgency::Urgent } else { Urgency::Lazy },
         };
         let messages = ready.take_persisted_messages();
@@ -296,6 +303,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.counters.snapshots_restored += 1;
         self.state.restore(&snapshot.data)?;
         self.applied = snapshot.get_metadata().index;
+        self.snapshot_lacks_member = false;
         self.links.follow(&self.state.members);
         Ok(())
     }
@@ -335,15 +343,17 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         cluster + (self.now() - own)
     }
 
-    /// Takes a snapshot if the log has become long, and forgets what is before it.
+    /// Takes a snapshot if the log has become long, and forgets what is before it; or if a new member waits for one.
     fn compact_if_due(&mut self) -> Result<(), NodeError> {
         let base = self.raft.store().base().get_metadata().index;
         let is_long = self.applied - base >= self.config.snapshot_entries
             || self.raft.store().entry_bytes() >= self.config.snapshot_log_bytes
                 && self.applied - base > self.config.keep_entries;
-        if !is_long {
+        let is_due = is_long || self.snapshot_lacks_member && self.is_leader();
+        if !is_due {
             return Ok(());
         }
+        self.snapshot_lacks_member = false;
         let snapshot = snapshot_of(&self.state, self.applied, self.raft.store().term(self.applied)?, self.conf_state());
         let keep_from = (self.applied + 1).saturating_sub(self.config.keep_entries).max(self.raft.store().first_index()?);
         self.counters.snapshots_taken += 1;

@@ -2,6 +2,7 @@
 //! counts from when its entry is executed.
 
 use protobuf::Message as _;
+use raft::ProgressState;
 use raft::eraftpb::{ConfChange, ConfChangeType, ConfChangeV2, Entry, EntryType};
 
 use dunlin_net::Addr;
@@ -11,6 +12,7 @@ use super::clients::respond;
 use super::core::Core;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
+use crate::mutation::{Mutation, is_planted};
 use crate::wire::members::{ADDRESS_BYTES_MAX, MEMBERS_MAX};
 use crate::wire::request::Change;
 use crate::wire::response::Response;
@@ -22,7 +24,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Whether a change can be made now, as the library wants it; or why not.
     pub fn check_change(&self, change: &Change) -> Result<ConfChange, String> {
         let raft = &self.raft.raft;
-        if raft.has_pending_conf() {
+        if raft.has_pending_conf() && !is_planted(Mutation::TwoChangesAtOnce) {
             return Err("another change is under way, or this leader is new: try again".into());
         }
         let conf = self.conf_state();
@@ -46,7 +48,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 if !is_learner(id) {
                     return Err(format!("{id} is no learner: add it as one first"));
                 }
-                let matched = raft.prs().get(*id).map_or(0, |progress| progress.matched);
+                let progress = raft.prs().get(*id);
+                let matched = progress.map_or(0, |progress| progress.matched);
+                // With a vote it counts, and in a small log even who has nothing is not far behind.
+                if progress.is_none_or(|progress| progress.state != ProgressState::Replicate) {
+                    return Err(format!("{id} does not follow yet: is it running? try again when it has the log"));
+                }
                 if matched + BEHIND_MAX < raft.raft_log.committed {
                     let behind = raft.raft_log.committed - matched;
                     return Err(format!("{id} is {behind} entries behind: try again when it has caught up"));
@@ -73,6 +80,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         // What came before goes before.
         self.submit();
         let (index, term) = (self.raft.raft.raft_log.last_index() + 1, self.raft.raft.term);
+        if is_planted(Mutation::TwoChangesAtOnce) {
+            self.raft.raft.pending_conf_index = 0;
+        }
         match self.raft.propose_conf_change(Vec::new(), proposal) {
             Ok(()) => self.waiters.wait(index, term, 0, reply),
             Err(error) => respond(reply, &Response::Refused(error.to_string())),
@@ -100,6 +110,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             ConfChangeType::AddLearnerNode => {
                 let address = String::from_utf8_lossy(&change.context).into_owned();
                 self.state.members.insert(change.node_id, address);
+                self.snapshot_lacks_member = true;
             }
             ConfChangeType::RemoveNode => {
                 self.state.members.remove(&change.node_id);

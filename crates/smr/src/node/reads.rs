@@ -18,6 +18,7 @@ use super::core::Core;
 use crate::config::Reads;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
+use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::wire::response::Response;
 
@@ -93,8 +94,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let voters = raft.prs().conf().voters().ids();
         let mut heard = self.links.heard(voters.iter(), raft.term, self.config.id, now);
         heard.sort_unstable_by(|a, b| b.cmp(a));
+        let lease = self.config.lease_nanos() * if is_planted(Mutation::LeaseTooLong) { 4 } else { 1 };
         // So many at least, which is a majority, were heard then or later.
-        heard.get(heard.len() / 2).is_some_and(|since| *since > 0 && now < since + self.config.lease_nanos())
+        heard.get(heard.len() / 2).is_some_and(|since| *since > 0 && now < since + lease)
     }
 
     /// Answers a read with the state as it is.

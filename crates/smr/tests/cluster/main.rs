@@ -158,6 +158,27 @@ fn replicas_join_and_leave_under_load() {
     assert_eq!(cluster.node(4).status().voters, voters);
 }
 
+/// Whoever joins early, when no snapshot has been taken of what happened since the cluster began.
+#[test]
+fn a_replica_joins_a_young_cluster_and_has_no_vote_before_it_has_the_log() {
+    let mut cluster = Cluster::new(3, config());
+    let leader = cluster.leader();
+    cluster.put("a", b"1").unwrap();
+    let change = |cluster: &Cluster, change: Change| cluster.drive(cluster.client.change(change));
+    change(&cluster, Change::AddLearner { id: 4, address: Addr::Node(4).to_string() }).unwrap();
+    // It does not run yet.
+    let refused = change(&cluster, Change::Promote { id: 4 });
+    assert!(matches!(&refused, Err(ClientError::Refused(why)) if why.contains("does not follow yet")), "{refused:?}");
+    cluster.start(4, MemoryLog::new(), Beginning::Join);
+    cluster.until("it has the log", |cluster| cluster.local(4, "a").is_some());
+    cluster.put("b", b"2").unwrap();
+    change(&cluster, Change::Promote { id: 4 }).unwrap();
+    assert_eq!(cluster.node(leader).status().voters, [1, 2, 3, 4]);
+    assert_eq!(cluster.node(4).counters().snapshots_restored, 1);
+    // The one with which the cluster began was of no use to it.
+    assert_eq!(cluster.node(leader).counters().snapshots_taken, 1);
+}
+
 /// A replica is elected that has the entry of its own removal in its log, which the leader before it proposed and could not commit.
 #[test]
 fn a_leader_that_removes_itself_steps_down() {

@@ -73,6 +73,10 @@ impl Drop for InProgress {
 }
 
 impl Tasks {
+    pub fn new(endpoint: Rc<Endpoint<SimTransport>>, doings: Rc<Doings>) -> Tasks {
+        Tasks { endpoint, doings, tasks: Vec::new() }
+    }
+
     /// How many are in progress.
     pub fn in_progress(&self) -> u32 {
         self.doings.in_progress.get()
@@ -131,7 +135,7 @@ impl<W: Work> Driver<W> {
     pub fn start(clients: &Rc<Clients>, place: Place, pace: Pace, work: W, random: Random) -> Driver<W> {
         let Place { number, endpoint, clock, waker } = place;
         let doings = clients.arrived(number, waker);
-        let tasks = Tasks { endpoint, doings, tasks: Vec::new() };
+        let tasks = Tasks::new(endpoint, doings);
         let (next_step, steps_left) = (clock.now(), pace.steps);
         Driver { number, clients: clients.clone(), tasks, work, clock, random, pace, steps_left, next_step, idle_runs: 0 }
     }

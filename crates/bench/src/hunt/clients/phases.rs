@@ -50,6 +50,10 @@ pub struct Doings {
 }
 
 impl Doings {
+    pub fn new(waker: Waker) -> Doings {
+        Doings { waker, in_progress: Cell::new(0), unread: RefCell::default(), has_read: Cell::new(false) }
+    }
+
     /// Whether it has ended all that it began, in a phase.
     fn has_ended(&self, phase: Phase) -> bool {
         self.in_progress.get() == 0 && (phase != Phase::Reading || self.has_read.get())
@@ -68,8 +72,7 @@ impl Clients {
 
     /// A client begins its life, in place of the one with its number before.
     pub fn arrived(&self, number: usize, waker: Waker) -> Rc<Doings> {
-        let doings = Doings { waker, in_progress: Cell::new(0), unread: RefCell::default(), has_read: Cell::new(false) };
-        let doings = Rc::new(doings);
+        let doings = Rc::new(Doings::new(waker));
         self.living.borrow_mut()[number] = Some(doings.clone());
         doings
     }

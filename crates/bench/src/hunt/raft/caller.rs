@@ -1,4 +1,4 @@
-//! The programs of clients: random operations at random times, all of them recorded, and changes of members.
+//! The programs of clients: random operations at random times, all of them recorded.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,13 +11,12 @@ use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_sim::{SimTransport, ThreadClock};
 use dunlin_smr::kv::{Answer, Command, Condition, Query};
-use dunlin_smr::wire::request::Change;
 use dunlin_smr::{Client, ClientError};
 use dunlin_store::{Condition as Stored, Refused, Side};
 use dunlin_trial::Random;
 
 use super::run::Shared;
-use super::scenario::{Scenario, address};
+use super::scenario::Scenario;
 use crate::hunt::clients::driver::{self, Driver, Pace, Place, Tasks};
 use crate::hunt::clients::history::{End, Found, Input, Output};
 
@@ -38,7 +37,6 @@ pub struct Caller {
 pub struct Work {
     caller: Rc<Caller>,
     random: Random,
-    changes_left: u32,
     /// Values are told apart by a count.
     written: u64,
 }
@@ -48,20 +46,14 @@ pub fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: Si
     let scenario = &shared.scenario;
     let (clock, waker) = (transport.clock(), transport.waker());
     let mut random = Random::new(scenario.seed ^ 0xc11e_4700 ^ (number as u64) << 32 ^ u64::from(incarnation) << 40);
-    let config = &scenario.endpoints[(scenario.members + scenario.spares) as usize + number];
-    let config = EndpointConfig { seed: Some(random.next()), ..config.clone() };
+    let config = EndpointConfig { seed: Some(random.next()), ..scenario.client_endpoint(number).clone() };
     let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
     let client = Client::new(&endpoint, scenario.first_members(), scenario.client);
     let caller = Caller { shared: shared.clone(), number, client, clock: clock.clone(), versions: RefCell::default() };
     let pace = Pace { steps: scenario.steps, gap_max_ns: scenario.gap_max_ns, keys: scenario.keys };
     let place = Place { number, endpoint, clock, waker };
     let times = Random::new(random.next());
-    let work = Work {
-        caller: Rc::new(caller),
-        random,
-        changes_left: if number == 0 { scenario.changes } else { 0 },
-        written: u64::from(incarnation) * 1_000_000,
-    };
+    let work = Work { caller: Rc::new(caller), random, written: u64::from(incarnation) * 1_000_000 };
     Driver::start(&shared.clients, place, pace, work, times)
 }
 
@@ -73,10 +65,6 @@ impl driver::Work for Work {
     }
 
     fn begin(&mut self, tasks: &mut Tasks) {
-        if self.changes_left > 0 && self.random.chance(40) {
-            self.changes_left -= 1;
-            self.begin_change(tasks);
-        }
         if tasks.in_progress() >= IN_PROGRESS_MAX {
             return;
         }
@@ -91,28 +79,6 @@ impl driver::Work for Work {
 }
 
 impl Work {
-    /// Asks for a change. Most are refused, since nobody looks first.
-    fn begin_change(&mut self, tasks: &mut Tasks) {
-        let Scenario { members, spares, .. } = self.caller.shared.scenario;
-        let r = &mut self.random;
-        let any = r.between(1, members + spares);
-        let spare = members + r.between(1, spares.max(1));
-        let change = match r.between(0, 9) {
-            0..=2 if spares > 0 => Some(Change::AddLearner { id: spare, address: address(spare).to_string() }),
-            3..=5 if spares > 0 => Some(Change::Promote { id: spare }),
-            // The others keep a majority among themselves, whoever of the rest is away.
-            6 => Some(Change::Remove { id: members.max(any) }),
-            _ => None,
-        };
-        let caller = self.caller.clone();
-        tasks.spawn(async move {
-            let _ = match change {
-                Some(change) => caller.client.change(change).await,
-                None => caller.client.transfer(any).await,
-            };
-        });
-    }
-
     /// A random operation.
     fn draw(&mut self, key: usize) -> Input {
         let r = &mut self.random;

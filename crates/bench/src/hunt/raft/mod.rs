@@ -9,13 +9,16 @@
 //! | File | What it holds |
 //! |---|---|
 //! | `scenario` | what a seed means |
-//! | `replica`, `caller` | the programs of replicas and of clients |
+//! | `replica`, `caller`, `operator` | the programs of replicas, of clients, and of whoever changes the members |
+//! | `rot` | disks whose bits rot |
 //! | `observer` | what must be true of all logs at any time |
 //! | `run` | one run, up to its verdict |
 
 mod caller;
 mod observer;
+mod operator;
 mod replica;
+mod rot;
 mod run;
 mod scenario;
 

@@ -1,10 +1,12 @@
-//! What must be true of all replicas at any time (Raft, Figure 3): election safety, log matching, and that what is committed stays committed.
+//! What must be true of all replicas at any time (Raft, Figure 3): election safety, log matching, leader completeness, and that what is committed stays
+//! committed, also in snapshots. And of their members: one change at a time, and no leader that is none of them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use dunlin_smr::LogStore as _;
-use dunlin_smr::raft::eraftpb::Entry;
+use dunlin_smr::raft::Storage as _;
+use dunlin_smr::raft::eraftpb::{Entry, EntryType};
 use dunlin_smr::wire::response::{Role, Status};
 
 use super::replica::Log;
@@ -12,13 +14,22 @@ use super::replica::Log;
 /// Everything that was seen.
 #[derive(Default)]
 pub struct Observer {
+    /// By term: who led.
     leaders: BTreeMap<u64, u64>,
     /// By index and term: what the entry says, and the term of the one before it.
     entries: HashMap<(u64, u64), (u64, Option<u64>)>,
-    /// By index: term of the entry that was committed.
-    committed: BTreeMap<u64, u64>,
+    /// By index.
+    committed: BTreeMap<u64, Committed>,
     /// By replica: up to where it was looked at.
     looked_at: HashMap<u64, u64>,
+}
+
+/// An entry that was committed.
+#[derive(Debug, Clone, Copy)]
+struct Committed {
+    term: u64,
+    /// The term of whoever was first seen to know: it was committed in this one or before.
+    known_in: u64,
 }
 
 fn content(entry: &Entry) -> u64 {
@@ -38,12 +49,39 @@ impl Observer {
     /// # Panics
     /// If something is not as it must be.
     pub fn look(&mut self, status: &Status, log: &Log) {
-        if status.role == Role::Leader {
-            let leader = *self.leaders.entry(status.term).or_insert(status.id);
-            assert_eq!(leader, status.id, "two replicas lead in term {}", status.term);
-        }
         self.look_at_log(log);
         self.look_at_committed(status, log);
+        self.look_at_changes(status, log);
+        if status.role == Role::Leader {
+            self.look_at_leader(status, log);
+        }
+    }
+
+    fn look_at_leader(&mut self, status: &Status, log: &Log) {
+        let Status { id, term, .. } = *status;
+        assert!(status.voters.contains(&id), "replica {id} leads in term {term}, and is no member with a vote");
+        let is_new = !self.leaders.contains_key(&term);
+        let leader = *self.leaders.entry(term).or_insert(id);
+        assert_eq!(leader, id, "two replicas lead in term {term}");
+        if !is_new {
+            return;
+        }
+        let before = self.committed.iter().rev().filter(|(_, committed)| committed.known_in < term);
+        for (index, committed) in before.take_while(|(index, _)| **index >= status.first) {
+            assert!(
+                log.term(*index).is_ok_and(|term| term == committed.term),
+                "replica {id} leads in term {term} without entry {index} of term {}, which was committed before",
+                committed.term
+            );
+        }
+    }
+
+    /// Of changes of members that may not be committed, a log has one at most.
+    fn look_at_changes(&self, status: &Status, log: &Log) {
+        let known = self.committed.last_key_value().map_or(0, |(index, _)| *index);
+        let open = log.view().iter().rev().take_while(|entry| entry.index > known);
+        let changes = open.filter(|entry| entry.get_entry_type() != EntryType::EntryNormal).count();
+        assert!(changes <= 1, "replica {} has {changes} changes of members under way at a time", status.id);
     }
 
     /// From the end on, up to the first entry that was seen with the same before it.
@@ -78,17 +116,25 @@ impl Observer {
         let looked_at = self.looked_at.entry(status.id).or_insert(0);
         let new = log.view().iter().rev().skip_while(|entry| entry.index > status.committed);
         for entry in new.take_while(|entry| entry.index > *looked_at) {
-            let term = *self.committed.entry(entry.index).or_insert(entry.term);
+            let new = Committed { term: entry.term, known_in: status.term };
+            let committed = *self.committed.entry(entry.index).or_insert(new);
             assert_eq!(
-                term, entry.term,
-                "entry {} was committed with term {term}, and replica {} has committed one of term {}",
-                entry.index, status.id, entry.term
+                committed.term, entry.term,
+                "entry {} was committed with term {}, and replica {} has committed one of term {}",
+                entry.index, committed.term, status.id, entry.term
             );
         }
         *looked_at = status.committed.max(*looked_at);
+        // A snapshot says what is committed, too.
         let base = log.base().get_metadata();
-        if let Some(term) = self.committed.get(&base.index) {
-            assert_eq!(*term, base.term, "a snapshot is of an entry that was not committed");
+        if base.index > 0 {
+            let new = Committed { term: base.term, known_in: status.term };
+            let committed = *self.committed.entry(base.index).or_insert(new);
+            assert_eq!(
+                committed.term, base.term,
+                "replica {} has a snapshot that ends with entry {} of term {}, which was committed with term {}",
+                status.id, base.index, base.term, committed.term
+            );
         }
     }
 }

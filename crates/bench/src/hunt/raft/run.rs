@@ -1,20 +1,28 @@
 //! One run of a scenario, from its first packet to its verdict.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use dunlin_sim::Datacenter;
+use dunlin_sim::{Datacenter, Fault};
 use dunlin_smr::wal::sim::{SimDisk, SimDiskConfig};
+use dunlin_trial::Random;
 
 use super::caller;
 use super::observer::Observer;
-use super::replica::Replica;
+use super::operator::Operator;
+use super::replica::Life;
+use super::rot::Rot;
 use super::scenario::{Scenario, host};
 use crate::hunt::clients::phases::{Clients, judge};
 use crate::hunt::story::{Story, without_leaks};
 use crate::hunt::trace::{Recorded, Trace};
 
+const MILLISECOND: u64 = 1_000_000;
+/// A replica that is to crash does so soon.
+const CRASH_WITHIN: u64 = MILLISECOND / 10;
+/// Replicas are replaced so soon after the network healed.
+const REPLACED_WITHIN: u64 = 60_000 * MILLISECOND;
 /// The shortest flush.
 const FLUSH_MIN: Duration = Duration::from_micros(1);
 
@@ -25,6 +33,12 @@ pub struct Shared {
     pub disks: Vec<RefCell<SimDisk>>,
     pub observer: RefCell<Observer>,
     pub clients: Rc<Clients>,
+    pub rot: RefCell<Rot>,
+    /// Replicas that are to crash now.
+    pub to_crash: RefCell<Vec<u64>>,
+    /// Changes of members and of leaders that are still to be asked for, and those that were made.
+    pub changes_left: Cell<u32>,
+    pub changes_made: Cell<u64>,
 }
 
 struct Run {
@@ -39,9 +53,12 @@ struct Run {
 pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
     without_leaks(|| {
         let mut run = Run::new(scenario, trace);
-        run.datacenter.run_until(run.shared.scenario.end_ns());
+        run.work();
+        run.replace_all();
         let history = run.shared.clients.end_all(&mut run.datacenter);
-        judge(&run.datacenter, run.shared.scenario.keys, &history, trace)
+        let story = judge(&run.datacenter, run.shared.scenario.keys, &history, trace);
+        let replaced = run.shared.rot.borrow().count_replaced();
+        Story { replaced, changes: run.shared.changes_made.get(), ..story }
     })
 }
 
@@ -61,12 +78,16 @@ impl Run {
         };
         let disks = scenario.replicas().map(disk).collect();
         let clients = Rc::new(Clients::new(scenario.clients as usize));
-        let shared = Rc::new(Shared { disks, observer: RefCell::default(), clients, scenario });
+        let rot = RefCell::new(Rot::new(&scenario.rots));
+        let (changes_left, changes_made) = (Cell::new(scenario.changes), Cell::new(0));
+        let observer = RefCell::default();
+        let to_crash = RefCell::default();
+        let shared = Rc::new(Shared { disks, observer, clients, rot, to_crash, changes_left, changes_made, scenario });
         for id in shared.scenario.replicas() {
             let (shared, mut incarnations) = (shared.clone(), 0..);
             let program = move |transport| {
                 let incarnation = incarnations.next().expect("an endless range");
-                Replica::start(&shared, id, incarnation, transport)
+                Life::start(&shared, id, incarnation, transport)
             };
             datacenter.spawn_from(host(id), 0, program).expect("each replica has a host of its own");
         }
@@ -79,7 +100,43 @@ impl Run {
             };
             datacenter.spawn_from(at, 0, program).expect("each client has a host of its own");
         }
+        let (at, operated, mut incarnations) = (shared.scenario.client_host(0), shared.clone(), 0..);
+        let program = move |transport| {
+            let incarnation = incarnations.next().expect("an endless range");
+            Operator::start(&operated, incarnation, transport)
+        };
+        datacenter.spawn_from(at, 1, program).expect("the host of the first client has a second thread");
         datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
         Run { datacenter, shared }
+    }
+
+    /// Everything that the scenario has in store, until all faults have ended.
+    fn work(&mut self) {
+        let end = self.shared.scenario.end_ns();
+        let mut random = Random::new(self.shared.scenario.seed ^ 0xc4a5);
+        // When each host is to be up again.
+        let mut down = Vec::new();
+        while self.shared.scenario.voters_crash > 0 && self.datacenter.now() < end {
+            let now = self.datacenter.now();
+            self.datacenter.run_until((now + CRASH_WITHIN).min(end));
+            let up: Vec<_> = down.extract_if(.., |(until, _)| *until <= now).collect();
+            up.into_iter().for_each(|(_, fault)| self.datacenter.lift(fault));
+            for id in self.shared.to_crash.take() {
+                let fault = self.datacenter.inject(Fault::Crash { host: host(id) }).expect("each replica has a host");
+                down.push((now + random.between(0, 10 * MILLISECOND), fault));
+            }
+        }
+        self.datacenter.run_until(end);
+        down.into_iter().for_each(|(_, fault)| self.datacenter.lift(fault));
+    }
+
+    /// Waits until who refused to start is replaced.
+    fn replace_all(&mut self) {
+        let start = self.datacenter.now();
+        while let Some(id) = { self.shared.rot.borrow().to_replace() } {
+            let now = self.datacenter.now();
+            assert!(now - start < REPLACED_WITHIN, "replica {id} could not be replaced though the network healed");
+            self.datacenter.run_until(now + 10 * MILLISECOND);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What a seed means: the datacenter, replicas and clients, what they do, and what goes wrong meanwhile.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use dunlin_net::Addr;
@@ -17,6 +18,8 @@ const HOSTS: u32 = 8;
 /// Least length of receive queues: it holds the credits of all sessions of a replica, and of as many whose clients have crashed.
 const RX_DESCRIPTORS_MIN: usize = 2048;
 const MILLISECOND: u64 = 1_000_000;
+/// How much slower a clock may be than another, in percent: leases hold as long as none runs a fifth faster than another.
+const SLOWER_MAX: u64 = 19;
 
 /// One run. Everything in it follows from the seed.
 #[derive(Clone)]
@@ -33,10 +36,16 @@ pub struct Scenario {
     pub spares: u64,
     /// Clients.
     pub clients: u32,
-    /// Settings of the endpoints of replicas, then of clients, but for the seed.
-    pub endpoints: Vec<EndpointConfig>,
-    /// Settings of all replicas, but for id, seed and clock.
+    /// First members whose disks rot, fewer than half of them. For each there is another replica, with an id after those of spares, to replace it.
+    pub rots: Vec<u64>,
+    /// Settings of the endpoints of replicas, then of clients, then of the operator, but for the seed.
+    endpoints: Vec<EndpointConfig>,
+    /// Settings of all replicas, but for id, tick, seed and clock.
     pub node: NodeConfig,
+    /// By replica: how much slower its clock is than the fastest may be, in percent.
+    slower: Vec<u64>,
+    /// In how many of a hundred cases a replica crashes after it gave its vote to another.
+    pub voters_crash: u64,
     /// Settings of clients.
     pub client: ClientConfig,
     /// Bytes of a segment of the log.
@@ -65,7 +74,9 @@ impl std::fmt::Debug for Scenario {
         f.debug_struct("Scenario")
             .field("seed", &self.seed)
             .field("members, spares, clients", &(self.members, self.spares, self.clients))
+            .field("rots", &self.rots)
             .field("tick, heartbeat, election", &(tick, heartbeat_ticks, election_ticks))
+            .field("slower, voters_crash", &(&self.slower, self.voters_crash))
             .field("reads", reads)
             .field("snapshot_entries, keep_entries", &(snapshot_entries, keep_entries))
             .field("client", &self.client)
@@ -90,15 +101,21 @@ impl Scenario {
             Layout::TwoTier(layout) => layout.hosts_per_tor = HOSTS / layout.tors,
         }
         let members = if r.chance(70) { 3 } else { 5 };
-        let spares = r.between(0, 2).min(6 - members);
-        let clients = (u64::from(HOSTS) - members - spares).min(3) as u32;
+        let rots = draw_rots(r, members);
+        let replacements = rots.len() as u64;
+        let spares = r.between(0, 2).min((6 - members).saturating_sub(replacements));
+        let clients = (u64::from(HOSTS) - members - spares - replacements).min(3) as u32;
         let steps = r.between(10, 40) as u32;
         let gap_max_ns = *r.pick(&[200_000, MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND]).unwrap_or(&0);
         let is_steady = r.chance(15);
-        let plan = draw_faults(r, is_steady, members, work_ns(steps, gap_max_ns), &topology);
+        let replicas = members + spares + replacements;
+        let client_hosts = replicas as u32..replicas as u32 + clients;
+        let mut plan = draw_faults(r, is_steady, members, client_hosts, work_ns(steps, gap_max_ns), &topology);
+        rots.iter().for_each(|id| add_crashes(r, &mut plan, *id, work_ns(steps, gap_max_ns)));
         let node = draw_node(r, topology.mtu);
         // Not before the replica runs.
-        let flush_fails = (r.chance(8) && members == 5).then(|| (r.between(1, members), r.between(12, 50)));
+        let flush_fails =
+            (r.chance(8) && members == 5 && rots.is_empty()).then(|| (r.between(1, members), r.between(12, 50)));
         let endpoint = |r: &mut Random| EndpointConfig {
             // Long silences are the business of replicas.
             peer_timeout: Duration::from_millis(r.between(20, 100)),
@@ -112,14 +129,18 @@ impl Scenario {
             members,
             spares,
             clients,
-            endpoints: (0..members + spares + u64::from(clients)).map(|_| endpoint(r)).collect(),
+            endpoints: (0..=members + spares + replacements + u64::from(clients)).map(|_| endpoint(r)).collect(),
             node,
+            slower: (0..replicas).map(|_| if r.chance(50) { 0 } else { r.between(0, SLOWER_MAX) }).collect(),
+            voters_crash: if is_steady || r.chance(60) { 0 } else { *r.pick(&[20, 60]).unwrap_or(&0) },
             client: ClientConfig {
                 timeout: Duration::from_millis(r.between(20, 1500)),
                 attempt_timeout: Duration::from_millis(r.between(5, 100)),
                 pause: Duration::from_micros(r.between(100, 5000)),
             },
-            segment_bytes: 1 << r.between(11, 16),
+            // Short ones, where old ones are wanted.
+            segment_bytes: if rots.is_empty() { 1 << r.between(11, 16) } else { 2048 },
+            rots,
             flush_max_ns: *r.pick(&[0, 20_000, MILLISECOND, 10 * MILLISECOND]).unwrap_or(&0),
             flush_fails,
             // Who fails for good is not to be missed for a majority.
@@ -144,13 +165,46 @@ impl Scenario {
     }
 
     /// All replicas, also those that may never join.
-    pub fn replicas(&self) -> impl Iterator<Item = u64> + use<> {
-        1..=self.members + self.spares
+    pub fn replicas(&self) -> std::ops::RangeInclusive<u64> {
+        1..=self.replicas_max()
+    }
+
+    pub fn replicas_max(&self) -> u64 {
+        self.members + self.spares + self.rots.len() as u64
+    }
+
+    /// The tick of a replica, which it measures by its own clock.
+    pub fn tick(&self, id: u64) -> Duration {
+        self.node.tick * (100 + self.slower[id as usize - 1] as u32) / 100
+    }
+
+    /// The replica that takes the place of one whose disk has rotted.
+    ///
+    /// # Panics
+    /// If the disk of that one is not to rot.
+    pub fn replacement(&self, id: u64) -> u64 {
+        let at = self.rots.iter().position(|rotten| *rotten == id).expect("its disk is one of those that rot");
+        self.members + self.spares + 1 + at as u64
     }
 
     /// The host of a client.
     pub fn client_host(&self, number: usize) -> u32 {
-        (self.members + self.spares) as u32 + number as u32
+        self.replicas_max() as u32 + number as u32
+    }
+
+    /// Settings of the endpoint of a replica.
+    pub fn replica_endpoint(&self, id: u64) -> &EndpointConfig {
+        &self.endpoints[id as usize - 1]
+    }
+
+    /// Settings of the endpoint of a client.
+    pub fn client_endpoint(&self, number: usize) -> &EndpointConfig {
+        &self.endpoints[self.replicas_max() as usize + number]
+    }
+
+    /// Settings of the endpoint of the operator.
+    pub fn operator_endpoint(&self) -> &EndpointConfig {
+        self.client_endpoint(self.clients as usize)
     }
 
     /// The first members, with their addresses.
@@ -190,8 +244,33 @@ fn draw_node(r: &mut Random, mtu: usize) -> NodeConfig {
     }
 }
 
+/// Some first members, fewer than half of them.
+fn draw_rots(r: &mut Random, members: u64) -> Vec<u64> {
+    if !r.chance(25) {
+        return Vec::new();
+    }
+    let first = r.between(1, members);
+    let count = r.between(1, (members - 1) / 2);
+    (0..count).map(|next| (first - 1 + next) % members + 1).collect()
+}
+
+/// Lets a replica crash in the middle of a run, twice, since at first there may be nothing old on its disk.
+fn add_crashes(r: &mut Random, plan: &mut FaultPlan, id: u64, work_ns: u64) {
+    for part in [0, 1] {
+        let from = work_ns / 4 * (1 + part) + r.between(0, work_ns / 4);
+        plan.add(from, Some(from + r.between(1, work_ns / 8 + MILLISECOND)), Fault::Crash { host: host(id) });
+    }
+}
+
 /// Faults of all kinds anywhere, and more of those that replicas must live through.
-fn draw_faults(r: &mut Random, is_steady: bool, members: u64, work_ns: u64, topology: &Topology) -> FaultPlan {
+fn draw_faults(
+    r: &mut Random,
+    is_steady: bool,
+    members: u64,
+    clients: Range<u32>,
+    work_ns: u64,
+    topology: &Topology,
+) -> FaultPlan {
     if is_steady {
         return FaultPlan::default();
     }
@@ -211,11 +290,11 @@ fn draw_faults(r: &mut Random, is_steady: bool, members: u64, work_ns: u64, topo
         let until = (from + r.between(1, longest_ns)).min(faults.until_ns.max(from) + 1);
         let replica = host(r.between(1, members));
         let fault = match r.between(0, 9) {
-            0..=4 => Fault::Crash { host: replica },
-            5..=6 => Fault::Pause { host: replica },
-            7 => Fault::Partition { hosts: vec![replica] },
+            0..=3 => Fault::Crash { host: replica },
+            4..=5 => Fault::Pause { host: replica },
+            6 => Fault::Partition { hosts: vec![replica] },
             // With a client, who can tell whether it still believes to lead.
-            8 => Fault::Partition { hosts: vec![replica, HOSTS - 1] },
+            7..=8 => Fault::Partition { hosts: vec![replica, clients.end - 1] },
             _ => Fault::Partition { hosts: vec![replica, host(r.between(1, members))] },
         };
         plan.add(from, Some(until), fault);

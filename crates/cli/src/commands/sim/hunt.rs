@@ -172,8 +172,12 @@ fn describe(progress: &Progress) -> String {
         0 => String::new(),
         keys => format!(", {keys} keys undecided"),
     };
+    let changes = match (progress.changes, progress.replaced) {
+        (0, _) => String::new(),
+        (changes, replaced) => format!(", {changes} changes of members or leaders, {replaced} damaged replicas replaced"),
+    };
     format!(
-        "{} seeds in {seconds:.1} s ({:.1} a second), {} calls, {:.1} M packets{undecided}",
+        "{} seeds in {seconds:.1} s ({:.1} a second), {} calls, {:.1} M packets{changes}{undecided}",
         progress.seeds,
         progress.seeds as f64 / seconds.max(1e-9),
         progress.calls,
