@@ -9,6 +9,7 @@ use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage};
 
 use super::{Batch, LogError, LogStore, MemoryLog, Ticket, Urgency};
+use crate::mutation::{Mutation, is_planted};
 use crate::wal::{self, AppendError, Disk, Position, SnapshotReader, SnapshotWriter, Wal, WalError};
 
 /// A log on disk.
@@ -187,6 +188,7 @@ impl<D: Disk> LogStore for DurableLog<D> {
         self.write_entries(&batch.entries).map_err(failed)?;
         if let Some(hard_state) = &batch.hard_state {
             let HardState { term, vote, commit, .. } = *hard_state;
+            let vote = if is_planted(Mutation::VoteForgotten) { 0 } else { vote };
             self.make_room()?;
             self.wal.set_hard_state(wal::HardState { term, vote, commit }).map_err(failed)?;
         }

@@ -206,10 +206,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let batch = Batch {
             snapshot: (!ready.snapshot().is_empty()).then(|| ready.snapshot().clone()),
             entries: ready.take_entries(),
-            hard_state: ready.hs().cloned().map(|hard_state| HardState {
-                vote: if is_planted(Mutation::VoteForgotten) { 0 } else { hard_state.vote },
-                ..hard_state
-            }),
+            hard_state: ready.hs().cloned(),
             urgency: if ready.must_sync() { Urgency::Urgent } else { Urgency::Lazy },
         };
         let messages = ready.take_persisted_messages();

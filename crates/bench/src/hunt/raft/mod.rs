@@ -11,6 +11,7 @@
 //! | `scenario` | what a seed means |
 //! | `replica`, `caller`, `operator` | the programs of replicas, of clients, and of whoever changes the members |
 //! | `rot` | disks whose bits rot |
+//! | `spoiler` | faults at the worst time of an election |
 //! | `observer` | what must be true of all logs at any time |
 //! | `run` | one run, up to its verdict |
 
@@ -21,6 +22,7 @@ mod replica;
 mod rot;
 mod run;
 mod scenario;
+mod spoiler;
 
 pub use run::run;
 pub use scenario::Scenario;

@@ -22,6 +22,8 @@ pub struct Observer {
     committed: BTreeMap<u64, Committed>,
     /// By replica: up to where it was looked at.
     looked_at: HashMap<u64, u64>,
+    /// Who was elected since that was asked.
+    elected: Vec<u64>,
 }
 
 /// An entry that was committed.
@@ -42,6 +44,11 @@ impl Observer {
     /// A replica begins with what its disk has.
     pub fn restarted(&mut self, id: u64) {
         self.looked_at.remove(&id);
+    }
+
+    /// Who was seen to be elected since this was asked.
+    pub fn take_elected(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.elected)
     }
 
     /// Looks at a replica.
@@ -66,6 +73,7 @@ impl Observer {
         if !is_new {
             return;
         }
+        self.elected.push(id);
         let before = self.committed.iter().rev().filter(|(_, committed)| committed.known_in < term);
         for (index, committed) in before.take_while(|(index, _)| **index >= status.first) {
             assert!(

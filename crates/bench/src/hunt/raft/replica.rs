@@ -38,8 +38,6 @@ pub struct Replica {
     flusher: Stepper<SimDisk>,
     random: Random,
     clock: ThreadClock,
-    /// The term in which it was last seen to have voted.
-    voted_in: u64,
     idle_runs: u32,
 }
 
@@ -94,15 +92,14 @@ impl Replica {
             clock: Rc::new(move || node_clock.now()),
             ..scenario.node.clone()
         };
-        let voted_in = log.view().hard_state().term;
         let beginning = if id <= scenario.members { Beginning::First(scenario.first_members()) } else { Beginning::Join };
         let machine = KvMachine::new(BYTES_MAX).expect("some MiB of memory");
         let node = Node::start(&endpoint, config, log, machine, beginning).expect("drawn settings are valid");
         shared.observer.borrow_mut().restarted(id);
-        Replica { id, shared: shared.clone(), endpoint, node, flusher, random, clock, voted_in, idle_runs: 0 }
+        Replica { id, shared: shared.clone(), endpoint, node, flusher, random, clock, idle_runs: 0 }
     }
 
-    fn look(&mut self) {
+    fn look(&self) {
         match self.node.failure() {
             None => {}
             Some(NodeError::Log(_)) => return,
@@ -110,13 +107,6 @@ impl Replica {
         }
         let status = self.node.status();
         self.node.with_log(|log| self.shared.observer.borrow_mut().look(&status, log));
-        let (term, vote) = self.node.with_log(|log| (log.view().hard_state().term, log.view().hard_state().vote));
-        if vote != 0 && vote != self.id && term > self.voted_in {
-            self.voted_in = term;
-            if self.random.chance(self.shared.scenario.voters_crash) {
-                self.shared.to_crash.borrow_mut().push(self.id);
-            }
-        }
     }
 }
 

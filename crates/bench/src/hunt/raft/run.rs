@@ -4,9 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use dunlin_sim::{Datacenter, Fault};
+use dunlin_sim::Datacenter;
 use dunlin_smr::wal::sim::{SimDisk, SimDiskConfig};
-use dunlin_trial::Random;
 
 use super::caller;
 use super::observer::Observer;
@@ -14,13 +13,14 @@ use super::operator::Operator;
 use super::replica::Life;
 use super::rot::Rot;
 use super::scenario::{Scenario, host};
+use super::spoiler::Spoiler;
 use crate::hunt::clients::phases::{Clients, judge};
 use crate::hunt::story::{Story, without_leaks};
 use crate::hunt::trace::{Recorded, Trace};
 
 const MILLISECOND: u64 = 1_000_000;
-/// A replica that is to crash does so soon.
-const CRASH_WITHIN: u64 = MILLISECOND / 10;
+/// Between two looks at whether somebody was elected.
+const LOOK_EVERY: u64 = MILLISECOND / 20;
 /// Replicas are replaced so soon after the network healed.
 const REPLACED_WITHIN: u64 = 60_000 * MILLISECOND;
 /// The shortest flush.
@@ -34,8 +34,6 @@ pub struct Shared {
     pub observer: RefCell<Observer>,
     pub clients: Rc<Clients>,
     pub rot: RefCell<Rot>,
-    /// Replicas that are to crash now.
-    pub to_crash: RefCell<Vec<u64>>,
     /// Changes of members and of leaders that are still to be asked for, and those that were made.
     pub changes_left: Cell<u32>,
     pub changes_made: Cell<u64>,
@@ -81,8 +79,7 @@ impl Run {
         let rot = RefCell::new(Rot::new(&scenario.rots));
         let (changes_left, changes_made) = (Cell::new(scenario.changes), Cell::new(0));
         let observer = RefCell::default();
-        let to_crash = RefCell::default();
-        let shared = Rc::new(Shared { disks, observer, clients, rot, to_crash, changes_left, changes_made, scenario });
+        let shared = Rc::new(Shared { disks, observer, clients, rot, changes_left, changes_made, scenario });
         for id in shared.scenario.replicas() {
             let (shared, mut incarnations) = (shared.clone(), 0..);
             let program = move |transport| {
@@ -113,21 +110,17 @@ impl Run {
     /// Everything that the scenario has in store, until all faults have ended.
     fn work(&mut self) {
         let end = self.shared.scenario.end_ns();
-        let mut random = Random::new(self.shared.scenario.seed ^ 0xc4a5);
-        // When each host is to be up again.
-        let mut down = Vec::new();
-        while self.shared.scenario.voters_crash > 0 && self.datacenter.now() < end {
-            let now = self.datacenter.now();
-            self.datacenter.run_until((now + CRASH_WITHIN).min(end));
-            let up: Vec<_> = down.extract_if(.., |(until, _)| *until <= now).collect();
-            up.into_iter().for_each(|(_, fault)| self.datacenter.lift(fault));
-            for id in self.shared.to_crash.take() {
-                let fault = self.datacenter.inject(Fault::Crash { host: host(id) }).expect("each replica has a host");
-                down.push((now + random.between(0, 10 * MILLISECOND), fault));
+        if self.shared.scenario.spoiled_elections > 0 {
+            let mut spoiler = Spoiler::new(&self.shared.scenario);
+            while self.datacenter.now() < end {
+                let next = (self.datacenter.now() + LOOK_EVERY).min(end);
+                self.datacenter.run_until(next);
+                let elected = self.shared.observer.borrow_mut().take_elected();
+                spoiler.spoil(&mut self.datacenter, &self.shared.scenario, elected);
             }
+            spoiler.lift_all(&mut self.datacenter);
         }
         self.datacenter.run_until(end);
-        down.into_iter().for_each(|(_, fault)| self.datacenter.lift(fault));
     }
 
     /// Waits until who refused to start is replaced.

@@ -18,6 +18,8 @@ const HOSTS: u32 = 8;
 /// Least length of receive queues: it holds the credits of all sessions of a replica, and of as many whose clients have crashed.
 const RX_DESCRIPTORS_MIN: usize = 2048;
 const MILLISECOND: u64 = 1_000_000;
+/// How many election timeouts clients work where elections are spoiled.
+const ELECTIONS: u64 = 10;
 /// How much slower a clock may be than another, in percent: leases hold as long as none runs a fifth faster than another.
 const SLOWER_MAX: u64 = 19;
 
@@ -44,8 +46,8 @@ pub struct Scenario {
     pub node: NodeConfig,
     /// By replica: how much slower its clock is than the fastest may be, in percent.
     slower: Vec<u64>,
-    /// In how many of a hundred cases a replica crashes after it gave its vote to another.
-    pub voters_crash: u64,
+    /// How many of a hundred leaders are deposed.
+    pub spoiled_elections: u64,
     /// Settings of clients.
     pub client: ClientConfig,
     /// Bytes of a segment of the log.
@@ -76,7 +78,7 @@ impl std::fmt::Debug for Scenario {
             .field("members, spares, clients", &(self.members, self.spares, self.clients))
             .field("rots", &self.rots)
             .field("tick, heartbeat, election", &(tick, heartbeat_ticks, election_ticks))
-            .field("slower, voters_crash", &(&self.slower, self.voters_crash))
+            .field("slower, spoiled_elections", &(&self.slower, self.spoiled_elections))
             .field("reads", reads)
             .field("snapshot_entries, keep_entries", &(snapshot_entries, keep_entries))
             .field("client", &self.client)
@@ -105,14 +107,23 @@ impl Scenario {
         let replacements = rots.len() as u64;
         let spares = r.between(0, 2).min((6 - members).saturating_sub(replacements));
         let clients = (u64::from(HOSTS) - members - spares - replacements).min(3) as u32;
-        let steps = r.between(10, 40) as u32;
-        let gap_max_ns = *r.pick(&[200_000, MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND]).unwrap_or(&0);
         let is_steady = r.chance(15);
+        let node = draw_node(r, topology.mtu);
+        let election_ns = node.tick.as_nanos() as u64 * u64::from(node.election_ticks);
+        let spoiled_elections = if is_steady || r.chance(60) { 0 } else { *r.pick(&[30, 100]).unwrap_or(&0) };
+        let is_long = spoiled_elections > 0;
+        let steps = if is_long { r.between(60, 100) } else { r.between(10, 40) } as u32;
+        let gap_max_ns = match is_long {
+            // For some leaders.
+            true => 2 * ELECTIONS * election_ns / u64::from(steps),
+            false => *r.pick(&[200_000, MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND]).unwrap_or(&0),
+        };
+        // Where leaders come and go, clients find the next one soon.
+        let attempt_ns = if is_long { election_ns / 8 } else { r.between(5, 100) * MILLISECOND };
         let replicas = members + spares + replacements;
         let client_hosts = replicas as u32..replicas as u32 + clients;
         let mut plan = draw_faults(r, is_steady, members, client_hosts, work_ns(steps, gap_max_ns), &topology);
         rots.iter().for_each(|id| add_crashes(r, &mut plan, *id, work_ns(steps, gap_max_ns)));
-        let node = draw_node(r, topology.mtu);
         // Not before the replica runs.
         let flush_fails =
             (r.chance(8) && members == 5 && rots.is_empty()).then(|| (r.between(1, members), r.between(12, 50)));
@@ -132,10 +143,10 @@ impl Scenario {
             endpoints: (0..=members + spares + replacements + u64::from(clients)).map(|_| endpoint(r)).collect(),
             node,
             slower: (0..replicas).map(|_| if r.chance(50) { 0 } else { r.between(0, SLOWER_MAX) }).collect(),
-            voters_crash: if is_steady || r.chance(60) { 0 } else { *r.pick(&[20, 60]).unwrap_or(&0) },
+            spoiled_elections,
             client: ClientConfig {
                 timeout: Duration::from_millis(r.between(20, 1500)),
-                attempt_timeout: Duration::from_millis(r.between(5, 100)),
+                attempt_timeout: Duration::from_nanos(attempt_ns.max(2 * MILLISECOND)),
                 pause: Duration::from_micros(r.between(100, 5000)),
             },
             // Short ones, where old ones are wanted.
@@ -176,6 +187,11 @@ impl Scenario {
     /// The tick of a replica, which it measures by its own clock.
     pub fn tick(&self, id: u64) -> Duration {
         self.node.tick * (100 + self.slower[id as usize - 1] as u32) / 100
+    }
+
+    /// The election timeout, in nanoseconds.
+    pub fn election_ns(&self) -> u64 {
+        self.node.tick.as_nanos() as u64 * u64::from(self.node.election_ticks)
     }
 
     /// The replica that takes the place of one whose disk has rotted.

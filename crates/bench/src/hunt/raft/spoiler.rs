@@ -1,0 +1,97 @@
+//! Faults at the worst time of an election. A leader is cut off, so that it hears nothing of the next one. Then
+//!
+//! - either, when the next one is elected, all who elected it crash, before their disks have what it says, and come back soon; it is cut off in its turn, and
+//!   the first one may be elected again, by the same voters: so a vote that was forgotten is given twice;
+//! - or a client is with the old leader, and asks it, while others ask the next one: so a lease that is too long gives what is no longer true.
+
+use dunlin_sim::fault::FaultId;
+use dunlin_sim::{Datacenter, Fault};
+use dunlin_trial::Random;
+
+use super::scenario::{Scenario, host};
+
+/// Longest time for which a voter is down.
+const DOWN_MAX: u64 = 5_000_000;
+/// Longest time until a leader is cut off, and for which it is, in election timeouts.
+const LEADS_MAX: u64 = 1;
+const CUT_OFF_MAX: u64 = 4;
+
+/// A leader that is to be cut off, or is.
+struct Deposed {
+    id: u64,
+    /// Whether a client is with it.
+    has_client: bool,
+    /// When it is, or when nobody was elected meanwhile.
+    at: u64,
+    cut_off: Option<FaultId>,
+}
+
+/// What is to be done, and to be undone.
+pub struct Spoiler {
+    random: Random,
+    deposed: Option<Deposed>,
+    /// Faults, and when they are to end.
+    going_on: Vec<(u64, FaultId)>,
+}
+
+impl Spoiler {
+    pub fn new(scenario: &Scenario) -> Spoiler {
+        Spoiler { random: Random::new(scenario.seed ^ 0xc4a5), deposed: None, going_on: Vec::new() }
+    }
+
+    /// Does what is due now. These replicas were elected since it was asked last.
+    pub fn spoil(&mut self, datacenter: &mut Datacenter, scenario: &Scenario, elected: Vec<u64>) {
+        let now = datacenter.now();
+        for (_, fault) in self.going_on.extract_if(.., |(until, _)| *until <= now) {
+            datacenter.lift(fault);
+        }
+        match &mut self.deposed {
+            Some(Deposed { id, has_client: false, cut_off: Some(fault), .. })
+                if elected.iter().any(|leader| leader != id) =>
+            {
+                datacenter.lift(*fault);
+                let old = *id;
+                self.deposed = None;
+                elected.iter().find(|leader| **leader != old).into_iter().for_each(|new| {
+                    self.crash_voters(datacenter, scenario, (old, *new));
+                });
+            }
+            Some(Deposed { at, cut_off: Some(fault), .. }) if *at <= now => {
+                datacenter.lift(*fault);
+                self.deposed = None;
+            }
+            Some(Deposed { id, has_client, at, cut_off: cut_off @ None }) if *at <= now => {
+                let client = has_client.then(|| scenario.client_host(scenario.clients as usize - 1));
+                let hosts = client.into_iter().chain([host(*id)]).collect();
+                let fault = datacenter.inject(Fault::Partition { hosts });
+                *cut_off = Some(fault.expect("each replica has a host"));
+                *at = now + CUT_OFF_MAX * scenario.election_ns();
+            }
+            Some(_) => {}
+            None => {
+                let leader = elected.into_iter().find(|_| self.going_on.is_empty());
+                if let Some(id) = leader.filter(|_| self.random.chance(scenario.spoiled_elections)) {
+                    let at = now + self.random.between(0, LEADS_MAX * scenario.election_ns());
+                    self.deposed = Some(Deposed { id, has_client: self.random.chance(50), at, cut_off: None });
+                }
+            }
+        }
+    }
+
+    fn crash_voters(&mut self, datacenter: &mut Datacenter, scenario: &Scenario, (old, new): (u64, u64)) {
+        let now = datacenter.now();
+        let mut fail = |fault, longest| {
+            let fault = datacenter.inject(fault).expect("each replica has a host");
+            self.going_on.push((now + self.random.between(0, longest), fault));
+        };
+        let voters = (1..=scenario.members).filter(|id| ![old, new].contains(id));
+        voters.for_each(|id| fail(Fault::Crash { host: host(id) }, DOWN_MAX));
+        fail(Fault::Partition { hosts: vec![host(new)] }, CUT_OFF_MAX * scenario.election_ns());
+    }
+
+    /// Ends all faults.
+    pub fn lift_all(self, datacenter: &mut Datacenter) {
+        let cut_off = self.deposed.and_then(|deposed| deposed.cut_off);
+        self.going_on.into_iter().map(|(_, fault)| fault).chain(cut_off).for_each(|fault| datacenter.lift(fault));
+    }
+}
