@@ -2,7 +2,7 @@
 
 use dunlin_store::{
     KEY_BYTES_MAX, KeyError, Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Marks, Mode, Partition, PartitionConfig,
-    PartitionError, Prefault, Put, Refused, Side, Store, StoreStats, Token, VALUE_BYTES_MAX,
+    PartitionError, Prefault, Put, Refused, Side, Store, StoreStats, Visit, Token, VALUE_BYTES_MAX,
 };
 
 const MIB: usize = 1 << 20;
@@ -219,4 +219,28 @@ fn a_second_chance_keeps_what_is_read() {
         assert!(cache.get(&read).is_some(), "item {} was read all the time and is gone after {number}", number % 20);
     }
     assert!(cache.stats().evicted_log > 30_000);
+}
+
+#[test]
+fn what_was_visited_comes_back_after_a_flush() {
+    const ITEMS: u64 = 20_000;
+    for (layout, value_bytes) in [(Layout::Inline, 20), (Layout::Inline, 64), (Layout::Log, 20)] {
+        let mut store = partition(Mode::Store, layout, 16 * MIB);
+        for number in 0..ITEMS {
+            put(&mut store, number, &vec![9; value_bytes]).expect("there is room");
+        }
+        // In the order of hashes, as a dump has them.
+        let mut visited = Vec::new();
+        store.visit(0..=u64::MAX, &mut |_, key, item| visited.push((key.to_vec(), item.value.to_vec())));
+        assert_eq!(visited.len() as u64, ITEMS);
+        for _ in 0..3 {
+            store.flush();
+            for (number, (key, value)) in visited.iter().enumerate() {
+                let key = store.key(key).expect("16 bytes");
+                let put = store.put(&key, value, Put::default());
+                put.unwrap_or_else(|refused| panic!("item {number} of {layout:?}: {refused}"));
+            }
+            assert_eq!(store.stats().items, ITEMS);
+        }
+    }
 }

@@ -214,4 +214,20 @@ mod tests {
         assert_eq!(get(&second, b"not there any more"), None);
         assert!(second.restore(&snapshot[..snapshot.len() - 1]).is_err());
     }
+
+    #[test]
+    fn a_full_machine_is_restored_again_and_again() {
+        const ITEMS: u64 = 30_000;
+        let mut machine = KvMachine::new(ITEMS * 160).unwrap();
+        for number in 0..ITEMS {
+            let key = [number.to_le_bytes(), number.to_be_bytes()].concat();
+            assert_eq!(run(&mut machine, 1, put(&key, &[7; 64], Condition::Always)), Answer::Done { version: 1 });
+        }
+        let mut snapshot = Vec::new();
+        machine.snapshot(&mut snapshot);
+        for round in 0..10 {
+            machine.restore(&snapshot).unwrap_or_else(|error| panic!("round {round}: {error} {:?}", machine.store.stats()));
+            assert_eq!(machine.items(), ITEMS);
+        }
+    }
 }
