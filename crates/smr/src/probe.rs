@@ -15,14 +15,17 @@ pub enum Stage {
     Machine,
     /// Writing messages and handing them to their sessions.
     Send,
+    /// Everything from when a replica is entered until it is left: all of the above, and what is between them.
+    Visit,
 }
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Stage; 6] = [Stage::Parse, Stage::Step, Stage::Ready, Stage::Log, Stage::Machine, Stage::Send];
+    pub const ALL: [Stage; 7] =
+        [Stage::Parse, Stage::Step, Stage::Ready, Stage::Log, Stage::Machine, Stage::Send, Stage::Visit];
 }
 
-/// Is told when work of a kind begins and ends. Kinds do not nest.
+/// Is told when work of a kind begins and ends. All work stands inside a [`Stage::Visit`]; else kinds do not nest.
 pub trait Probe {
     /// It begins.
     fn begin(&self, stage: Stage);

@@ -33,6 +33,9 @@ mod sim_latency;
 mod sim_loss;
 mod sim_reorder;
 mod sim_scale;
+mod smr_latency;
+mod smr_latency_sim;
+mod smr_runs;
 mod store_ops;
 mod transfer;
 
@@ -222,6 +225,18 @@ pub const ALL: &[Experiment] = &[
         run: kv_multiget::run,
     },
     Experiment {
+        name: "smr-latency-sim",
+        paper: "eRPC Table 6",
+        about: "latency of a replicated write in the paper's cluster, with the CPU time of this machine",
+        run: smr_latency_sim::run,
+    },
+    Experiment {
+        name: "smr-latency",
+        paper: "eRPC Table 6",
+        about: "latency of a replicated write, three replicas on one core over shared memory",
+        run: smr_latency::run,
+    },
+    Experiment {
         name: "log-flush",
         paper: "beyond the paper",
         about: "entries per second of a log on disk, 1 to 256 to a flush, beside bare flushes",
@@ -280,6 +295,8 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::SlowServer>(),
     Entry::of::<roles::WorkersClient>(),
     Entry::of::<roles::LogFlush>(),
+    Entry::of::<roles::ReplicaGroup>(),
+    Entry::of::<roles::PutLoad>(),
     Entry::of::<roles::StoreOps>(),
     Entry::of::<roles::CacheFill>(),
     Entry::of::<roles::KvServer>(),

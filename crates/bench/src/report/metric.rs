@@ -65,6 +65,9 @@ pub enum Metric {
     /// Share of a core that a process had while it was measured.
     #[serde(rename = "share of a core")]
     CoreShare,
+    /// Time that an operation takes of a core.
+    #[serde(rename = "CPU time")]
+    CpuTime,
 }
 
 /// Which way a metric improves.
@@ -100,6 +103,7 @@ impl Metric {
             Metric::ItemMemory => "memory per item",
             Metric::ItemOverhead => "memory beyond key and value",
             Metric::CoreShare => "share of a core",
+            Metric::CpuTime => "CPU time",
         }
     }
 
@@ -108,7 +112,7 @@ impl Metric {
         match self {
             Metric::Rate => "RPC/s",
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => "ns",
-            Metric::RttP50 | Metric::RttP99 => "ns",
+            Metric::RttP50 | Metric::RttP99 | Metric::CpuTime => "ns",
             Metric::Retransmissions => "1/s",
             Metric::Bandwidth => "bit/s",
             Metric::SessionMemory | Metric::ItemMemory | Metric::ItemOverhead => "B",
@@ -128,7 +132,7 @@ impl Metric {
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => Better::Lower,
             Metric::RttP50 | Metric::RttP99 | Metric::Retransmissions => Better::Lower,
             Metric::SessionMemory | Metric::IdleShare | Metric::Calls => Better::Lower,
-            Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare => Better::Lower,
+            Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare | Metric::CpuTime => Better::Lower,
         }
     }
 }
@@ -194,6 +198,7 @@ mod tests {
             Metric::ItemMemory,
             Metric::ItemOverhead,
             Metric::CoreShare,
+            Metric::CpuTime,
         ] {
             assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
         }

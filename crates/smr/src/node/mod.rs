@@ -37,6 +37,7 @@ use self::core::{Core, Job};
 use crate::config::{NodeConfig, NodeError};
 use crate::log::LogStore;
 use crate::machine::StateMachine;
+use crate::probe::Stage;
 use crate::wire;
 use crate::wire::response::Status;
 
@@ -198,9 +199,11 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         if std::mem::replace(&mut core.is_entered, true) {
             return;
         }
+        core.begin(Stage::Visit);
         act(&mut core);
         core.work();
         core.flush();
+        core.end(Stage::Visit);
         core.is_entered = false;
         let jobs = core.take_jobs();
         drop(core);
