@@ -47,6 +47,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                     return Err(format!("{id} is no learner: add it as one first"));
                 }
                 let matched = raft.prs().get(*id).map_or(0, |progress| progress.matched);
+                if matched == 0 {
+                    return Err(format!("{id} has nothing yet: start it if it is not there, and try again"));
+                }
                 if matched + BEHIND_MAX < raft.raft_log.committed {
                     let behind = raft.raft_log.committed - matched;
                     return Err(format!("{id} is {behind} entries behind: try again when it has caught up"));

@@ -109,6 +109,16 @@ fn snapshots() -> NodeConfig {
     NodeConfig { snapshot_entries: 20, keep_entries: 4, chunk_bytes: 300, ..config() }
 }
 
+/// Makes a change of members. A leader that is new, or busy with the change before, says so, and is asked again.
+fn change(cluster: &Cluster, change: Change) -> Result<(), ClientError> {
+    loop {
+        match cluster.drive(cluster.client.change(change.clone())) {
+            Err(ClientError::Refused(why)) if why.contains("try again") => cluster.turns(Duration::from_millis(5)),
+            result => return result,
+        }
+    }
+}
+
 #[test]
 fn replicas_join_and_leave_under_load() {
     let mut cluster = Cluster::new(3, snapshots());
@@ -124,16 +134,6 @@ fn replicas_join_and_leave_under_load() {
     };
     cluster.put("log", b"").unwrap();
     load(&cluster, 40);
-    let change = |cluster: &Cluster, change: Change| {
-        // A leader that is new, or busy with the change before, says so.
-        cluster.until("it is taken", |_| true);
-        loop {
-            match cluster.drive(cluster.client.change(change.clone())) {
-                Err(ClientError::Refused(why)) if why.contains("try again") => cluster.turns(Duration::from_millis(5)),
-                result => return result,
-            }
-        }
-    };
     cluster.start(4, MemoryLog::new(), Beginning::Join);
     let add = Change::AddLearner { id: 4, address: Addr::Node(4).to_string() };
     change(&cluster, add.clone()).unwrap();
@@ -190,6 +190,20 @@ fn a_leader_that_removes_itself_steps_down() {
     });
     assert_eq!(cluster.put("a", b"2").map(drop), Ok(()));
     assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn who_joins_gets_a_snapshot_that_knows_of_it() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    cluster.start(4, MemoryLog::new(), Beginning::Join);
+    // There is no snapshot but the first one, and no load that would bring about another.
+    change(&cluster, Change::AddLearner { id: 4, address: Addr::Node(4).to_string() }).unwrap();
+    cluster.until("4 has it", |cluster| cluster.local(4, "a").is_some());
+    assert_eq!(cluster.node(cluster.leader()).counters().snapshots_taken, 1);
+    change(&cluster, Change::Promote { id: 4 }).unwrap();
+    cluster.put("a", b"2").unwrap();
+    cluster.until("4 has it", |cluster| cluster.local(4, "a").as_deref() == Some(b"2"));
 }
 
 #[test]
