@@ -22,7 +22,7 @@ fn endpoint(transport: SimTransport, seed: u64) -> Ep {
 /// One run of a thread that has nothing but its endpoint to look after.
 fn drive(endpoint: &Ep) -> Next {
     while endpoint.run_once() > 0 {}
-    Next::OnPacket { or_at: endpoint.next_timer() }
+    Next::OnPacket { or_at: endpoint.next_due() }
 }
 
 fn serve(datacenter: &mut Datacenter, host: u32) {
@@ -89,4 +89,32 @@ fn calls_go_on_after_a_server_restarts() {
     assert!(late() >= 100, "{:?}", log.borrow().last());
     let failed = log.borrow().iter().filter(|(_, ended)| ended.is_none()).count();
     assert_eq!(failed, 1, "the call that the crash interrupted");
+}
+
+/// An iteration that finds no packets may let a timer fire, and so wake a task, which may begin a call: a program that asks when to come back must not
+/// sleep over them.
+#[test]
+fn what_a_timer_wakes_runs_at_once() {
+    const NAPS: u64 = 50;
+    let mut datacenter = Datacenter::new(&Topology::cx5(), CostModel::default(), 1).unwrap();
+    serve(&mut datacenter, 1);
+    let late = Rc::new(Cell::new(0));
+    let done = Rc::new(Cell::new(0));
+    let endpoint = Rc::new(endpoint(datacenter.bind(0, 0).unwrap(), 1));
+    let (caller, timers, latest, naps) = (endpoint.clone(), endpoint.timers(), late.clone(), done.clone());
+    endpoint.spawn(async move {
+        let session = caller.connect(&Datacenter::addr(1, 0)).await.unwrap();
+        for nap in 1..=NAPS {
+            let due = caller.now() + 37_000 * nap;
+            timers.sleep_until(due).await;
+            session.call(ECHO, vec![1; 32]).await.unwrap();
+            // A round trip in between.
+            latest.set(latest.get().max(caller.now() - due));
+            naps.set(nap);
+        }
+    });
+    datacenter.spawn(0, 0, move || drive(&endpoint)).unwrap();
+    datacenter.run_until(100_000_000);
+    assert_eq!(done.get(), NAPS);
+    assert!(late.get() < 50_000, "{} ns late", late.get());
 }

@@ -43,7 +43,7 @@ impl Member {
         let driven = endpoint.clone();
         datacenter.spawn(host, thread, move || {
             while driven.run_once() > 0 {}
-            Next::OnPacket { or_at: driven.next_timer() }
+            Next::OnPacket { or_at: driven.next_due() }
         })?;
         Ok(Member { endpoint, clock, addr: Datacenter::addr(host, thread), waker, failure })
     }

@@ -120,7 +120,7 @@ impl Program for Driver {
             return Next::Soon;
         }
         let next_step = (self.steps_left > 0).then_some(self.next_step);
-        Next::OnPacket { or_at: self.node.endpoint().next_timer().into_iter().chain(next_step).min() }
+        Next::OnPacket { or_at: self.node.endpoint().next_due().into_iter().chain(next_step).min() }
     }
 }
 
@@ -152,7 +152,7 @@ impl Driver {
 /// Runs the event loop until it finds nothing, or for long enough; says whether there is more to do now. `idle_runs` counts the runs in a row
 /// that found no work although a timer was due.
 pub(super) fn run_endpoint<T: Transport>(endpoint: &Endpoint<T>, clock: &ThreadClock, idle_runs: &mut u32) -> bool {
-    let is_due = || endpoint.next_timer().is_some_and(|due| due <= clock.now());
+    let is_due = || endpoint.next_due().is_some_and(|due| due <= clock.now());
     let (mut work, mut idle) = (0, 0);
     for _ in 0..ITERATIONS_MAX {
         match endpoint.run_once() {
@@ -163,7 +163,7 @@ pub(super) fn run_endpoint<T: Transport>(endpoint: &Endpoint<T>, clock: &ThreadC
     }
     let more = idle == 0 && work > 0 || is_due();
     *idle_runs = if work == 0 && is_due() { *idle_runs + 1 } else { 0 };
-    let (due, now) = (endpoint.next_timer(), clock.now());
+    let (due, now) = (endpoint.next_due(), clock.now());
     assert!(*idle_runs < IDLE_RUNS_MAX, "a timer is due at {due:?}, it is {now}, and it is not run");
     more
 }

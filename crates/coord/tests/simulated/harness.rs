@@ -12,7 +12,7 @@ use dunlin_coord::model::Machine;
 use dunlin_coord::{Coordinator as _, Limits};
 use dunlin_net::{Addr, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
-use dunlin_sim::{CostModel, Datacenter, Fault, Next, Program, SimTransport, ThreadClock, Topology};
+use dunlin_sim::{CostModel, Datacenter, Fault, Next, Program, SimTransport, Topology};
 use dunlin_smr::wire::response::Role;
 use dunlin_smr::{Beginning, Client, ClientConfig, MemoryLog, Node, NodeConfig};
 use dunlin_trial::Random;
@@ -26,8 +26,6 @@ const MILLISECOND: u64 = 1_000_000;
 const SLICE: u64 = 5 * MILLISECOND;
 /// Iterations of an endpoint in one run.
 const ITERATIONS_MAX: u32 = 256;
-/// Iterations after which it has surely read the clock.
-const ITERATIONS_TO_CLOCK: u32 = 17;
 
 pub type Coordinator = Embedded<SimTransport>;
 type Replicated = Node<Machine, MemoryLog>;
@@ -57,17 +55,10 @@ fn endpoint(transport: SimTransport, seed: u64) -> Rc<Endpoint<SimTransport>> {
 }
 
 /// Runs the event loop until it finds nothing.
-fn turn(endpoint: &Endpoint<SimTransport>, clock: &ThreadClock) -> Next {
-    let is_due = || endpoint.next_timer().is_some_and(|due| due <= clock.now());
-    let mut idle = 0;
+fn turn(endpoint: &Endpoint<SimTransport>) -> Next {
     for _ in 0..ITERATIONS_MAX {
-        match endpoint.run_once() {
-            // One more than that: an iteration that only fired timers gives zero, and whom they woke runs in the next.
-            0 if idle >= ITERATIONS_TO_CLOCK || idle > 0 && !is_due() => {
-                return Next::OnPacket { or_at: endpoint.next_timer() };
-            }
-            0 => idle += 1,
-            _ => idle = 0,
+        if endpoint.run_once() == 0 {
+            return Next::OnPacket { or_at: endpoint.next_due() };
         }
     }
     Next::Soon
@@ -80,15 +71,13 @@ struct Replica {
     /// Before the endpoint, which its client holds.
     watchman: Option<Watchman>,
     endpoint: Rc<Endpoint<SimTransport>>,
-    clock: ThreadClock,
 }
 
 impl Replica {
     fn start(shared: &Rc<Shared>, place: usize, incarnation: u64, transport: SimTransport) -> Replica {
-        let (id, clock) = (place as u64 + 1, transport.clock());
+        let (id, node_clock) = (place as u64 + 1, transport.clock());
         let seed = shared.seed ^ incarnation << 20 ^ id << 40;
         let endpoint = endpoint(transport, seed);
-        let node_clock = clock.clone();
         let config = NodeConfig {
             tick: Duration::from_millis(1),
             heartbeat_ticks: 3,
@@ -105,13 +94,13 @@ impl Replica {
         let client = Client::new(&endpoint, shared.members.clone(), client_config());
         let config = WatchmanConfig { failure_timeout: FAILURE_TIMEOUT, look_every: LOOK_EVERY };
         let watchman = Watchman::start(&endpoint, &node, client, config).unwrap();
-        Replica { shared: shared.clone(), place, node, watchman: Some(watchman), endpoint, clock }
+        Replica { shared: shared.clone(), place, node, watchman: Some(watchman), endpoint }
     }
 }
 
 impl Program for Replica {
     fn run(&mut self) -> Next {
-        let next = turn(&self.endpoint, &self.clock);
+        let next = turn(&self.endpoint);
         assert_eq!(self.node.failure(), None);
         self.shared.leads[self.place].set(self.node.status().role == Role::Leader);
         next
@@ -163,13 +152,12 @@ struct Driver {
     /// It holds the endpoint, which holds the task that runs it.
     work: Rc<RefCell<Option<Work>>>,
     endpoint: Rc<Endpoint<SimTransport>>,
-    clock: ThreadClock,
     is_done: bool,
 }
 
 impl Program for Driver {
     fn run(&mut self) -> Next {
-        let next = turn(&self.endpoint, &self.clock);
+        let next = turn(&self.endpoint);
         if self.work.borrow().is_none() && !self.is_done {
             self.is_done = true;
             self.shared.busy.set(self.shared.busy.get() - 1);
@@ -222,7 +210,6 @@ impl Cluster {
         let shared = self.shared.clone();
         shared.busy.set(shared.busy.get() + 1);
         let transport = self.datacenter.bind(host, 0).unwrap();
-        let clock = transport.clock();
         let endpoint = endpoint(transport, shared.seed ^ u64::from(host) << 50);
         let user = User { shared: shared.clone(), endpoint: endpoint.clone(), timers: endpoint.timers() };
         let boxed: Work = Box::pin(work(user));
@@ -236,7 +223,7 @@ impl Cluster {
             }
             poll
         }));
-        self.datacenter.spawn(host, 0, Driver { shared, work, endpoint, clock, is_done: false }).unwrap();
+        self.datacenter.spawn(host, 0, Driver { shared, work, endpoint, is_done: false }).unwrap();
     }
 
     /// Runs until all users have ended, for `seconds` of virtual time at most. With `faults`, leaders are crashed, cut off and stopped meanwhile, so often in ten

@@ -266,7 +266,12 @@ impl Core {
 
     /// Whether something waits for the next iteration of the event loop.
     pub fn has_work(&self) -> bool {
-        self.tx.has_packets() || self.has_begun() || self.has_ended() || !self.discarded.is_empty()
+        self.is_iteration_due() || !self.discarded.is_empty()
+    }
+
+    /// Whether the next iteration of the event loop has something to do, whenever it looks at timers.
+    pub fn is_iteration_due(&self) -> bool {
+        self.tx.has_packets() || self.has_begun() || self.has_ended()
     }
 
     /// Whether the application began something that needs the time or the transport.

@@ -51,8 +51,8 @@ pub enum Turn {
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// Runs one iteration of the event loop, without sleeping. Gives the number of packets, tasks and replies it found: zero if there was
-    /// nothing to do.
+    /// Runs one iteration of the event loop, without sleeping. Gives the number of packets, tasks and replies it found. Zero says that there were
+    /// none, but timers may have fired and made work for the next iteration: who sleeps after it asks [`Endpoint::next_due`] for how long.
     ///
     /// # Panics
     /// If called from inside a handler, task or continuation of this endpoint.
@@ -365,12 +365,19 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// The time at which a timer is due next, on the transport's clock: for drivers of a simulated one.
-    pub fn next_timer(&self) -> Option<u64> {
+    /// When the event loop has something to do next even if no packet comes, on the transport's clock: for drivers of a simulated one, which ask this
+    /// when [`Endpoint::run_once`] gave zero. That is at once if the last iteration left something, as one does that found no packets but let timers
+    /// fire: whom they woke runs in the next. Else it is when the next timer is due. `None` if there is nothing.
+    pub fn next_due(&self) -> Option<u64> {
         let core = self.shared.core.borrow();
+        let has_replies = self.shared.at_workers.get() > 0 && !self.shared.worker_replies.1.is_empty();
+        if core.is_iteration_due() || self.shared.executor.has_ready() || has_replies {
+            return Some(core.now);
+        }
         // A driver that jumps there must find the timers looked at.
         let timer = core.wheel.next_due().map(|due| due.max(core.timers_at));
-        timer.into_iter().chain(core.congestion.next_send()).min()
+        let discarded = (!core.discarded.is_empty()).then_some(core.timers_at);
+        timer.into_iter().chain(discarded).chain(core.congestion.next_send()).min()
     }
 }
 

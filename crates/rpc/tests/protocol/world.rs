@@ -93,7 +93,7 @@ impl World {
             for node in self.nodes.iter().filter(|node| node.stopped_until <= now) {
                 let endpoint = node.endpoint();
                 work += endpoint.run_once();
-                let is_due = || endpoint.next_timer().is_some_and(|due| due <= now);
+                let is_due = || endpoint.next_due().is_some_and(|due| due <= now);
                 for _ in 0..ITERATIONS_TO_CLOCK {
                     if !is_due() {
                         break;
@@ -103,7 +103,7 @@ impl World {
                 assert!(
                     work > 0 || !is_due(),
                     "a timer is due at {:?}, it is {now}, and it was not run",
-                    endpoint.next_timer()
+                    endpoint.next_due()
                 );
             }
             quiet = if work == 0 { quiet + 1 } else { 0 };
@@ -130,7 +130,8 @@ impl World {
             consider(Some(node.silent_until));
             consider(node.endpoint().with_transport(|transport| transport.next_release()));
             if node.stopped_until <= now {
-                consider(node.endpoint().next_timer());
+                // What was done to it from outside since it ran last, it works on next.
+                consider(node.endpoint().next_due().map(|due| due.max(now + 1)));
             }
         }
         next

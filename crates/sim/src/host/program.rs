@@ -18,7 +18,8 @@ pub enum Next {
 
 /// A program of a thread: runs without blocking until it has nothing to do, and says when it wants to run again.
 ///
-/// An RPC endpoint is driven by calling `run_once` until it gives zero, and then returning [`Next::OnPacket`] with its next timer.
+/// An RPC endpoint is driven by calling `run_once` until it gives zero, and then returning [`Next::OnPacket`] with what its
+/// `next_due` says.
 ///
 /// Any `FnMut() -> Next` is a program.
 pub trait Program {

@@ -91,6 +91,6 @@ impl Program for Replica {
         if more {
             return Next::Soon;
         }
-        Next::OnPacket { or_at: self.endpoint.next_timer().into_iter().chain(flushed).min() }
+        Next::OnPacket { or_at: self.endpoint.next_due().into_iter().chain(flushed).min() }
     }
 }
