@@ -3,7 +3,9 @@
 /// A kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Reading what a client or a replica sent.
+    /// Reading what a client sent.
+    Request,
+    /// Reading what a replica sent.
     Parse,
     /// The library takes a message or proposals.
     Step,
@@ -13,6 +15,8 @@ pub enum Stage {
     Log,
     /// The state machine executes a command or answers a question.
     Machine,
+    /// The state machine asks for memory that commands will need.
+    Prefetch,
     /// Writing messages and handing them to their sessions.
     Send,
     /// Everything from when a replica is entered until it is left: all of the above, and what is between them.
@@ -21,8 +25,17 @@ pub enum Stage {
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Stage; 7] =
-        [Stage::Parse, Stage::Step, Stage::Ready, Stage::Log, Stage::Machine, Stage::Send, Stage::Visit];
+    pub const ALL: [Stage; 9] = [
+        Stage::Request,
+        Stage::Parse,
+        Stage::Step,
+        Stage::Ready,
+        Stage::Log,
+        Stage::Machine,
+        Stage::Prefetch,
+        Stage::Send,
+        Stage::Visit,
+    ];
 }
 
 /// Is told when work of a kind begins and ends. All work stands inside a [`Stage::Visit`]; else kinds do not nest.

@@ -52,9 +52,9 @@ type Part = (&'static str, fn(&ReplicaFigures) -> f64);
 
 const PARTS: [Part; 6] = [
     ("Raft", |seen| of(seen, &[Stage::Step, Stage::Ready])),
-    ("codec and sessions", |seen| of(seen, &[Stage::Parse, Stage::Send])),
+    ("codec", |seen| of(seen, &[Stage::Request, Stage::Parse, Stage::Send])),
     ("log", |seen| of(seen, &[Stage::Log])),
-    ("store", |seen| of(seen, &[Stage::Machine])),
+    ("store and sessions", |seen| of(seen, &[Stage::Machine, Stage::Prefetch])),
     ("between these", |seen| of(seen, &[Stage::Visit])),
     ("RPC", |seen| (seen.busy - seen.leader.sum() - seen.followers.sum()) / seen.commits as f64),
 ];

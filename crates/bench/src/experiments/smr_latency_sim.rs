@@ -61,7 +61,10 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             let name = if costs.is_some() { who.to_owned() } else { format!("{who}, without CPU time of replication") };
             RowBuilder::of_seeds(name, metric, &seen.iter().map(figure).collect::<Vec<_>>())
         };
-        let (client, leader) = (row("client", Metric::LatencyP50, |seen| seen.client.p50)?, row("leader", Metric::LatencyP50, |seen| seen.leader.p50)?);
+        let (client, leader) = (
+            row("client", Metric::LatencyP50, |seen| seen.client.p50)?,
+            row("leader", Metric::LatencyP50, |seen| seen.leader.p50)?,
+        );
         if costs.is_none() {
             lab.push(client);
             lab.push(leader);
@@ -102,7 +105,9 @@ fn measure(trial: Trial<'_>, costs: Option<&Costs>, keys: u64, time: u64) -> Res
         let replica = group.start(&member.share_endpoint(), config, MemoryLog::new(), Some(probe))?;
         replicas.push((replica, charges, commits));
     }
-    trial.run_until(&mut cluster, (LOOK, ELECTION_MAX), "nobody led", || replicas.iter().any(|(replica, ..)| replica.leads()))?;
+    trial.run_until(&mut cluster, (LOOK, ELECTION_MAX), "nobody led", || {
+        replicas.iter().any(|(replica, ..)| replica.leads())
+    })?;
     let client = cluster.join(REPLICAS, 0, EndpointConfig::default())?;
     let charges = Charges::new(client.clock());
     if let Some(costs) = costs {

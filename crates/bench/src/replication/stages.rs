@@ -166,7 +166,7 @@ impl<A: Probe, B: Probe> Probe for Both<A, B> {
 /// Measures, at a leader with one command on its way, how long it takes from when the command is there until it is committed (eRPC, Table 6: "leader").
 pub struct LeaderCommits {
     now: Box<dyn Fn() -> u64>,
-    /// When something was read first since the last command was executed.
+    /// When the command was read.
     came: Cell<Option<u64>>,
     times: RefCell<Latencies>,
 }
@@ -187,7 +187,7 @@ impl LeaderCommits {
 impl Probe for LeaderCommits {
     fn begin(&self, stage: Stage) {
         match stage {
-            Stage::Parse if self.came.get().is_none() => self.came.set(Some((self.now)())),
+            Stage::Request if self.came.get().is_none() => self.came.set(Some((self.now)())),
             Stage::Machine => {
                 if let Some(came) = self.came.take() {
                     self.times.borrow_mut().record((self.now)() - came);
@@ -230,11 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn commits_are_timed_from_the_first_reading() {
+    fn commits_are_timed_from_the_request() {
         let now = Rc::new(Cell::new(0));
         let clock = now.clone();
         let commits = LeaderCommits::new(move || clock.get());
-        for (time, stage) in [(5, Stage::Parse), (6, Stage::Step), (9, Stage::Parse), (25, Stage::Machine), (30, Stage::Machine)] {
+        for (time, stage) in
+            [(4, Stage::Machine), (5, Stage::Request), (9, Stage::Parse), (25, Stage::Machine), (30, Stage::Parse)]
+        {
             now.set(time);
             commits.begin(stage);
         }

@@ -94,6 +94,17 @@ impl StateMachine for KvMachine {
         self.execute(index, command).encode(reply);
     }
 
+    fn prefetch(&self, command: &[u8]) {
+        let Ok(Command::Put { key, .. } | Command::Append { key, .. } | Command::Delete { key }) = Command::parse(command)
+        else {
+            return;
+        };
+        if let Ok(key) = self.store.key(key) {
+            self.store.prefetch(&key);
+            self.store.prefetch_item(&key);
+        }
+    }
+
     fn query(&self, query: &[u8], reply: &mut Vec<u8>) {
         let item = self.store.key(query).ok().and_then(|key| self.store.peek(&key));
         item.map_or(Answer::NotFound, |item| Answer::Value { version: item.cas, value: item.value }).encode(reply);

@@ -12,11 +12,13 @@
 //! | `reads` | reads, by read index and by lease |
 //! | `members` | changes of who belongs to the cluster |
 //! | `election` | ticks |
+//! | `later` | what can wait until messages are on their way |
 //! | `transfer` | snapshots on their way |
 
 mod clients;
 mod core;
 mod election;
+mod later;
 mod link;
 mod members;
 mod reads;
@@ -164,6 +166,19 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
             let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
             // First the waker, then the look, which entering does: nothing falls between.
             node.enter(|core| core.wake_when_durable(context.waker()));
+            Poll::Pending
+        }));
+        let weak = node.downgrade();
+        endpoint.spawn(poll_fn(move |context| {
+            let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
+            let is_time = node.shared.core.borrow_mut().later.is_time(context);
+            if is_time {
+                node.enter(|core| {
+                    if let Err(error) = core.work_later() {
+                        core.fail(error);
+                    }
+                });
+            }
             Poll::Pending
         }));
         node.enter(|_| ());

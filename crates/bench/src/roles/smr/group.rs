@@ -17,6 +17,8 @@ use crate::roles::setup::Carrier;
 
 /// As in the paper.
 const REPLICAS: u64 = 3;
+/// Memory that a run of some seconds needs.
+const TOUCHED_BYTES: usize = 2 << 30;
 /// Iterations between two looks whether it is to end.
 const ITERATIONS_PER_LOOK: u32 = 1024;
 
@@ -133,6 +135,7 @@ impl ReplicaGroup {
         control: &Control<Self>,
         log: impl Fn(u64) -> Result<L, BenchError>,
     ) -> Result<ReplicaFigures, BenchError> {
+        touch_memory();
         let endpoints = self.endpoints()?;
         let addresses: Vec<(u64, Addr)> = (1..).zip(endpoints.iter().map(|endpoint| endpoint.local_addr())).collect();
         let group = Group::new(addresses.clone(), self.keys);
@@ -154,6 +157,12 @@ impl ReplicaGroup {
         members.iter().try_for_each(|member| member.replica.check())?;
         Ok(figures)
     }
+}
+
+/// Has the system give this process memory once and takes it back. On a virtual machine the first touch of a page costs its host ten microseconds, and a log in
+/// memory grows all the time.
+fn touch_memory() {
+    drop(std::hint::black_box(vec![1_u8; TOUCHED_BYTES]));
 }
 
 fn unwatched<L: LogStore + 'static>(members: &[Member<L>], control: &Control<ReplicaGroup>) -> ReplicaFigures {

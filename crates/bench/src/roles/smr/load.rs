@@ -56,7 +56,9 @@ impl Role for PutLoad {
     fn run(self, control: &Control<Self>) -> Result<PutFigures, BenchError> {
         let members = self.members.iter().map(|(id, address)| Ok((*id, address.parse()?)));
         let members = members.collect::<Result<Vec<(u64, Addr)>, NetError>>()?;
-        let Some((_, first)) = members.first() else { return Err(BenchError::NoSamples { what: "a group without members" }) };
+        let Some((_, first)) = members.first() else {
+            return Err(BenchError::NoSamples { what: "a group without members" });
+        };
         let config = EndpointConfig { poll: PollPolicy::Spin, ..EndpointConfig::default() };
         let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(first)?, config)?);
         let (random, clock) = (Random::new(u64::from(std::process::id())), Clock::new());
