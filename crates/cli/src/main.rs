@@ -27,6 +27,7 @@ Examples:
   dunlin demo                                 see what it does on this machine, in half a minute
   dunlin echo serve shm:echo                  an echo server; call it with: dunlin echo call shm:echo
   dunlin kv serve                             a key-value server, for memcached clients too
+  dunlin raft serve --help                    a replicated one, that outlives its machines
   dunlin bench run rpc-latency                repeat one experiment of the papers"
 )]
 struct Arguments {
@@ -39,6 +40,7 @@ enum Command {
     Demo(commands::demo::Arguments),
     Echo(commands::echo::Arguments),
     Kv(commands::kv::Arguments),
+    Raft(commands::raft::Arguments),
     Top(commands::top::Arguments),
     Bench(commands::bench::Arguments),
     Sim(commands::sim::Arguments),
@@ -78,6 +80,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Demo(arguments) => commands::demo::run(arguments, interrupt),
         Command::Echo(arguments) => commands::echo::run(arguments, interrupt),
         Command::Kv(arguments) => commands::kv::run(arguments, interrupt),
+        Command::Raft(arguments) => commands::raft::run(arguments, interrupt),
         Command::Top(arguments) => commands::top::run(arguments, interrupt),
         Command::Bench(arguments) => commands::bench::run(arguments, interrupt),
         Command::Sim(arguments) => commands::sim::run(arguments, interrupt),

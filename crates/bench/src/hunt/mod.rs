@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `kv` | the same for the key-value service, judged by what its clients saw |
 //! | `raft` | the same for replicated state machines |
+//! | `clients` | what clients of both do, and the judge of what they saw |
 //! | `scenario` | what a seed means |
 //! | `node` | an endpoint, and the program that drives it |
 //! | `run` | one run, up to its verdict |
@@ -20,6 +21,7 @@
 //! | `failure` | turning a broken promise into words |
 //! | `trace` | what is written of a run |
 
+mod clients;
 mod failure;
 mod jobs;
 mod kv;

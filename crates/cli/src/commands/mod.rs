@@ -4,6 +4,7 @@ pub mod bench;
 pub mod demo;
 pub mod echo;
 pub mod kv;
+pub mod raft;
 pub mod sim;
 pub mod top;
 

@@ -335,15 +335,17 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         cluster + (self.now() - own)
     }
 
-    /// Takes a snapshot if the log has become long, and forgets what is before it.
+    /// Takes a snapshot if the log has become long.
     fn compact_if_due(&mut self) -> Result<(), NodeError> {
         let base = self.raft.store().base().get_metadata().index;
         let is_long = self.applied - base >= self.config.snapshot_entries
             || self.raft.store().entry_bytes() >= self.config.snapshot_log_bytes
                 && self.applied - base > self.config.keep_entries;
-        if !is_long {
-            return Ok(());
-        }
+        if is_long { self.compact() } else { Ok(()) }
+    }
+
+    /// Takes a snapshot, and forgets what is before it but for the entries that are kept.
+    pub fn compact(&mut self) -> Result<(), NodeError> {
         let snapshot = snapshot_of(&self.state, self.applied, self.raft.store().term(self.applied)?, self.conf_state());
         let keep_from = (self.applied + 1).saturating_sub(self.config.keep_entries).max(self.raft.store().first_index()?);
         self.counters.snapshots_taken += 1;

@@ -47,6 +47,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                     return Err(format!("{id} is no learner: add it as one first"));
                 }
                 let matched = raft.prs().get(*id).map_or(0, |progress| progress.matched);
+                if matched == 0 {
+                    return Err(format!("{id} has nothing yet: start it if it is not there, and try again"));
+                }
                 if matched + BEHIND_MAX < raft.raft_log.committed {
                     let behind = raft.raft_log.committed - matched;
                     return Err(format!("{id} is {behind} entries behind: try again when it has caught up"));
@@ -101,12 +104,25 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 let address = String::from_utf8_lossy(&change.context).into_owned();
                 self.state.members.insert(change.node_id, address);
             }
-            ConfChangeType::RemoveNode => _ = self.state.members.remove(&change.node_id),
+            ConfChangeType::RemoveNode => {
+                self.state.members.remove(&change.node_id);
+                self.step_down_if_removed(change.node_id);
+            }
             ConfChangeType::AddNode => {}
         }
         self.links.follow(&self.state.members);
         self.reconnect();
         Ok(())
+    }
+
+    /// No leader proposes to remove itself, but one that was elected with such an entry in its log, from a leader before it, removes itself when that is
+    /// committed. The library leaves it leader, and panics when it next counts who has what: it is not among them. The others, which have the entry,
+    /// elect one of themselves.
+    fn step_down_if_removed(&mut self, removed: u64) {
+        if removed == self.config.id && self.is_leader() {
+            let term = self.raft.raft.term;
+            self.raft.raft.become_follower(term, raft::INVALID_ID);
+        }
     }
 
     /// Begins to make another replica leader. It does when it has all entries; until then, for an election timeout at most, no commands are taken.
@@ -120,5 +136,17 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.submit();
         self.raft.transfer_leader(to);
         Ok(())
+    }
+
+    /// As leader, begins to make another member leader: of those that were heard of lately, if there are any, the one that has most of the log. Gives whom.
+    pub fn hand_over(&mut self) -> Option<u64> {
+        if self.failure.is_some() || !self.is_leader() {
+            return None;
+        }
+        let (own, progress) = (self.config.id, self.raft.raft.prs());
+        let others = self.conf_state().voters.into_iter().filter(|id| *id != own);
+        let known = others.filter_map(|id| progress.get(id).map(|of| (of.recent_active, of.matched, id)));
+        let (.., id) = known.max()?;
+        self.transfer_to(id).ok().map(|()| id)
     }
 }

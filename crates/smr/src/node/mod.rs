@@ -226,6 +226,14 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         (net.spawn)(task);
     }
 
+    /// Asks another to lead, if this one does: that has begun when this returns, and [`Node::status`] says when it is done. Gives whom; `None` if this
+    /// one does not lead, or is alone.
+    pub fn hand_over(&self) -> Option<u64> {
+        let mut to = None;
+        self.enter(|core| to = core.hand_over());
+        to
+    }
+
     /// How it is.
     pub fn status(&self) -> Status {
         self.shared.core.borrow().status()

@@ -109,6 +109,16 @@ fn snapshots() -> NodeConfig {
     NodeConfig { snapshot_entries: 20, keep_entries: 4, chunk_bytes: 300, ..config() }
 }
 
+/// Makes a change of members. A leader that is new, or busy with the change before, says so, and is asked again.
+fn change(cluster: &Cluster, change: Change) -> Result<(), ClientError> {
+    loop {
+        match cluster.drive(cluster.client.change(change.clone())) {
+            Err(ClientError::Refused(why)) if why.contains("try again") => cluster.turns(Duration::from_millis(5)),
+            result => return result,
+        }
+    }
+}
+
 #[test]
 fn replicas_join_and_leave_under_load() {
     let mut cluster = Cluster::new(3, snapshots());
@@ -124,16 +134,6 @@ fn replicas_join_and_leave_under_load() {
     };
     cluster.put("log", b"").unwrap();
     load(&cluster, 40);
-    let change = |cluster: &Cluster, change: Change| {
-        // A leader that is new, or busy with the change before, says so.
-        cluster.until("it is taken", |_| true);
-        loop {
-            match cluster.drive(cluster.client.change(change.clone())) {
-                Err(ClientError::Refused(why)) if why.contains("try again") => cluster.turns(Duration::from_millis(5)),
-                result => return result,
-            }
-        }
-    };
     cluster.start(4, MemoryLog::new(), Beginning::Join);
     let add = Change::AddLearner { id: 4, address: Addr::Node(4).to_string() };
     change(&cluster, add.clone()).unwrap();
@@ -156,6 +156,69 @@ fn replicas_join_and_leave_under_load() {
     let mut voters = vec![1, 2, 3, 4];
     voters.retain(|id| *id != leader);
     assert_eq!(cluster.node(4).status().voters, voters);
+}
+
+/// A replica is elected that has the entry of its own removal in its log, which the leader before it proposed and could not commit.
+#[test]
+fn a_leader_that_removes_itself_steps_down() {
+    let mut cluster = Cluster::new(3, config());
+    let leader = cluster.leader();
+    cluster.put("a", b"1").unwrap();
+    let (leaving, staying) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    let last = |cluster: &Cluster| cluster.node(leaving).status().last;
+    let before = last(&cluster);
+    cluster.paused = vec![staying];
+    {
+        let mut change = Box::pin(cluster.client.change(Change::Remove { id: leaving }));
+        while last(&cluster) == before {
+            assert!(cluster.endpoint.poll_once(change.as_mut()).is_none());
+            cluster.turn();
+        }
+    }
+    cluster.paused = vec![leader];
+    cluster.until("it leads, and then no longer", |cluster| {
+        let (status, elected) = (cluster.node(leaving).status(), cluster.node(leaving).counters().elected);
+        assert!(status.role != Role::Leader || status.voters.contains(&leaving), "who has left does not lead");
+        elected > 0 && status.role == Role::Follower
+    });
+    cluster.paused.clear();
+    cluster.until("another leads without it", |cluster| {
+        [leader, staying].iter().any(|id| {
+            let status = cluster.node(*id).status();
+            status.role == Role::Leader && !status.voters.contains(&leaving)
+        })
+    });
+    assert_eq!(cluster.put("a", b"2").map(drop), Ok(()));
+    assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn who_joins_gets_a_snapshot_that_knows_of_it() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    cluster.start(4, MemoryLog::new(), Beginning::Join);
+    // There is no snapshot but the first one, and no load that would bring about another.
+    change(&cluster, Change::AddLearner { id: 4, address: Addr::Node(4).to_string() }).unwrap();
+    cluster.until("4 has it", |cluster| cluster.local(4, "a").is_some());
+    assert_eq!(cluster.node(cluster.leader()).counters().snapshots_taken, 1);
+    change(&cluster, Change::Promote { id: 4 }).unwrap();
+    cluster.put("a", b"2").unwrap();
+    cluster.until("4 has it", |cluster| cluster.local(4, "a").as_deref() == Some(b"2"));
+}
+
+#[test]
+fn a_leader_that_leaves_hands_over_to_who_is_there() {
+    let mut cluster = Cluster::new(3, config());
+    let leader = cluster.leader();
+    cluster.put("a", b"1").unwrap();
+    let (away, there) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    assert_eq!(cluster.node(there).hand_over(), None, "it does not lead");
+    drop(cluster.stop(away));
+    cluster.put("a", b"2").unwrap();
+    assert_eq!(cluster.node(leader).hand_over(), Some(there));
+    cluster.until("the other leads", |cluster| cluster.node(there).status().role == Role::Leader);
+    assert_eq!(cluster.node(leader).counters().elected, 1);
+    assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"2"[..]));
 }
 
 #[test]

@@ -6,19 +6,15 @@
 //! effect. When the host of the server crashes, everything it held is lost at some time until it is up again, which counts as one more operation on
 //! each key. In the end the network heals, every operation that was begun must end, and every client reads every key once more.
 //!
+//! What clients have in common with those of replicated state machines, and the judge, is in [`super::clients`].
+//!
 //! | File | What it holds |
 //! |---|---|
 //! | `scenario` | what a seed means |
 //! | `server`, `caller` | the programs of cores and of clients |
-//! | `history` | what was done, and when |
-//! | `item` | what operations do to one item, in words of a specification |
-//! | `linear` | whether there is an order in which all answers are right |
 //! | `run` | one run, up to its verdict |
 
 mod caller;
-pub(super) mod history;
-pub(super) mod item;
-mod linear;
 mod run;
 mod scenario;
 mod server;

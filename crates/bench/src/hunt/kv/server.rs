@@ -7,16 +7,15 @@ use dunlin_kv::wire::{Limits, ServerMap};
 use dunlin_kv::{KvService, Shard};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_sim::{Datacenter, Next, Program, SimTransport, ThreadClock};
-use dunlin_store::{Layout, MEMORY_BYTES_MIN, Mode, Partition, PartitionConfig, Store as _, UnixSeconds};
+use dunlin_store::{Layout, MEMORY_BYTES_MIN, Mode, Partition, PartitionConfig, Store as _};
 use dunlin_trial::Random;
 
 use super::scenario::{SERVER, Scenario};
+use crate::hunt::clients::item::NOW;
 use crate::hunt::node::run_endpoint;
 
 /// Memory of a cache: more than a run writes.
 const CACHE_BYTES: usize = 16 << 20;
-/// The time on the clock of every core, for a whole run: items that expire do so when an operation says so, not between two.
-pub const NOW: UnixSeconds = 1_000;
 
 /// A core that serves.
 pub struct Core {

@@ -8,7 +8,7 @@ mod load;
 mod mgets;
 mod serve;
 mod sets;
-mod size;
+pub mod size;
 mod snapshot;
 mod stats;
 

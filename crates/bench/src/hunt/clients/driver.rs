@@ -1,0 +1,186 @@
+//! The program of a client: begins operations at random times, and runs its event loop in between.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use dunlin_net::Waker;
+use dunlin_rpc::Endpoint;
+use dunlin_sim::{Next, Program, SimTransport, ThreadClock};
+use dunlin_trial::Random;
+
+use super::phases::{Clients, Doings, Phase};
+use crate::hunt::node::run_endpoint;
+
+/// Times that a client tries to read a key in a network that has healed.
+const LAST_READS_MAX: u32 = 200;
+
+/// What a task of a client still has to do.
+type Task = Rc<RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>>;
+
+/// What is asked of the clients of a kind of store.
+pub trait Work {
+    /// What its tasks share.
+    type Caller: Caller;
+
+    fn caller(&self) -> &Rc<Self::Caller>;
+
+    /// Begins something at random.
+    fn begin(&mut self, tasks: &mut Tasks);
+}
+
+/// What the tasks of a client share.
+pub trait Caller: 'static {
+    /// Reads a key, for the history; says whether there was an answer.
+    fn read(&self, key: usize) -> impl Future<Output = bool>;
+}
+
+/// What a client is to do, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Times that it begins something.
+    pub steps: u32,
+    /// Longest time between two of them, in nanoseconds.
+    pub gap_max_ns: u64,
+    /// Keys that there are.
+    pub keys: usize,
+}
+
+/// The tasks of a client.
+pub struct Tasks {
+    endpoint: Rc<Endpoint<SimTransport>>,
+    doings: Rc<Doings>,
+    /// A task holds its client, which holds the endpoint, which holds the task: whoever drops the endpoint must drop the tasks first.
+    tasks: Vec<Task>,
+}
+
+/// Counts something in progress.
+struct InProgress(Rc<Doings>);
+
+impl InProgress {
+    fn begin(doings: &Rc<Doings>) -> InProgress {
+        doings.in_progress.set(doings.in_progress.get() + 1);
+        InProgress(doings.clone())
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.0.in_progress.set(self.0.in_progress.get() - 1);
+    }
+}
+
+impl Tasks {
+    /// How many are in progress.
+    pub fn in_progress(&self) -> u32 {
+        self.doings.in_progress.get()
+    }
+
+    pub fn spawn(&mut self, work: impl Future<Output = ()> + 'static) {
+        let begun = InProgress::begin(&self.doings);
+        let work = async move {
+            work.await;
+            drop(begun);
+        };
+        let task: Task = Rc::new(RefCell::new(Some(Box::pin(work))));
+        self.tasks.retain(|task| task.borrow().is_some());
+        self.tasks.push(task.clone());
+        self.endpoint.spawn(poll_fn(move |context| {
+            let mut work = task.borrow_mut();
+            let poll = work.as_mut().map_or(Poll::Ready(()), |work| work.as_mut().poll(context));
+            if poll.is_ready() {
+                *work = None;
+            }
+            poll
+        }));
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.tasks.drain(..).for_each(|task| drop(task.take()));
+    }
+}
+
+/// The program of a client.
+pub struct Driver<W> {
+    number: usize,
+    clients: Rc<Clients>,
+    tasks: Tasks,
+    work: W,
+    clock: ThreadClock,
+    random: Random,
+    pace: Pace,
+    steps_left: u32,
+    next_step: u64,
+    idle_runs: u32,
+}
+
+/// Where a client lives.
+pub struct Place {
+    pub number: usize,
+    pub endpoint: Rc<Endpoint<SimTransport>>,
+    pub clock: ThreadClock,
+    pub waker: Waker,
+}
+
+impl<W: Work> Driver<W> {
+    /// Starts a client, in place of the one with its number before.
+    pub fn start(clients: &Rc<Clients>, place: Place, pace: Pace, work: W, random: Random) -> Driver<W> {
+        let Place { number, endpoint, clock, waker } = place;
+        let doings = clients.arrived(number, waker);
+        let tasks = Tasks { endpoint, doings, tasks: Vec::new() };
+        let (next_step, steps_left) = (clock.now(), pace.steps);
+        Driver { number, clients: clients.clone(), tasks, work, clock, random, pace, steps_left, next_step, idle_runs: 0 }
+    }
+
+    /// Reads one key after the other, each as often as it takes: together they might find a queue full.
+    fn read_all(&mut self) {
+        let doings = self.tasks.doings.clone();
+        if doings.has_read.replace(true) {
+            return;
+        }
+        let (caller, clients, number, keys) =
+            (self.work.caller().clone(), self.clients.clone(), self.number, self.pace.keys);
+        self.tasks.spawn(async move {
+            for key in 0..keys {
+                let mut tries = 0;
+                while tries < LAST_READS_MAX && !caller.read(key).await {
+                    tries += 1;
+                }
+                if tries == LAST_READS_MAX {
+                    let why = format!(
+                        "client {number} cannot read key {key} though the network healed; the last operation: {}",
+                        clients.last()
+                    );
+                    doings.unread.borrow_mut().push(why);
+                }
+            }
+        });
+    }
+}
+
+impl<W: Work> Program for Driver<W> {
+    fn run(&mut self) -> Next {
+        match self.clients.phase() {
+            Phase::Working => {}
+            Phase::Ending => self.steps_left = 0,
+            Phase::Reading => {
+                self.steps_left = 0;
+                self.read_all();
+            }
+        }
+        while self.steps_left > 0 && self.clock.now() >= self.next_step {
+            self.work.begin(&mut self.tasks);
+            self.steps_left -= 1;
+            self.next_step = self.clock.now() + self.random.between(0, self.pace.gap_max_ns);
+        }
+        if run_endpoint(&self.tasks.endpoint, &self.clock, &mut self.idle_runs) {
+            return Next::Soon;
+        }
+        let next_step = (self.steps_left > 0).then_some(self.next_step);
+        Next::OnPacket { or_at: self.tasks.endpoint.next_due().into_iter().chain(next_step).min() }
+    }
+}

@@ -1,0 +1,15 @@
+//! Clients of a key-value store in a run, of whichever kind: what all of them do and when, what they saw, and whether it could be.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `phases` | what clients do in each phase of a run, up to its verdict |
+//! | `driver` | the program of a client |
+//! | `history` | what was done, and when |
+//! | `item` | what operations do to one item, in words of a specification |
+//! | `linear` | whether there is an order in which all answers are right |
+
+pub mod driver;
+pub mod history;
+pub mod item;
+pub mod linear;
+pub mod phases;

@@ -1,0 +1,149 @@
+//! What the clients of a run do: at first anything, then nothing new, at last they read every key; and whether all of that could be.
+
+use std::cell::{Cell, RefCell};
+use std::hash::{DefaultHasher, Hash};
+use std::rc::Rc;
+
+use dunlin_net::Waker;
+use dunlin_sim::Datacenter;
+
+use super::history::{End, Entry, History, Input};
+use super::item;
+use crate::hunt::story::Story;
+use crate::hunt::trace::Trace;
+
+const MILLISECOND: u64 = 1_000_000;
+/// All operations end so soon after the network healed: each gives up by itself, after some tries of some sessions, each of which may take all of its
+/// time to be refused; and those of the end are tried often.
+const OPERATIONS_END_WITHIN: u64 = 300_000 * MILLISECOND;
+/// Least time between two looks at everything.
+const LOOK_EVERY: u64 = MILLISECOND;
+/// Operations that a failure tells of.
+const TOLD_MAX: usize = 20;
+
+/// What clients do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Random operations.
+    Working,
+    /// Nothing but to end them.
+    Ending,
+    /// Each reads each key.
+    Reading,
+}
+
+/// What all clients of a run, and the run itself, share.
+pub struct Clients {
+    history: RefCell<History>,
+    phase: Cell<Phase>,
+    /// By number: what the client that lives there now has begun.
+    living: RefCell<Vec<Option<Rc<Doings>>>>,
+}
+
+/// What a client has begun.
+pub struct Doings {
+    waker: Waker,
+    pub in_progress: Cell<u32>,
+    /// Keys that it could not read in the end.
+    pub unread: RefCell<Vec<String>>,
+    pub has_read: Cell<bool>,
+}
+
+impl Doings {
+    /// Whether it has ended all that it began, in a phase.
+    fn has_ended(&self, phase: Phase) -> bool {
+        self.in_progress.get() == 0 && (phase != Phase::Reading || self.has_read.get())
+    }
+}
+
+impl Clients {
+    pub fn new(count: usize) -> Clients {
+        let living = RefCell::new((0..count).map(|_| None).collect());
+        Clients { history: RefCell::default(), phase: Cell::new(Phase::Working), living }
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase.get()
+    }
+
+    /// A client begins its life, in place of the one with its number before.
+    pub fn arrived(&self, number: usize, waker: Waker) -> Rc<Doings> {
+        let doings = Doings { waker, in_progress: Cell::new(0), unread: RefCell::default(), has_read: Cell::new(false) };
+        let doings = Rc::new(doings);
+        self.living.borrow_mut()[number] = Some(doings.clone());
+        doings
+    }
+
+    /// Notes that an operation begins; gives its number.
+    pub fn begin(&self, key: usize, client: usize, input: Input, now: u64) -> usize {
+        self.history.borrow_mut().begin(key, client, input, now)
+    }
+
+    /// Notes how an operation ended.
+    pub fn end(&self, number: usize, end: End) {
+        self.history.borrow_mut().end(number, end);
+    }
+
+    /// The operation that was begun last.
+    pub fn last(&self) -> String {
+        self.history.borrow().entries.last().map(Entry::to_string).unwrap_or_default()
+    }
+
+    /// Lets clients end what they began, and read every key, in a network that has healed; gives all that they did.
+    ///
+    /// # Panics
+    /// If something does not end, or cannot be read.
+    pub fn end_all(&self, datacenter: &mut Datacenter) -> Vec<Entry> {
+        self.live_through(Phase::Ending, datacenter);
+        self.live_through(Phase::Reading, datacenter);
+        self.history.borrow().entries.clone()
+    }
+
+    fn live_through(&self, phase: Phase, datacenter: &mut Datacenter) {
+        self.phase.set(phase);
+        let start = datacenter.now();
+        loop {
+            let clients: Vec<_> = self.living.borrow().iter().flatten().cloned().collect();
+            clients.iter().for_each(|client| assert!(client.unread.borrow().is_empty(), "{:?}", client.unread.borrow()));
+            if clients.iter().all(|client| client.has_ended(phase)) {
+                return;
+            }
+            let passed = datacenter.now() - start;
+            assert!(
+                passed < OPERATIONS_END_WITHIN,
+                "{} s after the network healed, operations have not ended:\n{}",
+                passed / 1000 / MILLISECOND,
+                self.pending()
+            );
+            clients.iter().for_each(|client| client.waker.wake());
+            datacenter.run_until(start + passed + (passed / 4).max(LOOK_EVERY));
+        }
+    }
+
+    fn pending(&self) -> String {
+        let history = self.history.borrow();
+        let pending = history.entries.iter().filter(|entry| entry.end == End::Pending);
+        pending.take(TOLD_MAX).map(|entry| format!("  key {}: {entry}\n", entry.key)).collect()
+    }
+}
+
+/// Judges a history of so many keys, and tells the story of the run that it is of.
+///
+/// # Panics
+/// If the history of a key is not linearizable.
+pub fn judge(datacenter: &Datacenter, keys: usize, history: &[Entry], trace: Option<&Trace>) -> Story {
+    if let Some(trace) = trace {
+        history.iter().for_each(|entry| trace.log().borrow_mut().write_line(&format!("key {} {entry}", entry.key)));
+    }
+    let mut undecided = 0;
+    for key in 0..keys {
+        match item::judge(key, history) {
+            Ok(true) => {}
+            Ok(false) => undecided += 1,
+            Err(why) => panic!("{why}"),
+        }
+    }
+    let mut hasher = DefaultHasher::new();
+    history.iter().for_each(|entry| format!("{entry:?}").hash(&mut hasher));
+    Story { undecided, ..Story::of(datacenter, hasher, history.len() as u64) }
+}

@@ -1,0 +1,286 @@
+//! What the commands that ask replicas have in common: who they are, a time limit, and exit codes.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io::{Read, stdin};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::str::FromStr;
+use std::task::Poll;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use dunlin_bench::peer::Interrupt;
+use dunlin_net::shm::{ShmConfig, ShmTransport};
+use dunlin_net::udp::{UdpConfig, UdpTransport};
+use dunlin_net::{Addr, AnyTransport};
+use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
+use dunlin_smr::kv::{Answer, VALUE_BYTES_MAX};
+use dunlin_smr::{ClientConfig, ClientError};
+
+use crate::commands::seconds;
+use crate::output;
+use crate::signals::EXIT_INTERRUPTED;
+
+/// Exit code when there is no item.
+const EXIT_NOT_FOUND: u8 = 1;
+/// Exit code when nothing was done.
+const EXIT_FAILED: u8 = 2;
+/// Exit code when a condition does not hold.
+const EXIT_CONDITION: u8 = 3;
+/// Exit code when it is not known whether it was done.
+const EXIT_IN_DOUBT: u8 = 4;
+/// How often signals are looked for.
+pub const SIGNAL_LOOK: Duration = Duration::from_millis(50);
+/// Longest time that one replica gets before another is asked.
+const ATTEMPT_TIMEOUT_MAX: Duration = Duration::from_secs(1);
+
+/// Ids and addresses of replicas, as a user writes them: `1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replicas(pub Vec<(u64, Addr)>);
+
+impl Replicas {
+    /// Where one of them is reached.
+    pub fn address(&self, id: u64) -> Option<&Addr> {
+        self.0.iter().find(|(known, _)| *known == id).map(|(_, addr)| addr)
+    }
+}
+
+impl fmt::Display for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(|(id, addr)| format!("{id}={addr}")).collect();
+        f.write_str(&all.join(","))
+    }
+}
+
+impl FromStr for Replicas {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Replicas> {
+        let all = text.split(',').map(replica).collect::<Result<Vec<(u64, Addr)>>>()?;
+        let ids: BTreeSet<u64> = all.iter().map(|(id, _)| *id).collect();
+        ensure!(ids.len() == all.len(), "an id stands twice: each replica has its own");
+        let addrs: BTreeSet<&Addr> = all.iter().map(|(_, addr)| addr).collect();
+        ensure!(addrs.len() == all.len(), "an address stands twice: each replica has its own");
+        Ok(Replicas(all))
+    }
+}
+
+/// One replica: `4=udp://127.0.0.1:7804`.
+pub fn replica(text: &str) -> Result<(u64, Addr)> {
+    let wrong = || anyhow!("{text:?} is no replica: write ID=ADDRESS, for example 1=udp://127.0.0.1:7801");
+    let (id, addr) = text.split_once('=').ok_or_else(wrong)?;
+    let id: u64 = id.trim().parse().map_err(|_| wrong())?;
+    ensure!(id > 0, "{text:?}: ids begin with 1");
+    let addr: Addr = addr.trim().parse()?;
+    match &addr {
+        Addr::Udp(addr) if addr.ip().is_unspecified() || addr.port() == 0 => {
+            bail!("{text:?}: others must reach it there, so give the address of one machine, and a port")
+        }
+        Addr::Udp(_) | Addr::Shm(_) => Ok((id, addr)),
+        Addr::Node(_) | Addr::Sim { .. } => Err(wrong()),
+    }
+}
+
+/// The replicas, and how long to wait for them.
+#[derive(Debug, clap::Args)]
+pub struct Cluster {
+    /// Replicas that may be asked, all or some: ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME
+    #[arg(value_name = "REPLICAS")]
+    pub replicas: Replicas,
+    /// How long to wait for the answer, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
+    pub timeout: Duration,
+}
+
+/// A client on an endpoint of this thread's.
+pub type Client = dunlin_smr::Client<AnyTransport>;
+
+/// How a command ended that was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// As wished.
+    Done,
+    /// There is no such item.
+    NotFound,
+    /// There is one, but the condition does not hold.
+    NotAsExpected,
+}
+
+/// The user has had enough.
+#[derive(Debug)]
+struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Runs `work` with a client. What went wrong is printed, with the exit code for that.
+pub fn ask(
+    cluster: &Cluster,
+    interrupt: &Interrupt,
+    work: impl AsyncFnOnce(&Client) -> Result<Outcome>,
+) -> Result<ExitCode> {
+    let error = match try_ask(cluster, interrupt, work) {
+        Ok(Outcome::Done) => return Ok(ExitCode::SUCCESS),
+        Ok(Outcome::NotFound) => return Ok(ExitCode::from(EXIT_NOT_FOUND)),
+        Ok(Outcome::NotAsExpected) => return Ok(ExitCode::from(EXIT_CONDITION)),
+        Err(error) => error,
+    };
+    let code = match error.downcast_ref::<ClientError>() {
+        Some(error) if error.may_have_run() => EXIT_IN_DOUBT,
+        _ if error.is::<Interrupted>() => EXIT_INTERRUPTED,
+        _ => EXIT_FAILED,
+    };
+    Ok(output::report(&error, ExitCode::from(code)))
+}
+
+fn try_ask(cluster: &Cluster, interrupt: &Interrupt, work: impl AsyncFnOnce(&Client) -> Result<Outcome>) -> Result<Outcome> {
+    // All replicas get a turn before time is over.
+    let turns = cluster.replicas.0.len() as u32 + 1;
+    let attempt_timeout = (cluster.timeout / turns).min(ATTEMPT_TIMEOUT_MAX);
+    let config = EndpointConfig { connect_timeout: attempt_timeout, ..EndpointConfig::default() };
+    let endpoint = Rc::new(Endpoint::new(transport(&cluster.replicas)?, config)?);
+    let config = ClientConfig { timeout: cluster.timeout, attempt_timeout, ..ClientConfig::default() };
+    let client = Client::new(&endpoint, cluster.replicas.0.iter().cloned(), config);
+    endpoint.block_on(unless_interrupted(interrupt, endpoint.timers(), async {
+        let outcome = work(&client).await?;
+        // If nobody answers, the cluster ends the session itself when it was not used for long.
+        let _ = client.close().await;
+        Ok(outcome)
+    }))
+}
+
+/// A transport that reaches them.
+fn transport(replicas: &Replicas) -> Result<AnyTransport> {
+    let udp: Vec<&Addr> = replicas.0.iter().map(|(_, addr)| addr).filter(|addr| matches!(addr, Addr::Udp(_))).collect();
+    let is_local = |addr: &&Addr| matches!(addr, Addr::Udp(addr) if addr.ip().is_loopback());
+    // From a socket that is not bound to the loopback interface, both are reached.
+    let farthest = udp.iter().find(|addr| !is_local(addr)).or(udp.first());
+    let Some(farthest) = farthest else { return Ok(AnyTransport::for_peer(&replicas.0[0].1)?) };
+    if udp.len() == replicas.0.len() {
+        return Ok(AnyTransport::for_peer(farthest)?);
+    }
+    let shm = ShmTransport::new(&ShmConfig::anonymous())?;
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    Ok(AnyTransport::joined(shm, UdpTransport::bind(UdpConfig::new(any))?)?)
+}
+
+/// Does some work, until it is done or a signal has come.
+async fn unless_interrupted<R>(interrupt: &Interrupt, timers: Timers, work: impl Future<Output = Result<R>>) -> Result<R> {
+    let mut work = pin!(work);
+    let mut pause = pin!(timers.sleep(SIGNAL_LOOK));
+    poll_fn(|context| {
+        while pause.as_mut().poll(context).is_ready() {
+            if interrupt.is_set() {
+                return Poll::Ready(Err(Interrupted.into()));
+            }
+            pause.set(timers.sleep(SIGNAL_LOOK));
+        }
+        work.as_mut().poll(context)
+    })
+    .await
+}
+
+/// Does some work, for so long at most.
+pub async fn within<R>(time: Duration, timers: &Timers, work: impl Future<Output = R>) -> Option<R> {
+    let (mut work, mut end) = (pin!(work), pin!(timers.sleep(time)));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => end.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
+/// Waits for all of them.
+pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut waiting: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut outputs: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (future, output) in waiting.iter_mut().zip(&mut outputs).filter(|(_, output)| output.is_none()) {
+            if let Poll::Ready(value) = future.as_mut().poll(context) {
+                *output = Some(value);
+            }
+        }
+        if outputs.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}
+
+/// Prints how a change went.
+pub fn show_change(key: &str, answer: &[u8]) -> Result<Outcome> {
+    match Answer::parse(answer)? {
+        Answer::Done { version } => {
+            output::line(format_args!("version {version}"))?;
+            Ok(Outcome::Done)
+        }
+        Answer::NotFound => {
+            eprintln!("dunlin: there is no item {key:?}");
+            Ok(Outcome::NotFound)
+        }
+        Answer::Exists => {
+            eprintln!("dunlin: not stored: there is an item {key:?}");
+            Ok(Outcome::NotAsExpected)
+        }
+        Answer::Changed => {
+            eprintln!("dunlin: not stored: the item {key:?} has another version");
+            Ok(Outcome::NotAsExpected)
+        }
+        Answer::Full => bail!("not stored: the replicas hold as much as their --limit allows; delete something first"),
+        Answer::TooLarge => bail!("not stored: a key has 1 to 250 bytes, and a value at most {VALUE_BYTES_MAX}"),
+        Answer::Value { .. } | Answer::Bad => {
+            bail!("the answer is not one of a key-value machine: is that `dunlin raft serve`?")
+        }
+    }
+}
+
+/// The value of an argument; `-` reads the standard input, up to one byte more than the longest value: enough to see that it is too long.
+pub fn value(argument: &str) -> Result<Vec<u8>> {
+    let mut value = Vec::new();
+    if argument == "-" {
+        let input = stdin().lock().take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut value);
+        input.context("cannot read the value from the standard input")?;
+    } else {
+        value.extend_from_slice(argument.as_bytes());
+    }
+    ensure!(value.len() <= VALUE_BYTES_MAX, "the value is longer than {VALUE_BYTES_MAX} bytes");
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_are_read() {
+        let text = "1=udp://127.0.0.1:7801,2=shm:two";
+        let replicas: Replicas = text.parse().unwrap();
+        assert_eq!(replicas.to_string(), text);
+        assert_eq!(replicas.address(2).unwrap().to_string(), "shm:two");
+        assert_eq!(replicas.address(3), None);
+        for (text, why) in [
+            ("", "write ID=ADDRESS"),
+            ("udp://127.0.0.1:1", "write ID=ADDRESS"),
+            ("one=udp://127.0.0.1:1", "write ID=ADDRESS"),
+            ("0=udp://127.0.0.1:1", "ids begin with 1"),
+            ("1=127.0.0.1:1", "shm:NAME or udp://HOST:PORT"),
+            ("1=udp://0.0.0.0:1", "others must reach it there"),
+            ("1=udp://127.0.0.1:0", "others must reach it there"),
+            ("1=sim:1:1", "write ID=ADDRESS"),
+            ("1=shm:a,1=shm:b", "an id stands twice"),
+            ("1=shm:a,2=shm:a", "an address stands twice"),
+            ("1=shm:a,", "write ID=ADDRESS"),
+        ] {
+            let error = text.parse::<Replicas>().unwrap_err().to_string();
+            assert!(error.contains(why), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `dunlin raft get`.
+
+use std::io::{IsTerminal, Write, stdout};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use dunlin_bench::peer::Interrupt;
+use dunlin_smr::kv::{Answer, Query};
+
+use super::cluster::{Cluster, Outcome, ask};
+use crate::output::{self, OutputError};
+
+/// Print the value of a key, as it is now
+///
+/// Exit code 0 if there is an item, 1 if there is none, 2 if no leader could be asked.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
+  dunlin raft get $R bird
+  dunlin raft get $R photo > photo.jpeg             the bytes as they are
+  dunlin raft get $R bird --facts                   its version and length")]
+pub struct Arguments {
+    #[command(flatten)]
+    cluster: Cluster,
+    /// The key
+    key: String,
+    /// Print version and length instead of the value
+    #[arg(long)]
+    facts: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    ask(&arguments.cluster, interrupt, async |client| {
+        let reply = client.query(Query { key: arguments.key.as_bytes() }.encode()).await?;
+        match Answer::parse(&reply)? {
+            Answer::NotFound => Ok(Outcome::NotFound),
+            Answer::Value { version, value } if arguments.facts => {
+                output::line(format_args!("version  {version}\nlength   {} B", value.len()))?;
+                Ok(Outcome::Done)
+            }
+            Answer::Value { value, .. } => {
+                let mut out = stdout().lock();
+                // For people; a file gets the bytes as they are.
+                let end: &[u8] = if out.is_terminal() && !value.ends_with(b"\n") { b"\n" } else { b"" };
+                out.write_all(value).and_then(|()| out.write_all(end)).and_then(|()| out.flush()).map_err(OutputError)?;
+                Ok(Outcome::Done)
+            }
+            _ => bail!("the answer is not one of a key-value machine: is that `dunlin raft serve`?"),
+        }
+    })
+}

@@ -1,0 +1,67 @@
+//! `dunlin raft`: replicas of a key-value machine, and what asks them.
+
+mod adds;
+mod cases;
+mod cluster;
+mod deletes;
+mod gets;
+mod home;
+mod members;
+mod puts;
+mod removes;
+mod serve;
+mod status;
+mod transfers;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+use dunlin_bench::peer::Interrupt;
+
+/// A replicated key-value machine: its replicas, and their clients
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples, in four terminals:
+  dunlin raft serve --id 1 --data r1 --peers 1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803
+  dunlin raft serve --id 2 --data r2 --peers 1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803
+  dunlin raft serve --id 3 --data r3 --peers 1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803
+
+  R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803
+  dunlin raft put $R bird dunlin
+  dunlin raft get $R bird
+  dunlin raft status $R
+
+Exit codes of clients: 0 done, 1 no such item, 2 failed or refused, 3 a condition does not hold, 4 it is not known whether it was done.")]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Arguments),
+    Put(puts::Arguments),
+    Get(gets::Arguments),
+    Cas(cases::Arguments),
+    Del(deletes::Arguments),
+    Status(status::Arguments),
+    Add(adds::Arguments),
+    Remove(removes::Arguments),
+    Transfer(transfers::Arguments),
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
+    match arguments.command {
+        Command::Serve(arguments) => serve::run(&arguments, &interrupt),
+        Command::Put(arguments) => puts::run(&arguments, &interrupt),
+        Command::Get(arguments) => gets::run(&arguments, &interrupt),
+        Command::Cas(arguments) => cases::run(&arguments, &interrupt),
+        Command::Del(arguments) => deletes::run(&arguments, &interrupt),
+        Command::Status(arguments) => status::run(&arguments, &interrupt),
+        Command::Add(arguments) => adds::run(&arguments, &interrupt),
+        Command::Remove(arguments) => removes::run(&arguments, &interrupt),
+        Command::Transfer(arguments) => transfers::run(&arguments, &interrupt),
+    }
+}
