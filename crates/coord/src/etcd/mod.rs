@@ -9,7 +9,7 @@
 //!
 //! The same [watchman](Watchman) as that of [`crate::embedded`] decides, by the same rules ([`crate::model`]): it names the count that it saw, here the revision of the
 //! last heartbeat, and the number of its reign, here the revision at which it took over. etcd's own leases are not used. They have whole seconds, two at
-//! least as etcd is delivered; a leader of etcd that stood still may end them though they were renewed (before 3.4.29 and 3.5.13); and the end of one is
+//! least as etcd is delivered; a leader of etcd that stood still may end them though they were renewed (its issue 15247, repaired in 2024); and the end of one is
 //! a key less, where an epoch must rise in the same step. What that costs is a write for each heartbeat and renewal.
 //!
 //! # Where it runs
