@@ -2,7 +2,7 @@
 
 use super::state::{Held, State};
 use crate::error::CoordError;
-use crate::limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};
+use crate::limits::{Limits, check_ttl};
 use crate::path::check_path;
 use crate::types::{Happening, Holder, Incarnation, MemberId, Token};
 use crate::wire::{Answer, Tenure};
@@ -16,9 +16,7 @@ impl State {
         ttl_ms: u64,
     ) -> Result<Answer, CoordError> {
         check_path(&name)?;
-        if !(LEASE_TTL_MIN.as_millis() as u64..=LEASE_TTL_MAX.as_millis() as u64).contains(&ttl_ms) {
-            return Err(CoordError::BadTtl { millis: ttl_ms });
-        }
+        check_ttl(ttl_ms)?;
         self.live(member, incarnation)?;
         match self.leases.get(&name) {
             Some(held) if held.member != member => {
