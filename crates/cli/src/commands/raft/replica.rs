@@ -28,7 +28,7 @@ const GOODBYE: Duration = Duration::from_secs(1);
 
 /// A replica.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct Replica {
     /// The id of this replica: above 0, never used before, and never again for another
     #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     id: u64,
@@ -86,7 +86,12 @@ fn milliseconds(text: &str) -> Result<u32, String> {
     }
 }
 
-impl Arguments {
+impl Replica {
+    /// The first members, and where they are reached.
+    pub fn members(&self) -> &[(u64, Addr)] {
+        &self.peers.0
+    }
+
     fn config(&self) -> Result<NodeConfig> {
         ensure!(
             self.heartbeat >= self.tick,
@@ -152,7 +157,7 @@ pub trait Service {
 }
 
 /// Serves until a signal comes.
-pub fn serve(arguments: &Arguments, service: &impl Service, interrupt: &Interrupt) -> Result<ExitCode> {
+pub fn serve(arguments: &Replica, service: &impl Service, interrupt: &Interrupt) -> Result<ExitCode> {
     let config = arguments.config()?;
     arguments.own_address()?;
     tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
@@ -171,7 +176,7 @@ pub fn serve(arguments: &Arguments, service: &impl Service, interrupt: &Interrup
 }
 
 fn serve_on<S: Service, L: LogStore + 'static>(
-    arguments: &Arguments,
+    arguments: &Replica,
     service: &S,
     config: NodeConfig,
     log: L,
@@ -225,7 +230,7 @@ fn warn_if_exposed(listen: &Addr) {
 }
 
 /// A log that has begun knows the members. Its own address it must share with them.
-fn check_members(arguments: &Arguments, own: &Addr, status: &Status) -> Result<()> {
+fn check_members(arguments: &Replica, own: &Addr, status: &Status) -> Result<()> {
     let known = status.addresses.get(&arguments.id).map(|address| address.parse::<Addr>());
     if let Some(Ok(known)) = known {
         ensure!(
@@ -238,7 +243,7 @@ fn check_members(arguments: &Arguments, own: &Addr, status: &Status) -> Result<(
     Ok(())
 }
 
-fn ready_line(arguments: &Arguments, listening: &Addr, status: &Status) -> String {
+fn ready_line(arguments: &Replica, listening: &Addr, status: &Status) -> String {
     let members: Vec<String> = status.addresses.keys().map(u64::to_string).collect();
     let members = match members.is_empty() {
         true => "waits to be added".to_owned(),

@@ -11,7 +11,7 @@ use dunlin_smr::kv::KvMachine;
 use dunlin_smr::{LogStore, Node};
 
 use super::home::Kind;
-use super::replica::{self, Service};
+use super::replica::{Replica, Service, serve};
 use crate::commands::kv::size::{bytes, human_bytes};
 
 /// Limits that keys and values may have: a snapshot of them is written and sent as a whole.
@@ -34,7 +34,7 @@ Examples:
 With --memory a replica that has stopped must not come back: remove it, and add another with an id that was never used.")]
 pub struct Arguments {
     #[command(flatten)]
-    replica: replica::Arguments,
+    replica: Replica,
     /// What keys and values may take, each item 64 bytes more than these, up to 2GiB; the same at all replicas, and kept
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = limit)]
     limit: u64,
@@ -67,5 +67,5 @@ impl Service for Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
-    replica::serve(&arguments.replica, arguments, interrupt)
+    serve(&arguments.replica, arguments, interrupt)
 }
