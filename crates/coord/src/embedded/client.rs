@@ -139,6 +139,7 @@ impl<T: Transport> Coordinator for Embedded<T> {
     }
 
     async fn holder(&self, name: &str) -> Result<Option<Holder>, CoordError> {
+        check_path(name)?;
         answer_of!(query(&self.client, Query::Holder { name: name.to_owned() }).await?, Answer::Holder { holder } => holder)
     }
 
@@ -148,6 +149,7 @@ impl<T: Transport> Coordinator for Embedded<T> {
     }
 
     async fn get(&self, path: &str) -> Result<Option<Entry>, CoordError> {
+        check_path(path)?;
         answer_of!(query(&self.client, Query::Get { path: path.to_owned() }).await?, Answer::Found { entry } => entry)
     }
 

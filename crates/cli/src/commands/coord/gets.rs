@@ -17,23 +17,23 @@ use crate::output::{self, OutputError};
 #[command(after_help = "\
 Examples, with P=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
   dunlin coord get /volumes/7 --peers $P
-  dunlin coord get /volumes/7 --peers $P --version      its version instead")]
+  dunlin coord get /volumes/7 --peers $P --facts        its version and length instead")]
 pub struct Arguments {
     /// The path
     path: String,
     #[command(flatten)]
     target: Target,
-    /// Print the version instead of the value
+    /// Print version and length instead of the value
     #[arg(long)]
-    version: bool,
+    facts: bool,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.target, interrupt, async |manager| {
         let Some(entry) = manager.get(&arguments.path).await? else { return Ok(Outcome::NotFound) };
-        if arguments.version {
-            output::line(entry.version)?;
+        if arguments.facts {
+            output::line(format_args!("version  {}\nlength   {} B", entry.version, entry.value.len()))?;
         } else {
             let mut out = stdout().lock();
             out.write_all(&entry.value).and_then(|()| out.flush()).map_err(OutputError)?;
