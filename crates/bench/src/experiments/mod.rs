@@ -15,6 +15,7 @@ mod kv_runs;
 mod kv_values;
 mod kv_ycsb;
 mod log_flush;
+mod replicas;
 mod rpc_bandwidth;
 mod rpc_busy;
 mod rpc_cc_cost;
@@ -33,6 +34,7 @@ mod sim_latency;
 mod sim_loss;
 mod sim_reorder;
 mod sim_scale;
+mod smr_failover;
 mod store_ops;
 mod transfer;
 
@@ -227,6 +229,12 @@ pub const ALL: &[Experiment] = &[
         about: "entries per second of a log on disk, 1 to 256 to a flush, beside bare flushes",
         run: log_flush::run,
     },
+    Experiment {
+        name: "smr-failover",
+        paper: "beyond the paper",
+        about: "time without service when the leader of three durable replicas is killed under load",
+        run: smr_failover::run,
+    },
     #[cfg(feature = "peers")]
     Experiment {
         name: "rpc-peers",
@@ -243,7 +251,7 @@ const BY_FEATURE: [(&str, &str); 1] = [("rpc-peers", "peers")];
 pub const DEMO: Experiment = Experiment {
     name: "demo",
     paper: "",
-    about: "latency, rate and bandwidth over both transports, and a key-value service",
+    about: "latency, rate and bandwidth over both transports, a key-value service, and replicas whose leader is killed",
     run: demo::run,
 };
 
@@ -280,6 +288,7 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::SlowServer>(),
     Entry::of::<roles::WorkersClient>(),
     Entry::of::<roles::LogFlush>(),
+    Entry::of::<roles::KvReplica>(),
     Entry::of::<roles::StoreOps>(),
     Entry::of::<roles::CacheFill>(),
     Entry::of::<roles::KvServer>(),

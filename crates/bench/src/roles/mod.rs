@@ -10,6 +10,7 @@ mod memcached;
 mod random_reads;
 mod rate;
 mod rates_in_turn;
+mod replica;
 mod server;
 mod sessions;
 mod setup;
@@ -29,6 +30,7 @@ pub use memcached::{
 pub(crate) use rate::open_sessions;
 pub use rate::{RateClient, RateFigures};
 pub use rates_in_turn::RatesInTurn;
+pub use replica::KvReplica;
 pub use server::EchoServer;
 pub use sessions::{SessionFigures, SessionsClient};
 pub use setup::{Carrier, Congestion, Factor, LossRecovery, Setup};
