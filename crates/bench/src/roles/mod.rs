@@ -10,6 +10,7 @@ mod memcached;
 mod random_reads;
 mod rate;
 mod rates_in_turn;
+mod replica;
 mod server;
 mod sessions;
 mod setup;
@@ -23,13 +24,14 @@ pub use floor::{BandwidthFloor, LatencyFloor, RateFloor, WakeFloor};
 pub use kv::{Fill, KvFigures, KvLoad, KvMemcachedServer, KvServer, KvServing, MultiGetFigures, MultiGetLoad};
 pub use latency::LatencyClient;
 pub use load::{Hints, Load};
-pub use log_flush::{ENTRY_BYTES as LOG_ENTRY_BYTES, LogFlush};
+pub use log_flush::{BareFlushes, ENTRY_BYTES as LOG_ENTRY_BYTES, LogFlush};
 pub use memcached::{
     BareServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, TextOperation, installed_version,
 };
 pub(crate) use rate::open_sessions;
 pub use rate::{RateClient, RateFigures};
 pub use rates_in_turn::RatesInTurn;
+pub use replica::KvReplica;
 pub use server::EchoServer;
 pub use sessions::{SessionFigures, SessionsClient};
 pub use setup::{Carrier, Congestion, Factor, LossRecovery, Setup};

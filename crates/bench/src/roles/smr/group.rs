@@ -1,6 +1,5 @@
 //! All replicas of a group in one thread.
 
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use dunlin_net::{Addr, AnyTransport, Clock, PollPolicy};
@@ -11,6 +10,7 @@ use dunlin_smr::{DurableLog, LogStore, MemoryLog, Probe};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
+use crate::measure::Scratch;
 use crate::peer::{Control, Role};
 use crate::replication::{Group, Replica, StageTimes, Stages};
 use crate::roles::setup::Carrier;
@@ -29,16 +29,6 @@ pub enum Storage {
     Memory,
     /// On the disk of the directory for temporary files.
     Disk,
-}
-
-impl Storage {
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Storage::Memory => "memory",
-            Storage::Disk => "disk",
-        }
-    }
 }
 
 /// Three replicas that take turns on one core, until they are stopped.
@@ -78,16 +68,6 @@ pub struct ReplicaFigures {
     pub commits: u64,
 }
 
-/// Where logs are: made for one run, and removed after it.
-struct Place(PathBuf);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // What is left over is in the directory for what may be removed.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 impl Role for ReplicaGroup {
     const NAME: &'static str = "three replicas on one core";
     /// Addresses by id.
@@ -98,10 +78,10 @@ impl Role for ReplicaGroup {
         match self.storage {
             Storage::Memory => self.serve(control, |_| Ok(MemoryLog::new())),
             Storage::Disk => {
-                let place = Place(std::env::temp_dir().join(format!("dunlin-replicas-{}", std::process::id())));
+                let place = Scratch::named("replica-group");
                 self.serve(control, |id| {
                     let failed = |error: &dyn std::fmt::Display| BenchError::Replica(error.to_string());
-                    let directory = Directory::open(&place.0.join(id.to_string())).map_err(|error| failed(&error))?;
+                    let directory = Directory::open(&place.path().join(id.to_string())).map_err(|error| failed(&error))?;
                     let (wal, _) = open(directory, WalConfig::new(id)).map_err(|error| failed(&error))?;
                     DurableLog::new(wal).map_err(|error| failed(&error))
                 })
