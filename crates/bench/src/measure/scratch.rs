@@ -2,14 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::BenchError;
+
 /// A directory below that for temporary files, which is removed with all that is in it when this is dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Of a name that no other process has. It is not made yet.
-    pub fn named(what: &str) -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("dunlin-{what}-{}", std::process::id())))
+    /// Makes one, of a name that no other process has.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`].
+    pub fn make(what: &str) -> Result<Scratch, BenchError> {
+        let path = std::env::temp_dir().join(format!("dunlin-{what}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(BenchError::io(format!("make the directory {}", path.display())))?;
+        Ok(Scratch(path))
     }
 
     /// Where it is.

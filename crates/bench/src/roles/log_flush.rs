@@ -92,7 +92,7 @@ impl Role for BareFlushes {
     type Output = f64;
 
     fn run(self, _control: &Control<Self>) -> Result<f64, BenchError> {
-        let place = Scratch::named("flushes");
+        let place = Scratch::make("flushes")?;
         let bytes = batch_bytes(self.entries, self.entry_bytes);
         let one = |number: usize| {
             let path = place.path().join(number.to_string());
@@ -111,7 +111,7 @@ impl Role for BareFlushes {
 
 impl LogFlush {
     fn measure(&self) -> Result<Measured<f64>, BenchError> {
-        let place = Scratch::named("log-flush");
+        let place = Scratch::make("log-flush")?;
         let directory = Directory::open(place.path()).map_err(|error| wrong("open a directory for a log", error))?;
         let bytes = batch_bytes(self.window, ENTRY_BYTES);
         let floor = bare_flushes(&directory, "bare", bytes, self.run.mul_f64(FLOOR_SHARE))? * self.window as f64;

@@ -1,9 +1,10 @@
 //! The machine.
 
-use dunlin_store::{Mode, Partition, PartitionConfig, PartitionError, Put, Refused, Store, Visit};
+use arrayvec::ArrayVec;
+use dunlin_store::{Key, Mode, Partition, PartitionConfig, PartitionError, Put, Refused, Store, Visit};
 
 use super::wire::{Answer, Command, Condition, VALUE_BYTES_MAX};
-use crate::machine::{RestoreError, StateMachine};
+use crate::machine::{PREFETCHED_MAX, RestoreError, StateMachine};
 use crate::wire::bytes::Reader;
 
 /// What an item counts beyond its key and value.
@@ -94,15 +95,14 @@ impl StateMachine for KvMachine {
         self.execute(index, command).encode(reply);
     }
 
-    fn prefetch(&self, command: &[u8]) {
-        let Ok(Command::Put { key, .. } | Command::Append { key, .. } | Command::Delete { key }) = Command::parse(command)
-        else {
-            return;
-        };
-        if let Ok(key) = self.store.key(key) {
-            self.store.prefetch(&key);
-            self.store.prefetch_item(&key);
-        }
+    fn prefetch(&self, commands: &[&[u8]]) {
+        let keys: ArrayVec<Key<'_>, PREFETCHED_MAX> = commands
+            .iter()
+            .take(PREFETCHED_MAX)
+            .filter_map(|command| self.store.key(Command::key_in(command)?).ok())
+            .collect();
+        keys.iter().for_each(|key| self.store.prefetch(key));
+        keys.iter().for_each(|key| self.store.prefetch_item(key));
     }
 
     fn query(&self, query: &[u8], reply: &mut Vec<u8>) {

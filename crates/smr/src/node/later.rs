@@ -6,21 +6,19 @@
 use std::collections::VecDeque;
 use std::task::{Context, Waker};
 
+use arrayvec::ArrayVec;
 use raft::GetEntriesContext;
 use raft::eraftpb::{Entry, EntryType};
 
 use super::core::Core;
 use crate::config::NodeError;
 use crate::log::LogStore;
-use crate::machine::StateMachine;
+use crate::machine::{PREFETCHED_MAX, StateMachine};
 use crate::probe::Stage;
 use crate::wire::command::Command;
 
 /// Entries that wait to be executed at most.
 const ENTRIES_MAX: usize = 4096;
-/// Commands whose memory is asked for at most: what further ones need would be gone again when they are executed.
-const PREFETCHED_MAX: u64 = 16;
-
 /// What waits.
 #[derive(Default)]
 pub(super) struct Later {
@@ -83,15 +81,33 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Executes what is committed.
     pub fn execute_committed(&mut self) {
-        while let Some(entry) = self.later.entries.pop_front() {
-            self.counters.applied += 1;
-            match entry.get_entry_type() {
-                EntryType::EntryNormal if entry.data.is_empty() => self.waiters.pass(entry.index),
-                EntryType::EntryNormal => self.execute(&entry),
-                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => self.change_members(&entry),
+        while !self.later.entries.is_empty() {
+            let burst: ArrayVec<Entry, PREFETCHED_MAX> =
+                (0..PREFETCHED_MAX).map_while(|_| self.later.entries.pop_front()).collect();
+            if burst.len() > 1 {
+                self.prefetch(&burst);
             }
-            self.applied = entry.index;
+            burst.iter().for_each(|entry| self.execute_entry(entry));
         }
+    }
+
+    fn execute_entry(&mut self, entry: &Entry) {
+        self.counters.applied += 1;
+        match entry.get_entry_type() {
+            EntryType::EntryNormal if entry.data.is_empty() => self.waiters.pass(entry.index),
+            EntryType::EntryNormal => self.execute(entry),
+            EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => self.change_members(entry),
+        }
+        self.applied = entry.index;
+    }
+
+    fn prefetch(&self, entries: &[Entry]) {
+        self.begin(Stage::Prefetch);
+        let of_machine = entries.iter().filter(|entry| entry.get_entry_type() == EntryType::EntryNormal);
+        let bodies = of_machine.filter_map(|entry| Some(Command::parse(&entry.data).ok()?.body));
+        let bodies: ArrayVec<&[u8], PREFETCHED_MAX> = bodies.take(PREFETCHED_MAX).collect();
+        self.state.machine.prefetch(&bodies);
+        self.end(Stage::Prefetch);
     }
 
     /// New commands were appended by this leader.
@@ -113,27 +129,22 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.compact_if_due()?;
         }
         if self.is_leader() {
-            self.begin(Stage::Prefetch);
-            self.prefetch();
-            self.end(Stage::Prefetch);
+            self.prefetch_appended();
         }
         Ok(())
     }
 
     /// Asks for the memory of commands that are in the log and not executed.
-    fn prefetch(&mut self) {
+    fn prefetch_appended(&mut self) {
         let log = &self.raft.raft.raft_log;
         let first = self.applied.max(self.later.prefetched) + 1;
-        let end = log.last_index().min(self.applied + PREFETCHED_MAX) + 1;
+        let end = log.last_index().min(self.applied + PREFETCHED_MAX as u64) + 1;
         if first >= end {
             return;
         }
         self.later.prefetched = end - 1;
-        let Ok(entries) = log.store.entries(first, end, None, GetEntriesContext::empty(false)) else { return };
-        for entry in entries.iter().filter(|entry| entry.get_entry_type() == EntryType::EntryNormal) {
-            if let Ok(command) = Command::parse(&entry.data) {
-                self.state.machine.prefetch(command.body);
-            }
+        if let Ok(entries) = self.raft.store().entries(first, end, None, GetEntriesContext::empty(false)) {
+            self.prefetch(&entries);
         }
     }
 }

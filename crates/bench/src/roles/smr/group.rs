@@ -78,7 +78,7 @@ impl Role for ReplicaGroup {
         match self.storage {
             Storage::Memory => self.serve(control, |_| Ok(MemoryLog::new())),
             Storage::Disk => {
-                let place = Scratch::named("replica-group");
+                let place = Scratch::make("replica-group")?;
                 self.serve(control, |id| {
                     let failed = |error: &dyn std::fmt::Display| BenchError::Replica(error.to_string());
                     let directory = Directory::open(&place.path().join(id.to_string())).map_err(|error| failed(&error))?;
