@@ -152,6 +152,11 @@ impl Arguments {
         own.with_context(|| format!("replica {} is not among --peers: say where it is reached", self.id))
     }
 
+    fn listen_address(&self) -> Result<&Addr> {
+        let own = self.own_address()?;
+        Ok(self.listen.as_ref().unwrap_or(own))
+    }
+
     fn place(&self) -> String {
         self.data.as_ref().map_or("memory".into(), |path| path.display().to_string())
     }
@@ -160,7 +165,7 @@ impl Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let config = arguments.config()?;
-    arguments.own_address()?;
+    check_kinds(arguments, arguments.listen_address()?)?;
     tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
     let Some(path) = &arguments.data else {
         return serve(arguments, config, MemoryLog::new(), interrupt);
@@ -182,8 +187,7 @@ fn serve<L: LogStore + 'static>(
     log: L,
     interrupt: &Interrupt,
 ) -> Result<ExitCode> {
-    let own = arguments.own_address()?;
-    let listen = arguments.listen.as_ref().unwrap_or(own);
+    let (own, listen) = (arguments.own_address()?, arguments.listen_address()?);
     warn_if_exposed(listen);
     let machine = KvMachine::new(arguments.limit)
         .with_context(|| format!("no memory for --limit {}", human_bytes(arguments.limit)))?;
@@ -217,6 +221,16 @@ fn serve<L: LogStore + 'static>(
     })?;
     output::line("ended")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A replica reaches others by the kind of address that it listens at.
+fn check_kinds(arguments: &Arguments, listen: &Addr) -> Result<()> {
+    let is_shm = |addr: &Addr| matches!(addr, Addr::Shm(_));
+    let other = arguments.peers.0.iter().find(|(_, addr)| is_shm(addr) != is_shm(listen));
+    if let Some((id, addr)) = other {
+        bail!("replica {id} at {addr} cannot be reached from {listen}: give all replicas addresses of one kind, shm or udp");
+    }
+    Ok(())
 }
 
 fn warn_if_exposed(listen: &Addr) {
