@@ -9,7 +9,7 @@ use dunlin_rpc::Timers;
 
 use crate::error::CoordError;
 use crate::types::{
-    Changes, Condition, Entry, Event, Holder, Lease, Listing, MemberId, Members, Membership, Revision, Scope,
+    Changes, Condition, Entry, Event, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
 };
 
 /// How often a member says that it is there, unless it is told otherwise (Assise, section 5.3).
@@ -74,6 +74,12 @@ pub trait Coordinator {
     /// # Errors
     /// [`CoordError::BadPath`].
     async fn holder(&self, name: &str) -> Result<Option<Holder>, CoordError>;
+
+    /// A page of the leases that are held, after the name that the page before gave.
+    ///
+    /// # Errors
+    /// What any operation may give.
+    async fn leases(&self, after: Option<&str>) -> Result<Leases, CoordError>;
 
     /// An entry of the tree.
     ///

@@ -35,7 +35,7 @@ pub use error::CoordError;
 pub use limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};
 pub use path::{PATH_BYTES_MAX, check_path};
 pub use types::{
-    Changes, Condition, Entry, Event, Happening, Health, Holder, Incarnation, Lease, Listing, Member, MemberId, Members,
-    Membership, Revision, Scope, Token,
+    Changes, Condition, Entry, Event, Happening, Health, HeldLease, Holder, Incarnation, Lease, Leases, Listing, Member,
+    MemberId, Members, Membership, Revision, Scope, Token,
 };
 pub use watchman::{WatchmanConfig, WatchmanCounters};

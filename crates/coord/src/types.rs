@@ -99,6 +99,28 @@ pub struct Holder {
     pub token: Token,
 }
 
+/// A lease, as others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldLease {
+    /// Its name.
+    pub name: String,
+    /// Who holds it.
+    pub holder: Holder,
+    /// How long it was asked for, in milliseconds.
+    pub ttl_ms: u64,
+}
+
+/// A page of leases.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leases {
+    /// The moment.
+    pub revision: Revision,
+    /// In the order of names.
+    pub leases: Vec<HeldLease>,
+    /// With which name the next page begins: after this one. `None` if this is the last. Pages are of different moments.
+    pub more_after: Option<String>,
+}
+
 /// An entry of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {

@@ -9,7 +9,9 @@ use dunlin_smr::{Client, ClientError};
 use crate::coordinator::Coordinator;
 use crate::error::CoordError;
 use crate::path::{check_path, check_root};
-use crate::types::{Changes, Condition, Entry, Holder, Lease, Listing, MemberId, Members, Membership, Revision, Scope};
+use crate::types::{
+    Changes, Condition, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
+};
 use crate::wire::{Answer, Command, Query, Wire};
 
 /// How often a watcher asks for what has happened, unless it is told otherwise.
@@ -137,10 +139,17 @@ impl<T: Transport> Coordinator for Embedded<T> {
     }
 
     async fn holder(&self, name: &str) -> Result<Option<Holder>, CoordError> {
+        check_path(name)?;
         answer_of!(query(&self.client, Query::Holder { name: name.to_owned() }).await?, Answer::Holder { holder } => holder)
     }
 
+    async fn leases(&self, after: Option<&str>) -> Result<Leases, CoordError> {
+        let page = Query::Leases { after: after.map(str::to_owned) };
+        answer_of!(query(&self.client, page).await?, Answer::Leases { leases } => leases)
+    }
+
     async fn get(&self, path: &str) -> Result<Option<Entry>, CoordError> {
+        check_path(path)?;
         answer_of!(query(&self.client, Query::Get { path: path.to_owned() }).await?, Answer::Found { entry } => entry)
     }
 

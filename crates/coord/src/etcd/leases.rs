@@ -4,11 +4,11 @@ use etcd_client::{KeyValue, Txn, TxnOp};
 
 use super::keys::{Tenancy, path_of};
 use super::members::check_live;
-use super::work::{Work, count, delete, foreign, get, get_all, is_of, look, put, revision_for_etcd};
+use super::work::{Work, count, delete, foreign, get, get_all, is_of, look, page, put, revision_for_etcd};
 use crate::error::CoordError;
 use crate::limits::check_ttl;
 use crate::path::check_path;
-use crate::types::{Happening, Holder, Incarnation, MemberId, Membership, Revision, Token};
+use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Membership, Revision, Token};
 use crate::wire::Wire;
 
 /// What a lease's key says.
@@ -124,6 +124,19 @@ impl Work {
             return Err(CoordError::ReignOver { reign });
         }
         Err(CoordError::LeaseLost { name, token })
+    }
+
+    pub async fn all_leases(self, after: Option<String>) -> Result<Leases, CoordError> {
+        let prefix = self.keys.leases();
+        let seen = self.read(vec![page(&prefix, after.map(|after| self.keys.lease(&after)))]).await?;
+        let mut leases = Vec::with_capacity(seen.all(0).len());
+        for found in seen.all(0) {
+            let (token, held) = tenancy(found)?;
+            let holder = Holder { member: held.member, incarnation: held.incarnation, token };
+            leases.push(HeldLease { name: name_of(found, &prefix)?, holder, ttl_ms: held.ttl_ms });
+        }
+        let more_after = leases.last().filter(|_| seen.has_more(0)).map(|lease| lease.name.clone());
+        Ok(Leases { revision: seen.revision, leases, more_after })
     }
 
     pub async fn holder(self, name: String) -> Result<Option<Holder>, CoordError> {

@@ -53,7 +53,9 @@ use crate::coordinator::Coordinator;
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::path::check_path;
-use crate::types::{Changes, Condition, Entry, Holder, Lease, Listing, MemberId, Members, Membership, Revision, Scope};
+use crate::types::{
+    Changes, Condition, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
+};
 
 pub use watchman::Watchman;
 
@@ -256,6 +258,10 @@ impl Coordinator for Etcd {
 
     async fn holder(&self, name: &str) -> Result<Option<Holder>, CoordError> {
         self.operate(|work| work.holder(name.to_owned())).await
+    }
+
+    async fn leases(&self, after: Option<&str>) -> Result<Leases, CoordError> {
+        self.operate(|work| work.all_leases(after.map(str::to_owned))).await
     }
 
     async fn get(&self, path: &str) -> Result<Option<Entry>, CoordError> {

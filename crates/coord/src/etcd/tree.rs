@@ -1,20 +1,12 @@
 //! The tree.
 
-use etcd_client::{Compare, GetOptions, Txn, TxnOp};
+use etcd_client::{Compare, Txn, TxnOp};
 
 use super::keys::path_of;
-use super::work::{Work, delete, exists, foreign, get, is_of, look, put, revision_for_etcd};
+use super::work::{Work, delete, exists, foreign, get, is_of, look, page, put, revision_for_etcd};
 use crate::error::CoordError;
 use crate::path::{below, check_path, check_root, is_below};
 use crate::types::{Condition, Entry, Happening, Listing, Revision};
-
-/// Entries in a page: with values as long as they may be, less than a message of etcd may hold.
-const PAGE_ENTRIES: i64 = 128;
-
-/// The first key after all that begin with a prefix that ends with a slash.
-fn end_of(prefix: &str) -> Option<String> {
-    prefix.strip_suffix('/').map(|rest| format!("{rest}0"))
-}
 
 /// Why a condition was not met, by the version that was found.
 fn unmet(path: &str, condition: Condition, found: Option<Revision>) -> CoordError {
@@ -81,13 +73,8 @@ impl Work {
     pub async fn list(self, root: String, after: Option<String>) -> Result<Listing, CoordError> {
         check_root(&root)?;
         let prefix = self.keys.entry(&below(&root));
-        let start = match after.filter(|after| is_below(after, &root)) {
-            Some(after) => format!("{}\0", self.keys.entry(&after)),
-            None => prefix.clone(),
-        };
-        let end = end_of(&prefix).ok_or_else(|| foreign(&prefix, "it is no prefix"))?;
-        let page = GetOptions::new().with_range(end).with_limit(PAGE_ENTRIES);
-        let seen = self.read(vec![TxnOp::get(start, Some(page))]).await?;
+        let after = after.filter(|after| is_below(after, &root)).map(|after| self.keys.entry(&after));
+        let seen = self.read(vec![page(&prefix, after)]).await?;
         let mut entries = Vec::with_capacity(seen.all(0).len());
         for found in seen.all(0) {
             let key = found.key_str().map_err(|error| foreign(&prefix, error))?;

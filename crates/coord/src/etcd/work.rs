@@ -17,6 +17,9 @@ use crate::wire::Wire;
 /// Before what may be sent again is.
 const RESEND_PAUSE: Duration = Duration::from_millis(20);
 
+/// Keys in a page: with values as long as they may be, less than a message may hold.
+const PAGE_KEYS: i64 = 128;
+
 /// One operation, with what it needs.
 #[derive(Clone)]
 pub(super) struct Work {
@@ -95,6 +98,14 @@ pub(super) fn get_all(prefix: String) -> TxnOp {
 /// All keys with a prefix.
 pub(super) fn look_at_all(prefix: String) -> TxnOp {
     TxnOp::get(prefix, Some(GetOptions::new().with_prefix().with_keys_only()))
+}
+
+/// The first keys with a prefix, which ends with a slash, after a key, and their values.
+pub(super) fn page(prefix: &str, after: Option<String>) -> TxnOp {
+    // The byte after the slash is the digit 0.
+    let end = format!("{}0", prefix.trim_end_matches('/'));
+    let start = after.map_or_else(|| prefix.to_owned(), |after| format!("{after}\0"));
+    TxnOp::get(start, Some(GetOptions::new().with_range(end).with_limit(PAGE_KEYS)))
 }
 
 /// How many keys have a prefix.

@@ -2,13 +2,14 @@
 
 mod adds;
 mod cases;
-mod cluster;
+pub mod cluster;
 mod deletes;
 mod gets;
-mod home;
+pub mod home;
 mod members;
 mod puts;
 mod removes;
+pub mod replica;
 mod serve;
 mod status;
 mod transfers;
