@@ -28,6 +28,7 @@ Examples:
   dunlin echo serve shm:echo                  an echo server; call it with: dunlin echo call shm:echo
   dunlin kv serve                             a key-value server, for memcached clients too
   dunlin raft serve --help                    a replicated one, that outlives its machines
+  dunlin coord serve --help                   the cluster manager: who is there, who holds what
   dunlin bench run rpc-latency                repeat one experiment of the papers"
 )]
 struct Arguments {
@@ -41,6 +42,7 @@ enum Command {
     Echo(commands::echo::Arguments),
     Kv(commands::kv::Arguments),
     Raft(commands::raft::Arguments),
+    Coord(commands::coord::Arguments),
     Top(commands::top::Arguments),
     Bench(commands::bench::Arguments),
     Sim(commands::sim::Arguments),
@@ -81,6 +83,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Echo(arguments) => commands::echo::run(arguments, interrupt),
         Command::Kv(arguments) => commands::kv::run(arguments, interrupt),
         Command::Raft(arguments) => commands::raft::run(arguments, interrupt),
+        Command::Coord(arguments) => commands::coord::run(arguments, interrupt),
         Command::Top(arguments) => commands::top::run(arguments, interrupt),
         Command::Bench(arguments) => commands::bench::run(arguments, interrupt),
         Command::Sim(arguments) => commands::sim::run(arguments, interrupt),

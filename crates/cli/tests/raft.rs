@@ -1,77 +1,26 @@
-//! `dunlin raft` as processes: replicas and their clients.
+//! `dunlin raft` as processes: replicas and their clients, and what is refused.
 
 mod program;
 
-use std::net::UdpSocket;
-use std::path::PathBuf;
-use std::process::{Output, Stdio};
+use std::io::Write;
+use std::process::Stdio;
 
+use program::raft::{Directory, ask, done, free_replica, serve, status};
 use program::{Server, dunlin};
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Addresses over UDP whose ports were free a moment ago, from 1 on.
-fn free_addresses(count: usize) -> Vec<String> {
-    let sockets: Vec<UdpSocket> = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-    let address = |(at, socket): (usize, &UdpSocket)| format!("{}=udp://{}", at + 1, socket.local_addr().unwrap());
-    sockets.iter().enumerate().map(address).collect()
-}
-
-/// A directory that goes with its test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Directory {
-        let path = std::env::temp_dir().join(format!("dunlin-test-raft-{}-{name}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Directory(path)
-    }
-
-    fn of(&self, id: u64) -> String {
-        self.0.join(id.to_string()).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn serve(directory: &Directory, peers: &str, id: u64, more: &[&str]) -> Server {
-    let (id_text, data) = (id.to_string(), directory.of(id));
-    let arguments = ["raft", "serve", "--id", &id_text, "--peers", peers, "--data", &data];
-    Server::start(dunlin(&[&arguments, more].concat()))
-}
-
-/// A client, with its exit code and what it prints.
-fn ask(arguments: &[&str]) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = dunlin(&[&["raft"], arguments].concat()).stdin(Stdio::null()).output().unwrap();
-    (status.code().unwrap(), text(&stdout), text(&stderr))
-}
-
-/// The lines of the status: an id and a role.
-fn status(replicas: &str) -> serde_json::Value {
-    let (_, out, err) = ask(&["status", replicas, "--json"]);
-    serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"))
+fn three() -> String {
+    [1, 2, 3].map(free_replica).join(",")
 }
 
 #[test]
 fn three_replicas_serve_and_leave_in_order() {
     let directory = Directory::new("three");
-    let replicas = free_addresses(3).join(",");
+    let replicas = three();
     let mut servers: Vec<Option<Server>> = (1..=3).map(|id| Some(serve(&directory, &replicas, id, &[]))).collect();
-    let (code, out, err) = ask(&["put", &replicas, "bird", "dunlin", "--timeout", "20"]);
-    assert!(code == 0 && out.starts_with("version "), "{out}{err}");
-    assert_eq!(ask(&["get", &replicas, "bird"]), (0, "dunlin".into(), String::new()));
-    assert_eq!(ask(&["get", &replicas, "fish"]).0, 1);
-    let (code, _, err) = ask(&["put", &replicas, "bird", "knot", "--if", "absent"]);
-    assert!(code == 3 && err.contains("there is an item \"bird\""), "{code} {err}");
-    let (code, _, err) = ask(&["put", &replicas, "fish", "cod", "--if", "present"]);
-    assert!(code == 1 && err.contains("there is no item \"fish\""), "{code} {err}");
-    let (_, facts, _) = ask(&["get", &replicas, "bird", "--facts"]);
+    let out = done(&["put", &replicas, "bird", "dunlin", "--timeout", "20"]);
+    assert!(out.starts_with("version "), "{out}");
+    assert_eq!(done(&["get", &replicas, "bird"]), "dunlin");
+    let facts = done(&["get", &replicas, "bird", "--facts"]);
     assert_eq!(facts, out.replace("version ", "version  ") + "length   6 B\n");
 
     let before = status(&replicas);
@@ -81,12 +30,12 @@ fn three_replicas_serve_and_leave_in_order() {
     // It hands over before it ends, and its directory is free then.
     let said = servers[leader as usize - 1].take().unwrap().stop("-TERM");
     assert_eq!(said, "ended\n");
-    assert_eq!(ask(&["put", &replicas, "bird", "knot", "--timeout", "20"]).0, 0);
+    done(&["put", &replicas, "bird", "knot", "--timeout", "20"]);
     let after = status(&replicas);
     assert_ne!(after["leader"], before["leader"]);
     assert_eq!(after["replicas"][leader as usize - 1]["role"], "unreachable");
     servers[leader as usize - 1] = Some(serve(&directory, &replicas, leader, &[]));
-    assert_eq!(ask(&["get", &replicas, "bird"]), (0, "knot".into(), String::new()));
+    assert_eq!(done(&["get", &replicas, "bird", "--timeout", "20"]), "knot");
 
     // One that was killed has what it said.
     for server in &mut servers {
@@ -95,5 +44,132 @@ fn three_replicas_serve_and_leave_in_order() {
     let (code, _, err) = ask(&["get", &replicas, "bird", "--timeout", "0.2"]);
     assert!(code == 2 && err.contains("no leader answered in time"), "{code} {err}");
     let _servers: Vec<Server> = (1..=3).map(|id| serve(&directory, &replicas, id, &[])).collect();
-    assert_eq!(ask(&["get", &replicas, "bird", "--timeout", "20"]), (0, "knot".into(), String::new()));
+    assert_eq!(done(&["get", &replicas, "bird", "--timeout", "20"]), "knot");
+}
+
+#[test]
+fn values_have_versions_and_conditions() {
+    let directory = Directory::new("values");
+    let replica = free_replica(1);
+    let server = serve(&directory, &replica, 1, &["--reads", "lease"]);
+    let version = |out: String| out.trim().strip_prefix("version ").unwrap().to_owned();
+    let first = version(done(&["put", &replica, "bird", "dunlin", "--if", "absent", "--timeout", "20"]));
+    let second = version(done(&["cas", &replica, "bird", &first, "knot"]));
+    assert!(second.parse::<u64>().unwrap() > first.parse().unwrap());
+    let refused = |arguments: &[&str], code: i32, why: &str| {
+        let (found, out, err) = ask(arguments);
+        assert!(found == code && out.is_empty() && err.contains(why), "{arguments:?}: {found} {out} {err}");
+    };
+    refused(&["cas", &replica, "bird", &first, "plover"], 3, "has another version");
+    refused(&["cas", &replica, "fish", &first, "cod"], 1, "there is no item \"fish\"");
+    refused(&["put", &replica, "bird", "plover", "--if", "absent"], 3, "there is an item \"bird\"");
+    refused(&["put", &replica, "fish", "cod", "--if", "present"], 1, "there is no item \"fish\"");
+    refused(&["get", &replica, "fish"], 1, "");
+    refused(&["put", &replica, "", "x"], 2, "a key has 1 to 250 bytes");
+    refused(&["put", &replica, &"k".repeat(251), "x"], 2, "a key has 1 to 250 bytes");
+    assert_eq!(done(&["get", &replica, "bird"]), "knot");
+    assert!(done(&["del", &replica, "bird"]).starts_with("version "));
+    refused(&["del", &replica, "bird"], 1, "there is no item \"bird\"");
+    done(&["put", &replica, "--", "-k", "-v"]);
+    assert_eq!(done(&["get", &replica, "--", "-k"]), "-v");
+
+    // From the standard input, as long as values may be and no longer.
+    let put = |length: usize| {
+        let mut put = dunlin(&["raft", "put", &replica, "long", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        put.stdin.take().unwrap().write_all(&vec![b'x'; length]).unwrap();
+        put.wait_with_output().unwrap().status.code()
+    };
+    assert_eq!(put((1 << 20) + 1), Some(2));
+    assert_eq!(put(1 << 20), Some(0));
+    assert!(done(&["get", &replica, "long", "--facts"]).contains("length   1048576 B"));
+    server.stop("-INT");
+}
+
+#[test]
+fn a_directory_is_of_one_replica() {
+    let directory = Directory::new("owner");
+    let replica = free_replica(1);
+    let data = directory.of(1);
+    let server = serve(&directory, &replica, 1, &[]);
+    let refused = |arguments: &[&str], why: &str| {
+        let output = dunlin(&[&["raft", "serve", "--data", &data], arguments].concat()).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && err.contains(why), "{arguments:?}: {err}");
+    };
+    refused(&["--id", "1", "--peers", &replica], "is in use by another node");
+    server.stop("-TERM");
+    let other = free_replica(2);
+    refused(&["--id", "2", "--peers", &other], "is the directory of replica 1, not of replica 2");
+    refused(&["--id", "1", "--peers", &replica, "--cluster", "7"], "is of cluster 0, not of cluster 7");
+    refused(&["--id", "1", "--peers", &replica, "--limit", "64MiB"], "--limit 268435456");
+    refused(&["--id", "1", "--peers", &free_replica(1)], "the cluster knows replica 1 at ");
+    refused(&["--id", "1", "--peers", &replica, "--listen", "udp://192.0.2.1:1"], "192.0.2.1:1");
+}
+
+#[test]
+fn a_damaged_log_is_not_served() {
+    let directory = Directory::new("damaged");
+    let replica = free_replica(1);
+    let server = serve(&directory, &replica, 1, &[]);
+    for number in 0..10 {
+        done(&["put", &replica, &format!("key {number}"), &"value".repeat(100), "--timeout", "20"]);
+    }
+    server.stop("-TERM");
+    let segment = format!("{}/log-0000000000000001", directory.of(1));
+    let mut bytes = std::fs::read(&segment).unwrap();
+    // In the middle of what was written, so that it cannot be taken for what a crash left unfinished.
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[end / 2] ^= 0x40;
+    std::fs::write(&segment, bytes).unwrap();
+    let (code, out, err) = ask(&["serve", "--id", "1", "--peers", &replica, "--data", &directory.of(1)]);
+    assert!(code == 1 && out.is_empty(), "{code} {out}");
+    for part in [&format!("{segment}, at byte "), "remove this member from the group", "restore the directory from a copy"] {
+        assert!(err.contains(part), "{err}");
+    }
+}
+
+#[test]
+fn wrong_command_lines_are_refused() {
+    let refused = |arguments: &[&str], why: &str| {
+        let (code, out, err) = ask(arguments);
+        assert!(code == 2 && out.is_empty() && err.contains(why), "{arguments:?}: {code} {out} {err}");
+    };
+    let serve = |more: &[&str], why: &str| {
+        let (code, out, err) = ask(&[&["serve"], more].concat());
+        assert!(out.is_empty() && err.contains(why), "{more:?}: {code} {out} {err}");
+        assert!(code == 1 || code == 2, "{more:?}: {code}");
+    };
+    let peers = ["--id", "1", "--memory", "--peers", "1=shm:one,2=shm:two"];
+    serve(&["--id", "1", "--peers", "1=shm:one"], "--data <DIR>");
+    serve(&[&peers[..], &["--data", "there"]].concat(), "cannot be used with");
+    serve(&["--id", "0", "--memory", "--peers", "1=shm:one"], "0 is not in 1..");
+    serve(&["--id", "3", "--memory", "--peers", "1=shm:one,2=shm:two"], "replica 3 is not among --peers");
+    serve(&["--id", "1", "--memory", "--peers", "1=shm:one,1=shm:two"], "an id stands twice");
+    serve(&["--id", "1", "--memory", "--peers", "1=shm:one,2=udp://127.0.0.1:7802"], "addresses of one kind");
+    serve(&["--id", "1", "--memory", "--peers", "1=udp://0.0.0.0:7801"], "others must reach it there");
+    serve(&["--id", "1", "--memory", "--peers", "shm:one"], "write ID=ADDRESS");
+    serve(&[&peers[..], &["--election", "100"]].concat(), "--election 100 is too short for --heartbeat 50");
+    serve(&[&peers[..], &["--tick", "100"]].concat(), "--heartbeat 50 is shorter than --tick 100");
+    serve(&[&peers[..], &["--tick", "0"]].concat(), "0 is not in 1..=1000");
+    serve(&[&peers[..], &["--limit", "1KiB"]].concat(), "give between 2MiB and 2GiB");
+    serve(&[&peers[..], &["--reads", "maybe"]].concat(), "possible values: index, lease");
+    serve(&["--id", "1", "--data", "/nowhere/to/be/found", "--peers", "1=shm:one"], "/nowhere/to/be/found");
+    refused(&["put", "shm:one", "key", "value"], "write ID=ADDRESS");
+    refused(&["put", "1=shm:nobody", "key"], "<VALUE>");
+    refused(&["get", "1=shm:nobody", "key", "--timeout", "0"], "give between 0.01 and 86400 seconds");
+    refused(&["get", "1=shm:nobody", "key", "--timeout", "0.1"], "no leader answered in time");
+    refused(&["cas", "1=shm:nobody", "key", "one", "value"], "invalid digit");
+    refused(&["put", "1=shm:nobody", "key", "value", "--if", "maybe"], "possible values: absent, present");
+    refused(&["add", "1=shm:nobody", "udp://127.0.0.1:1", "--timeout", "0.1"], "write ID=ADDRESS");
+    refused(&["add", "1=shm:nobody", "2=shm:two", "--timeout", "0.1"], "none of them leads");
+    refused(&["remove", "1=shm:nobody", "two"], "invalid digit");
+    refused(&["remove", "1=shm:nobody", "1", "--timeout", "0.1"], "no leader answered in time");
+    refused(&["transfer", "1=shm:nobody", "1", "--timeout", "0.1"], "no leader answered in time");
+    let (code, out, _) = ask(&["status", "1=shm:nobody", "--timeout", "0.1"]);
+    assert!(code == 2 && out.contains("unreachable"), "{code} {out}");
 }

@@ -238,7 +238,18 @@ impl<S: Site> Bench<'_, S> {
         assert!(matches!(c.release(&second).await, Err(CoordError::LeaseLost { .. })));
         let third = self.site.coordinator().acquire(&two, name, ttl).await.unwrap();
         assert!(third.token > second.token, "tokens rise");
-        assert_eq!(c.holder(name).await.unwrap().map(|holder| holder.member), Some(7007));
+        let holder = c.holder(name).await.unwrap().unwrap();
+        assert_eq!((holder.member, holder.token), (7007, third.token));
+        c.acquire(&one, "/conformance/lease/other", ttl).await.unwrap();
+        let (mut names, mut after) = (Vec::new(), Some("/conformance".to_owned()));
+        while let Some(last) = after {
+            let page = c.leases(Some(&last)).await.unwrap();
+            assert!(page.leases.iter().filter(|lease| lease.name == name).all(|lease| lease.holder == holder));
+            names.extend(page.leases.into_iter().map(|lease| lease.name));
+            after = page.more_after;
+        }
+        names.retain(|listed| listed.starts_with(name));
+        assert_eq!(names, [name, "/conformance/lease/other"], "all that are held, in order");
         c.leave(&one).await.unwrap();
         c.leave(&two).await.unwrap();
     }

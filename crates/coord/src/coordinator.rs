@@ -9,7 +9,7 @@ use dunlin_rpc::Timers;
 
 use crate::error::CoordError;
 use crate::types::{
-    Changes, Condition, Entry, Event, Holder, Lease, Listing, MemberId, Members, Membership, Revision, Scope,
+    Changes, Condition, Entry, Event, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
 };
 
 /// How often a member says that it is there, unless it is told otherwise (Assise, section 5.3).
@@ -17,7 +17,7 @@ pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 
 /// The cluster manager. Its operations are linearizable: each has its effect, or sees the state, at one moment between its call and its end.
 ///
-/// Futures need not be `Send`: they run on the thread of an endpoint. Dropping one gives the operation up; it may be done nevertheless.
+/// Futures need not be `Send`: those of the embedded back end run on the thread of an endpoint, others wherever they are polled. Dropping one gives the operation up; it may be done nevertheless.
 #[allow(async_fn_in_trait)]
 pub trait Coordinator {
     /// Joins the cluster, or joins it again after a failure or a restart. An epoch begins. An earlier incarnation of the same member is not live
@@ -75,6 +75,12 @@ pub trait Coordinator {
     /// [`CoordError::BadPath`].
     async fn holder(&self, name: &str) -> Result<Option<Holder>, CoordError>;
 
+    /// A page of the leases that are held, after the name that the page before gave.
+    ///
+    /// # Errors
+    /// What any operation may give.
+    async fn leases(&self, after: Option<&str>) -> Result<Leases, CoordError>;
+
     /// An entry of the tree.
     ///
     /// # Errors
@@ -106,9 +112,12 @@ pub trait Coordinator {
     /// [`CoordError::Compacted`]: too much has happened since; [`CoordError::BadPath`].
     async fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError>;
 
-    /// Nanoseconds of the clock that [`Lease::safe_until`] is of, as the endpoint's event loop last read it: who computes for long between looking at it
-    /// and what rests on it adds that time.
+    /// Nanoseconds of the clock that [`Lease::safe_until`] is of. That of an endpoint is as its event loop last read it: who computes for long between
+    /// looking at it and what rests on it adds that time.
     fn now(&self) -> u64;
+
+    /// Waits until [`Coordinator::now`] is this or more.
+    async fn sleep_until(&self, time: u64);
 }
 
 /// What happens in a scope, one event after the other, none left out.
@@ -150,19 +159,18 @@ impl<'a, C: Coordinator> Watch<'a, C> {
 /// answer.
 pub async fn attend<C: Coordinator>(
     coordinator: &C,
-    timers: &Timers,
     membership: &Membership,
     every: Duration,
     mut on_epoch: impl FnMut(u64),
 ) -> CoordError {
     loop {
-        let due = timers.now().saturating_add(every.as_nanos() as u64);
+        let due = coordinator.now().saturating_add(every.as_nanos() as u64);
         match coordinator.heartbeat(membership).await {
             Ok(epoch) => on_epoch(epoch),
             Err(CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}
             Err(error) => return error,
         }
-        timers.sleep_until(due).await;
+        coordinator.sleep_until(due).await;
     }
 }
 

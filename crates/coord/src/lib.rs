@@ -10,7 +10,8 @@
 //! - **The tree** holds small values under paths, with versions, changed on condition of them.
 //! - Everything that happens has a *revision*, and can be watched from any that is not too old.
 //!
-//! One trait, [`Coordinator`]; the back end [`embedded`] keeps all of it in a replicated state machine of three nodes or one ([`dunlin_smr`]).
+//! One trait, [`Coordinator`], and two back ends: [`embedded`] keeps all of it in a replicated state machine of three nodes or one ([`dunlin_smr`]);
+//! `etcd`, behind the feature of that name, in an etcd that is there already.
 //!
 //! **Clocks of different machines are never compared.** How that can be is argued in [`model`]. Start reading there, then at
 //! [`coordinator`]; `docs/coordination.md` explains what users must know.
@@ -20,10 +21,13 @@ pub mod conformance;
 pub mod coordinator;
 pub mod embedded;
 mod error;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod limits;
 pub mod model;
 mod path;
 mod types;
+mod watchman;
 pub mod wire;
 
 pub use coordinator::{Coordinator, HEARTBEAT_EVERY, Watch, attend};
@@ -31,6 +35,7 @@ pub use error::CoordError;
 pub use limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};
 pub use path::{PATH_BYTES_MAX, check_path};
 pub use types::{
-    Changes, Condition, Entry, Event, Happening, Health, Holder, Incarnation, Lease, Listing, Member, MemberId, Members,
-    Membership, Revision, Scope, Token,
+    Changes, Condition, Entry, Event, Happening, Health, HeldLease, Holder, Incarnation, Lease, Leases, Listing, Member,
+    MemberId, Members, Membership, Revision, Scope, Token,
 };
+pub use watchman::{WatchmanConfig, WatchmanCounters};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::error::CoordError;
+
 /// Shortest time that a lease may be asked for.
 pub const LEASE_TTL_MIN: Duration = Duration::from_millis(10);
 /// Longest time that a lease may be asked for: so long may a resource be out of use when its holder dies.
@@ -41,4 +43,26 @@ impl Default for Limits {
             history_bytes_max: 16 << 20,
         }
     }
+}
+
+impl Limits {
+    pub(crate) fn check_about(&self, about: &[u8]) -> Result<(), CoordError> {
+        check_bytes("what a member says about itself", about, self.about_bytes_max)
+    }
+
+    pub(crate) fn check_value(&self, value: &[u8]) -> Result<(), CoordError> {
+        check_bytes("a value", value, self.value_bytes_max)
+    }
+}
+
+fn check_bytes(what: &str, bytes: &[u8], max: usize) -> Result<(), CoordError> {
+    if bytes.len() > max { Err(CoordError::TooLarge { what: what.into(), max: max as u64 }) } else { Ok(()) }
+}
+
+/// Checks the time that a lease is asked for.
+pub(crate) fn check_ttl(ttl_ms: u64) -> Result<(), CoordError> {
+    if (LEASE_TTL_MIN.as_millis() as u64..=LEASE_TTL_MAX.as_millis() as u64).contains(&ttl_ms) {
+        return Ok(());
+    }
+    Err(CoordError::BadTtl { millis: ttl_ms })
 }

@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use crate::path::is_below;
+
 /// The name of a member. Chosen by whoever runs it, and used by one process at a time.
 pub type MemberId = u64;
-/// Counts everything that happened: each event has a revision of its own, above those before it.
+/// Counts what happened: each event has a revision of its own, above those before it. Some may be left out.
 pub type Revision = u64;
 /// The revision at which a member joined: tells the process of now from the one before its restart.
 pub type Incarnation = u64;
@@ -64,9 +66,26 @@ pub struct Lease {
     pub token: Token,
     /// How long it was asked for, in milliseconds.
     pub ttl_ms: u64,
-    /// Until when the holder may rely on it without a fencing token, in nanoseconds of the clock of the endpoint that asked for it: three quarters of
-    /// the time asked for, from *before* it was asked for. Right as long as no clock runs a quarter faster than another.
+    /// Until when the holder may rely on it without a fencing token, in nanoseconds of [`Coordinator::now`](crate::Coordinator::now) where it was asked
+    /// for: three quarters of the time asked for, from *before* it was asked for. Right as long as no clock runs a quarter faster than another.
     pub safe_until: u64,
+}
+
+impl Lease {
+    /// One that was asked for at `sent_at`.
+    pub(crate) fn granted(name: &str, token: Token, ttl_ms: u64, sent_at: u64) -> Lease {
+        Lease { name: name.to_owned(), token, ttl_ms, safe_until: safe_until(sent_at, ttl_ms) }
+    }
+
+    /// Counts a renewal that was asked for at `sent_at`. Those that run side by side may end in any order.
+    pub(crate) fn renewed(&mut self, sent_at: u64) {
+        self.safe_until = self.safe_until.max(safe_until(sent_at, self.ttl_ms));
+    }
+}
+
+/// Until when the holder of a lease may rely on it: see [`crate::model`].
+fn safe_until(sent_at: u64, ttl_ms: u64) -> u64 {
+    sent_at.saturating_add(ttl_ms.saturating_mul(1_000_000) / 4 * 3)
 }
 
 /// Who holds a lease.
@@ -78,6 +97,28 @@ pub struct Holder {
     pub incarnation: Incarnation,
     /// The token.
     pub token: Token,
+}
+
+/// A lease, as others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldLease {
+    /// Its name.
+    pub name: String,
+    /// Who holds it.
+    pub holder: Holder,
+    /// How long it was asked for, in milliseconds.
+    pub ttl_ms: u64,
+}
+
+/// A page of leases.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leases {
+    /// The moment.
+    pub revision: Revision,
+    /// In the order of names.
+    pub leases: Vec<HeldLease>,
+    /// With which name the next page begins: after this one. `None` if this is the last. Pages are of different moments.
+    pub more_after: Option<String>,
 }
 
 /// An entry of the tree.
@@ -133,6 +174,24 @@ pub enum Scope {
     },
 }
 
+impl Scope {
+    /// Whether something that happened is in it.
+    pub fn holds(&self, happening: &Happening) -> bool {
+        match (happening, self) {
+            (_, Scope::All) => true,
+            (Happening::Set { path, .. } | Happening::Deleted { path }, Scope::Tree { root }) => {
+                path == root || is_below(path, root)
+            }
+            (Happening::Granted { .. } | Happening::Ended { .. }, Scope::Leases) => true,
+            (
+                Happening::Joined { .. } | Happening::Failed { .. } | Happening::Left { .. } | Happening::Forgotten { .. },
+                Scope::Members,
+            ) => true,
+            _ => false,
+        }
+    }
+}
+
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -172,7 +231,8 @@ pub enum Happening {
         /// The member.
         member: MemberId,
     },
-    /// A lease was granted; the token is the revision.
+    /// A lease was granted; the token is the revision. Who held it already, being the same member, does so no more with the token of before, whether or not an
+    /// [`Happening::Ended`] said so.
     Granted {
         /// The lease.
         name: String,

@@ -9,10 +9,10 @@ dunlin_rpc::mutations! {
     SaidBeforeDurable,
     /// A vote is given and not written down, and a replica that was restarted believes that it gave none.
     VoteForgotten,
-    /// A lease lasts longer than those who granted it keep to it.
-    LeaseTooLong,
     /// A frame of the log that a crash tore is taken for whole.
     TornFrameAccepted,
     /// A change of members begins while another is under way.
     TwoChangesAtOnce,
+    /// A lease lasts longer than those who granted it keep to it.
+    LeaseTooLong,
 }

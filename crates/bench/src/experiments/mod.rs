@@ -15,6 +15,7 @@ mod kv_runs;
 mod kv_values;
 mod kv_ycsb;
 mod log_flush;
+mod replicas;
 mod rpc_bandwidth;
 mod rpc_busy;
 mod rpc_cc_cost;
@@ -33,6 +34,11 @@ mod sim_latency;
 mod sim_loss;
 mod sim_reorder;
 mod sim_scale;
+mod smr_failover;
+mod smr_latency;
+mod smr_latency_sim;
+mod smr_rate;
+mod smr_runs;
 mod store_ops;
 mod transfer;
 
@@ -222,10 +228,34 @@ pub const ALL: &[Experiment] = &[
         run: kv_multiget::run,
     },
     Experiment {
+        name: "smr-latency-sim",
+        paper: "eRPC Table 6",
+        about: "latency of a replicated write in the paper's cluster, with the CPU time of this machine",
+        run: smr_latency_sim::run,
+    },
+    Experiment {
+        name: "smr-latency",
+        paper: "eRPC Table 6",
+        about: "latency of a replicated write, three replicas on one core over shared memory",
+        run: smr_latency::run,
+    },
+    Experiment {
+        name: "smr-rate",
+        paper: "beyond the paper",
+        about: "replicated writes per second, 1 to 256 at a time, with logs in memory and on disk",
+        run: smr_rate::run,
+    },
+    Experiment {
         name: "log-flush",
         paper: "beyond the paper",
         about: "entries per second of a log on disk, 1 to 256 to a flush, beside bare flushes",
         run: log_flush::run,
+    },
+    Experiment {
+        name: "smr-failover",
+        paper: "beyond the paper",
+        about: "time without service when the leader of three durable replicas is killed under load",
+        run: smr_failover::run,
     },
     #[cfg(feature = "peers")]
     Experiment {
@@ -243,7 +273,7 @@ const BY_FEATURE: [(&str, &str); 1] = [("rpc-peers", "peers")];
 pub const DEMO: Experiment = Experiment {
     name: "demo",
     paper: "",
-    about: "latency, rate and bandwidth over both transports, and a key-value service",
+    about: "latency, rate and bandwidth over both transports, a key-value service, and replicas whose leader is killed",
     run: demo::run,
 };
 
@@ -280,6 +310,10 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::SlowServer>(),
     Entry::of::<roles::WorkersClient>(),
     Entry::of::<roles::LogFlush>(),
+    Entry::of::<roles::BareFlushes>(),
+    Entry::of::<roles::ReplicaGroup>(),
+    Entry::of::<roles::PutLoad>(),
+    Entry::of::<roles::KvReplica>(),
     Entry::of::<roles::StoreOps>(),
     Entry::of::<roles::CacheFill>(),
     Entry::of::<roles::KvServer>(),

@@ -9,7 +9,7 @@ use super::incast::{Control, Incast, Seen};
 use super::paper;
 use crate::BenchError;
 use crate::lab::Lab;
-use crate::report::{Line, Metric, PaperFigure, Plot, RowBuilder, Target};
+use crate::report::{Line, Metric, PaperFigure, Places, Plot, RowBuilder, Target};
 
 /// Measured virtual time for each second of the run length, and the least.
 const TIME: Duration = Duration::from_millis(60);
@@ -43,10 +43,10 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             push(lab, &case, &seen, (row.clients, control), figure)?;
         }
         let title = |what| format!("{what} of the server's port, {} clients begin", row.clients);
-        lab.plot(Plot { title: title("Queue"), unit: "kB", lines: queues });
-        lab.plot(Plot { title: title("Rate"), unit: "Gbit/s", lines: rates });
+        lab.plot(Plot { title: title("Queue"), unit: "kB", lines: queues, places: Places::Page });
+        lab.plot(Plot { title: title("Rate"), unit: "Gbit/s", lines: rates, places: Places::Page });
         let title = format!("Round trip of packets (median of each interval), {} clients begin", row.clients);
-        lab.plot(Plot { title, unit: "µs", lines: rtts });
+        lab.plot(Plot { title, unit: "µs", lines: rtts, places: Places::Page });
     }
     Ok(())
 }

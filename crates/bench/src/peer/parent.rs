@@ -85,6 +85,15 @@ impl<R: Role> Peer<R> {
         self.result()
     }
 
+    /// Ends it with SIGKILL: it can put nothing in order, and loses what it has in memory. Returns when it has ended.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`] if the system refuses.
+    pub fn kill(mut self) -> Result<(), BenchError> {
+        let killed = self.child.kill().and_then(|()| self.child.wait());
+        killed.map(drop).map_err(BenchError::io(format!("kill the process for {}", R::NAME)))
+    }
+
     /// Number of the process, for tests that kill it.
     pub fn id(&self) -> u32 {
         self.child.id()

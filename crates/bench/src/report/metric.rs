@@ -20,6 +20,9 @@ pub enum Metric {
     /// The same, 99.99th percentile.
     #[serde(rename = "latency p99.99")]
     LatencyP9999,
+    /// The same, the longest.
+    #[serde(rename = "latency max")]
+    LatencyMax,
     /// Median time from sending a packet to its answer.
     #[serde(rename = "packet RTT p50")]
     RttP50,
@@ -65,6 +68,9 @@ pub enum Metric {
     /// Share of a core that a process had while it was measured.
     #[serde(rename = "share of a core")]
     CoreShare,
+    /// Time that an operation takes of a core.
+    #[serde(rename = "CPU time")]
+    CpuTime,
 }
 
 /// Which way a metric improves.
@@ -85,6 +91,7 @@ impl Metric {
             Metric::LatencyP99 => "latency p99",
             Metric::LatencyP999 => "latency p99.9",
             Metric::LatencyP9999 => "latency p99.99",
+            Metric::LatencyMax => "latency max",
             Metric::RttP50 => "packet RTT p50",
             Metric::RttP99 => "packet RTT p99",
             Metric::Retransmissions => "retransmissions",
@@ -100,6 +107,7 @@ impl Metric {
             Metric::ItemMemory => "memory per item",
             Metric::ItemOverhead => "memory beyond key and value",
             Metric::CoreShare => "share of a core",
+            Metric::CpuTime => "CPU time",
         }
     }
 
@@ -108,7 +116,7 @@ impl Metric {
         match self {
             Metric::Rate => "RPC/s",
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => "ns",
-            Metric::RttP50 | Metric::RttP99 => "ns",
+            Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::CpuTime => "ns",
             Metric::Retransmissions => "1/s",
             Metric::Bandwidth => "bit/s",
             Metric::SessionMemory | Metric::ItemMemory | Metric::ItemOverhead => "B",
@@ -126,9 +134,9 @@ impl Metric {
             Metric::Rate | Metric::Bandwidth | Metric::Advantage => Better::Higher,
             Metric::Operations | Metric::Keys | Metric::HitRatio => Better::Higher,
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => Better::Lower,
-            Metric::RttP50 | Metric::RttP99 | Metric::Retransmissions => Better::Lower,
+            Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::Retransmissions => Better::Lower,
             Metric::SessionMemory | Metric::IdleShare | Metric::Calls => Better::Lower,
-            Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare => Better::Lower,
+            Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare | Metric::CpuTime => Better::Lower,
         }
     }
 }
@@ -179,6 +187,7 @@ mod tests {
             Metric::LatencyP99,
             Metric::LatencyP999,
             Metric::LatencyP9999,
+            Metric::LatencyMax,
             Metric::RttP50,
             Metric::RttP99,
             Metric::Retransmissions,
@@ -194,6 +203,7 @@ mod tests {
             Metric::ItemMemory,
             Metric::ItemOverhead,
             Metric::CoreShare,
+            Metric::CpuTime,
         ] {
             assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
         }

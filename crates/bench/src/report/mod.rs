@@ -10,13 +10,14 @@ mod machine;
 mod metric;
 mod plot;
 mod row;
+mod sketch;
 pub mod table;
 mod target;
 
 pub use builder::ReportBuilder;
 pub use machine::Machine;
 pub use metric::{Better, Metric};
-pub use plot::{LINES_MAX, Line, Plot};
+pub use plot::{LINES_MAX, Line, Places, Plot};
 pub use row::{PaperFigure, Row, RowBuilder, Verdict};
 pub use target::Target;
 

@@ -1,6 +1,6 @@
-//! Figures over time, for the page: what a row's one number was made of.
+//! Figures over time: what a row's one number was made of.
 
-/// Lines over one axis of time. It is shown on the page and not kept in the JSON file.
+/// Lines over one axis of time. It is shown on the page, and on the terminal if it says so, and not kept in the JSON file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plot {
     /// What it shows.
@@ -9,6 +9,17 @@ pub struct Plot {
     pub unit: &'static str,
     /// At most [`LINES_MAX`] are told apart.
     pub lines: Vec<Line>,
+    /// Where it is shown.
+    pub places: Places,
+}
+
+/// Where a plot is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Places {
+    /// On the page.
+    Page,
+    /// There, and in rough lines on the terminal.
+    PageAndTerminal,
 }
 
 /// Lines of one plot that have colours of their own.

@@ -3,7 +3,7 @@
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table, TableStyle};
 
 use super::row::{Row, Verdict};
-use super::{Report, human};
+use super::{Report, human, sketch};
 
 const COLUMNS: [&str; 8] = ["case", "metric", "ours", "min..max", "raw floor", "ratio", "paper", "target"];
 /// Columns that hold figures.
@@ -31,7 +31,8 @@ pub fn render(report: &Report) -> String {
     }
     let disturbance = report.disturbance().map_or_else(String::new, |note| format!("\n(!) {note}"));
     let notes: String = report.notes.iter().map(|note| format!("\n(!) {note}")).collect();
-    format!("{}\n{table}\n{}{disturbance}{notes}", heading(report), summary(report))
+    let sketches = sketch::sketches(&report.plots);
+    format!("{}\n{table}\n{sketches}{}{disturbance}{notes}", heading(report), summary(report))
 }
 
 fn cells(case: &str, row: &Row) -> Vec<Cell> {

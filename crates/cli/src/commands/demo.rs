@@ -16,12 +16,13 @@ use crate::reports::{Collected, Files};
 /// Server and client, busy all the time.
 const PROCESSES: usize = 2;
 
-/// Show what this machine can do: calls beside the raw floor and the paper, and a key-value service on real data
+/// Show what this machine can do: calls beside the raw floor and the paper, a key-value service on real data, and a replicated one
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A server and a client run as separate processes, each on a core of its own: first over shared memory, then over UDP loopback.
 Then a key-value server takes the package index of this machine, or FILE; it is driven over shared memory, UDP and its memcached port, each alone
 and all at once, by Dunlin's client and by a memcached library; it is killed, started again from its snapshot, and every record is compared.
+At last three replicas with durable logs serve writes, the one that leads is killed, and the gap in service is shown; nothing acknowledged may be lost.
 
 Examples:
   dunlin demo
@@ -29,7 +30,7 @@ Examples:
   dunlin demo --data words.tsv                 serve records of your own: .tsv, .csv, .jsonl, or a file named Packages
   dunlin demo --seconds 10 --json demo.json")]
 pub struct Arguments {
-    /// About how long calls are measured; the key-value service takes about a third as long, and a few seconds
+    /// About how long calls are measured; the key-value service takes about a third as long, and a few seconds; the replicas take four
     #[arg(long, default_value = "20", value_parser = seconds, allow_negative_numbers = true)]
     seconds: Duration,
     /// Records for the key-value service, in a format of `dunlin kv load`

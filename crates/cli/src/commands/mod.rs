@@ -1,6 +1,7 @@
 //! The subcommands.
 
 pub mod bench;
+pub mod coord;
 pub mod demo;
 pub mod echo;
 pub mod kv;

@@ -1,6 +1,8 @@
 //! The `dunlin` program as processes: commands, and servers that do not outlive their test.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub mod raft;
+
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 

@@ -9,7 +9,9 @@ use dunlin_smr::{Client, ClientError};
 use crate::coordinator::Coordinator;
 use crate::error::CoordError;
 use crate::path::{check_path, check_root};
-use crate::types::{Changes, Condition, Entry, Holder, Lease, Listing, MemberId, Members, Membership, Revision, Scope};
+use crate::types::{
+    Changes, Condition, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
+};
 use crate::wire::{Answer, Command, Query, Wire};
 
 /// How often a watcher asks for what has happened, unless it is told otherwise.
@@ -91,11 +93,6 @@ impl<T: Transport> Embedded<T> {
     }
 }
 
-/// Until when the holder of a lease may rely on it: see [`crate::model`].
-fn safe_until(sent_at: u64, ttl_ms: u64) -> u64 {
-    sent_at.saturating_add(ttl_ms.saturating_mul(1_000_000) / 4 * 3)
-}
-
 impl<T: Transport> Coordinator for Embedded<T> {
     async fn join(&self, member: MemberId, about: &[u8]) -> Result<Membership, CoordError> {
         let command = Command::Join { member, about: about.to_vec() };
@@ -127,14 +124,13 @@ impl<T: Transport> Coordinator for Embedded<T> {
         let (member, incarnation) = (membership.member, membership.incarnation);
         let command = Command::Acquire { name: name.to_owned(), member, incarnation, ttl_ms };
         let token = answer_of!(execute(&self.client, command).await?, Answer::Granted { token } => token)?;
-        Ok(Lease { name: name.to_owned(), token, ttl_ms, safe_until: safe_until(sent_at, ttl_ms) })
+        Ok(Lease::granted(name, token, ttl_ms, sent_at))
     }
 
     async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
         let sent_at = self.now();
         self.done(Command::Renew { name: lease.name.clone(), token: lease.token }).await?;
-        // Renewals that run side by side may end in any order.
-        lease.safe_until = lease.safe_until.max(safe_until(sent_at, lease.ttl_ms));
+        lease.renewed(sent_at);
         Ok(())
     }
 
@@ -143,10 +139,17 @@ impl<T: Transport> Coordinator for Embedded<T> {
     }
 
     async fn holder(&self, name: &str) -> Result<Option<Holder>, CoordError> {
+        check_path(name)?;
         answer_of!(query(&self.client, Query::Holder { name: name.to_owned() }).await?, Answer::Holder { holder } => holder)
     }
 
+    async fn leases(&self, after: Option<&str>) -> Result<Leases, CoordError> {
+        let page = Query::Leases { after: after.map(str::to_owned) };
+        answer_of!(query(&self.client, page).await?, Answer::Leases { leases } => leases)
+    }
+
     async fn get(&self, path: &str) -> Result<Option<Entry>, CoordError> {
+        check_path(path)?;
         answer_of!(query(&self.client, Query::Get { path: path.to_owned() }).await?, Answer::Found { entry } => entry)
     }
 
@@ -182,5 +185,9 @@ impl<T: Transport> Coordinator for Embedded<T> {
 
     fn now(&self) -> u64 {
         self.timers.now()
+    }
+
+    async fn sleep_until(&self, time: u64) {
+        self.timers.sleep_until(time).await;
     }
 }

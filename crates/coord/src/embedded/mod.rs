@@ -7,4 +7,4 @@ mod client;
 mod watchman;
 
 pub use client::Embedded;
-pub use watchman::{Watchman, WatchmanConfig, WatchmanCounters};
+pub use watchman::Watchman;

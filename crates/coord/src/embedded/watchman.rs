@@ -1,13 +1,10 @@
-//! The watchman: decides, beside the replica that leads, who has failed and which leases are over. Why that is safe stands in [`crate::model`].
+//! The watchman beside the replica that leads.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
-use std::hash::Hash;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
 
 use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, Timers};
@@ -17,59 +14,8 @@ use dunlin_smr::{Client, LogStore, Node, StateMachine};
 use super::client::{answer_of, astray, execute, query};
 use crate::coordinator::within;
 use crate::error::CoordError;
-use crate::types::{Incarnation, MemberId, Token};
+use crate::watchman::{Reign, WatchmanConfig, WatchmanCounters};
 use crate::wire::{Answer, Command, Pulse, Query};
-
-/// Settings of a watchman. All nodes should have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WatchmanConfig {
-    /// Who was not heard for so long has failed. Should be several times the time between heartbeats. Default 5 s.
-    pub failure_timeout: Duration,
-    /// How often it looks: so late may a failure or the end of a lease be noticed. At most a quarter of `failure_timeout`. Default 100 ms.
-    pub look_every: Duration,
-}
-
-impl Default for WatchmanConfig {
-    fn default() -> Self {
-        WatchmanConfig { failure_timeout: Duration::from_secs(5), look_every: Duration::from_millis(100) }
-    }
-}
-
-impl WatchmanConfig {
-    /// Checks every setting.
-    ///
-    /// # Errors
-    /// [`CoordError::Backend`] if one is out of range.
-    pub fn check(&self) -> Result<(), CoordError> {
-        if self.look_every.is_zero() || self.look_every > self.failure_timeout / 4 {
-            let why = "setting look_every is out of range: choose more than 0, and at most a quarter of failure_timeout";
-            return Err(CoordError::Backend { why: why.into(), may_have_run: false });
-        }
-        Ok(())
-    }
-
-    /// With more time than this between two looks, nobody may have been heard in between.
-    fn gap_max(&self) -> Duration {
-        self.failure_timeout / 2
-    }
-}
-
-/// What a watchman has counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct WatchmanCounters {
-    /// Times it began.
-    pub reigns: u64,
-    /// Looks.
-    pub looks: u64,
-    /// Looks that came so late that all waiting began anew.
-    pub late_looks: u64,
-    /// Members that it had marked as failed.
-    pub failures: u64,
-    /// Leases that it had ended.
-    pub lapses: u64,
-    /// Decisions that were refused, since something was heard meanwhile, or another watchman had begun.
-    pub refused: u64,
-}
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -85,71 +31,6 @@ impl Drop for Watchman {
         if let Ok(mut task) = self.task.try_borrow_mut() {
             *task = None;
         }
-    }
-}
-
-/// Since when each count is what it is.
-struct Silence<K> {
-    since: HashMap<K, (u64, u64)>,
-}
-
-impl<K: Hash + Eq + Clone> Silence<K> {
-    fn new() -> Silence<K> {
-        Silence { since: HashMap::new() }
-    }
-
-    /// Takes the counts of a look at `now`; gives those that are unchanged for their time, in nanoseconds. Who is not counted any more is forgotten.
-    fn look(&mut self, now: u64, counts: impl Iterator<Item = (K, u64, u64)>) -> Vec<(K, u64)> {
-        let before = std::mem::take(&mut self.since);
-        let mut over = Vec::new();
-        for (key, count, patience) in counts {
-            let since = before.get(&key).filter(|(seen, _)| *seen == count).map_or(now, |(_, since)| *since);
-            if now - since >= patience {
-                over.push((key.clone(), count));
-            }
-            self.since.insert(key, (count, since));
-        }
-        over
-    }
-}
-
-/// What one reign knows.
-struct Reign {
-    number: u64,
-    members: Silence<(MemberId, Incarnation)>,
-    leases: Silence<(String, Token)>,
-    looked_at: u64,
-}
-
-/// What a look gave.
-struct Seen {
-    was_late: bool,
-    decisions: Vec<Command>,
-}
-
-impl Reign {
-    fn new(number: u64, now: u64) -> Reign {
-        Reign { number, members: Silence::new(), leases: Silence::new(), looked_at: now }
-    }
-
-    /// Takes the counts as they are at `now`, and decides.
-    fn see(&mut self, now: u64, pulse: Pulse, config: &WatchmanConfig) -> Seen {
-        let gap = now - std::mem::replace(&mut self.looked_at, now);
-        let was_late = gap > config.gap_max().as_nanos() as u64;
-        if was_late {
-            (self.members, self.leases) = (Silence::new(), Silence::new());
-        }
-        let (reign, patience) = (self.number, config.failure_timeout.as_nanos() as u64);
-        let beats = pulse.members.into_iter();
-        let beats = beats.map(|beat| ((beat.member, beat.incarnation), beat.heartbeats, patience));
-        let silent = self.members.look(now, beats).into_iter();
-        let failures =
-            silent.map(|((member, incarnation), heartbeats)| Command::Expire { reign, member, incarnation, heartbeats });
-        let tenures = pulse.leases.into_iter();
-        let tenures = tenures.map(|held| ((held.name, held.token), held.renewals, held.ttl_ms.saturating_mul(1_000_000)));
-        let over = self.leases.look(now, tenures).into_iter();
-        let lapses = over.map(|((name, token), renewals)| Command::Lapse { reign, name, token, renewals });
-        Seen { was_late, decisions: failures.chain(lapses).collect() }
     }
 }
 
@@ -264,47 +145,5 @@ impl<T: Transport, L: Fn() -> bool> Work<T, L> {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::{Beat, Tenure};
-
-    #[test]
-    fn silence_is_counted_from_the_first_sight_of_a_count() {
-        let mut silence = Silence::new();
-        let mut look = |now, counts: &[(u64, u64)]| silence.look(now, counts.iter().map(|(key, count)| (*key, *count, 100)));
-        assert_eq!(look(1000, &[(1, 5), (2, 0)]), []);
-        assert_eq!(look(1099, &[(1, 5), (2, 1)]), []);
-        assert_eq!(look(1100, &[(1, 5), (2, 1)]), [(1, 5)]);
-        assert_eq!(look(1199, &[(2, 1)]), [(2, 1)]);
-        assert_eq!(look(1200, &[(1, 5)]), [], "who went and came is seen for the first time");
-        assert_eq!(look(1300, &[(1, 6)]), []);
-    }
-
-    #[test]
-    fn time_in_which_nobody_was_looked_at_does_not_count() {
-        let config = WatchmanConfig { failure_timeout: Duration::from_nanos(100), look_every: Duration::from_nanos(10) };
-        let pulse = || Pulse {
-            members: vec![Beat { member: 1, incarnation: 7, heartbeats: 3 }],
-            leases: vec![Tenure { name: "/a".into(), token: 8, renewals: 2, ttl_ms: 0 }],
-        };
-        let expire = Command::Expire { reign: 4, member: 1, incarnation: 7, heartbeats: 3 };
-        let lapse = Command::Lapse { reign: 4, name: "/a".into(), token: 8, renewals: 2 };
-        let mut reign = Reign::new(4, 0);
-        let mut see = |now| {
-            let seen = reign.see(now, pulse(), &config);
-            (seen.was_late, seen.decisions.contains(&expire), seen.decisions.contains(&lapse))
-        };
-        assert_eq!(see(10), (false, false, true), "a lease of no time is over when it is seen");
-        assert_eq!(see(60), (false, false, true));
-        assert_eq!(see(109), (false, false, true));
-        // Not since 10, though that is long enough: the look comes more than half of the timeout after the one before.
-        assert_eq!(see(160), (true, false, true));
-        assert_eq!(see(210), (false, false, true));
-        assert_eq!(see(259), (false, false, true));
-        assert_eq!(see(260), (false, true, true));
     }
 }

@@ -1,11 +1,17 @@
 //! Leases.
 
+use std::ops::Bound;
+
+use super::PAGE_BYTES_MAX;
 use super::state::{Held, State};
 use crate::error::CoordError;
-use crate::limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};
+use crate::limits::{Limits, check_ttl};
 use crate::path::check_path;
-use crate::types::{Happening, Holder, Incarnation, MemberId, Token};
+use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Token};
 use crate::wire::{Answer, Tenure};
+
+/// What a lease counts in a page beyond its name.
+const LEASE_BYTES: usize = 40;
 
 impl State {
     pub fn acquire(
@@ -16,9 +22,7 @@ impl State {
         ttl_ms: u64,
     ) -> Result<Answer, CoordError> {
         check_path(&name)?;
-        if !(LEASE_TTL_MIN.as_millis() as u64..=LEASE_TTL_MAX.as_millis() as u64).contains(&ttl_ms) {
-            return Err(CoordError::BadTtl { millis: ttl_ms });
-        }
+        check_ttl(ttl_ms)?;
         self.live(member, incarnation)?;
         match self.leases.get(&name) {
             Some(held) if held.member != member => {
@@ -84,6 +88,22 @@ impl State {
         check_path(name)?;
         let holder = |held: &Held| Holder { member: held.member, incarnation: held.incarnation, token: held.token };
         Ok(Answer::Holder { holder: self.leases.get(name).map(holder) })
+    }
+
+    /// A page of all.
+    pub fn all_leases(&self, after: Option<String>) -> Answer {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let (mut leases, mut bytes, mut more_after) = (Vec::<HeldLease>::new(), 0, None);
+        for (name, held) in self.leases.range((start, Bound::Unbounded)) {
+            bytes += LEASE_BYTES + name.len();
+            if bytes > PAGE_BYTES_MAX && !leases.is_empty() {
+                more_after = leases.last().map(|lease| lease.name.clone());
+                break;
+            }
+            let holder = Holder { member: held.member, incarnation: held.incarnation, token: held.token };
+            leases.push(HeldLease { name: name.clone(), holder, ttl_ms: held.ttl_ms });
+        }
+        Answer::Leases { leases: Leases { revision: self.revision, leases, more_after } }
     }
 
     pub fn tenures(&self) -> Vec<Tenure> {

@@ -15,12 +15,7 @@ impl State {
     }
 
     pub fn join(&mut self, limits: &Limits, member: MemberId, about: Vec<u8>) -> Result<Answer, CoordError> {
-        if about.len() > limits.about_bytes_max {
-            return Err(CoordError::TooLarge {
-                what: "what a member says about itself".into(),
-                max: limits.about_bytes_max as u64,
-            });
-        }
+        limits.check_about(&about)?;
         if !self.members.contains_key(&member) && self.members.len() >= limits.members_max {
             return Err(CoordError::Full { what: "members".into(), max: limits.members_max as u64 });
         }

@@ -110,6 +110,7 @@ impl Machine {
         match query {
             Query::Members => Ok(Answer::Members { members: state.all_members() }),
             Query::Holder { name } => state.holder(&name),
+            Query::Leases { after } => Ok(state.all_leases(after)),
             Query::Get { path } => state.get(path),
             Query::List { root, after } => state.list(&root, after),
             Query::Changes { scope, after } => {

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, VecDeque};
 use super::PAGE_BYTES_MAX;
 use crate::error::CoordError;
 use crate::limits::Limits;
-use crate::path::is_below;
 use crate::types::{Changes, Event, Happening, Health, Incarnation, MemberId, Revision, Scope, Token};
 use crate::wire::{Answer, wire_struct};
 
@@ -72,21 +71,6 @@ fn cost(event: &Event) -> u64 {
         }
 }
 
-fn is_in(event: &Event, scope: &Scope) -> bool {
-    match (&event.happening, scope) {
-        (_, Scope::All) => true,
-        (Happening::Set { path, .. } | Happening::Deleted { path }, Scope::Tree { root }) => {
-            path == root || is_below(path, root)
-        }
-        (Happening::Granted { .. } | Happening::Ended { .. }, Scope::Leases) => true,
-        (
-            Happening::Joined { .. } | Happening::Failed { .. } | Happening::Left { .. } | Happening::Forgotten { .. },
-            Scope::Members,
-        ) => true,
-        _ => false,
-    }
-}
-
 impl State {
     /// The revision of what happens next.
     pub fn next(&self) -> Revision {
@@ -124,7 +108,7 @@ impl State {
         let mut up_to = self.revision.max(after);
         // Revisions have no gaps: this many are older.
         for event in self.history.iter().skip((after - compacted) as usize) {
-            if !is_in(event, scope) {
+            if !scope.holds(&event.happening) {
                 continue;
             }
             bytes += cost(event) as usize;

@@ -303,6 +303,23 @@ fn pages_are_bounded_and_lose_nothing() {
         }
     }
     assert_eq!((listed, pages), (paths, 5));
+    let Ok(Answer::Joined { membership }) = machine.execute(Command::Join { member: 1, about: vec![] }) else { panic!() };
+    let names: Vec<String> = (0..600).map(|number| format!("/{number:03}/{}", "l".repeat(1000))).collect();
+    for name in names.iter().cloned() {
+        let (member, incarnation) = (membership.member, membership.incarnation);
+        machine.execute(Command::Acquire { name, member, incarnation, ttl_ms: 1000 }).unwrap();
+    }
+    let (mut listed, mut after, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let Answer::Leases { leases } = ask(&machine, Query::Leases { after }) else { panic!() };
+        assert!(leases.to_bytes().len() < PAGE_BYTES_MAX + 2000);
+        listed.extend(leases.leases.into_iter().map(|lease| lease.name));
+        (after, pages) = (leases.more_after, pages + 1);
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!((listed, pages), (names, 3));
     let (mut seen, mut from) = (0, 0);
     while from < 33 {
         let query = Query::Changes { scope: Scope::Tree { root: "/a".into() }, after: from };

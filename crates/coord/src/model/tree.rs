@@ -34,9 +34,7 @@ impl State {
         condition: Condition,
     ) -> Result<Answer, CoordError> {
         check_path(&path)?;
-        if value.len() > limits.value_bytes_max {
-            return Err(CoordError::TooLarge { what: "a value".into(), max: limits.value_bytes_max as u64 });
-        }
+        limits.check_value(&value)?;
         self.meets(&path, condition)?;
         let before = self.tree.get(&path).map(|leaf| (path.len() + leaf.value.len()) as u64);
         if before.is_none() && self.tree.len() >= limits.entries_max {

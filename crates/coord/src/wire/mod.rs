@@ -7,8 +7,8 @@ pub(crate) use codec::{wire_enum, wire_struct, wire_vec};
 
 use crate::error::CoordError;
 use crate::types::{
-    Changes, Condition, Entry, Event, Happening, Health, Holder, Incarnation, Listing, Member, MemberId, Members,
-    Membership, Revision, Scope, Token,
+    Changes, Condition, Entry, Event, Happening, Health, HeldLease, Holder, Incarnation, Leases, Listing, Member, MemberId,
+    Members, Membership, Revision, Scope, Token,
 };
 
 /// What changes the state. Most are methods of [`Coordinator`](crate::Coordinator); the last three are the watchman's.
@@ -49,6 +49,8 @@ pub enum Query {
     Members,
     /// Who holds a lease.
     Holder { name: String },
+    /// A page of the leases.
+    Leases { after: Option<String> },
     /// An entry.
     Get { path: String },
     /// A page of the entries below a path.
@@ -79,6 +81,8 @@ pub enum Answer {
     Members { members: Members },
     /// To [`Query::Holder`].
     Holder { holder: Option<Holder> },
+    /// To [`Query::Leases`].
+    Leases { leases: Leases },
     /// To [`Query::Get`].
     Found { entry: Option<Entry> },
     /// To [`Query::List`].
@@ -144,6 +148,7 @@ wire_enum!(Query {
     4 => List { root, after },
     5 => Changes { scope, after },
     6 => Pulse {},
+    7 => Leases { after },
 });
 
 wire_enum!(Answer {
@@ -159,6 +164,7 @@ wire_enum!(Answer {
     9 => Listing { listing },
     10 => Changes { changes },
     11 => Pulse { pulse },
+    12 => Leases { leases },
 });
 
 wire_enum!(CoordError {
@@ -201,11 +207,13 @@ wire_struct!(Membership { member, incarnation, epoch });
 wire_struct!(Holder { member, incarnation, token });
 wire_struct!(Entry { path, version, value });
 wire_struct!(Listing { revision, entries, more_after });
+wire_struct!(HeldLease { name, holder, ttl_ms });
+wire_struct!(Leases { revision, leases, more_after });
 wire_struct!(Changes { events, up_to });
 wire_struct!(Pulse { members, leases });
 wire_struct!(Beat { member, incarnation, heartbeats });
 wire_struct!(Tenure { name, token, renewals, ttl_ms });
-wire_vec!(Event, Member, Entry, Beat, Tenure);
+wire_vec!(Event, Member, Entry, HeldLease, Beat, Tenure);
 
 impl From<CoordError> for Answer {
     fn from(error: CoordError) -> Self {

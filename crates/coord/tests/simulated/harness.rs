@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use dunlin_coord::embedded::{Embedded, Watchman, WatchmanConfig, WatchmanCounters};
+use dunlin_coord::embedded::{Embedded, Watchman};
 use dunlin_coord::model::Machine;
-use dunlin_coord::{Coordinator as _, Limits};
+use dunlin_coord::{Coordinator as _, Limits, WatchmanConfig, WatchmanCounters};
 use dunlin_net::{Addr, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
 use dunlin_sim::{CostModel, Datacenter, Fault, Next, Program, SimTransport, Topology};

@@ -154,7 +154,7 @@ fn a_member_that_stops_is_failed_and_watchers_are_told() {
         let coordinator = user.coordinator();
         let membership = coordinator.join(1, b"").await.unwrap();
         // For some time; then nothing is heard of it.
-        let beating = attend(&coordinator, &user.timers, &membership, BEAT, |epoch| heard.set(epoch));
+        let beating = attend(&coordinator, &membership, BEAT, |epoch| heard.set(epoch));
         assert_eq!(harness::first(beating, user.timers.sleep(3 * FAILURE_TIMEOUT)).await, None);
         let stopped = user.timers.now();
         let other = user.coordinator();
@@ -163,7 +163,7 @@ fn a_member_that_stops_is_failed_and_watchers_are_told() {
         assert_eq!(event.happening, Happening::Failed { member: 1, epoch: 2 });
         let took = Duration::from_nanos(user.timers.now() - stopped);
         assert!(took + BEAT >= FAILURE_TIMEOUT && took < FAILURE_TIMEOUT + 4 * LOOK_EVERY, "{took:?}");
-        let why = attend(&coordinator, &user.timers, &membership, BEAT, |_| panic!("it has failed")).await;
+        let why = attend(&coordinator, &membership, BEAT, |_| panic!("it has failed")).await;
         assert!(matches!(why, CoordError::NotLive { member: 1, .. }), "{why}");
     });
     cluster.run(10, 0);
@@ -176,7 +176,7 @@ fn who_could_not_be_heard_has_not_failed() {
     cluster.user(|user| async move {
         let coordinator = user.coordinator();
         let membership = coordinator.join(1, b"").await.unwrap();
-        let beating = attend(&coordinator, &user.timers, &membership, BEAT, |_| ());
+        let beating = attend(&coordinator, &membership, BEAT, |_| ());
         assert_eq!(harness::first(beating, user.timers.sleep(Duration::from_secs(4))).await, None);
         let members = coordinator.members().await.unwrap();
         assert_eq!((members.epoch, members.members[0].health), (1, Health::Live));

@@ -6,10 +6,11 @@ use std::task::Waker;
 use dunlin_net::Addr;
 use dunlin_net::random::Random;
 use dunlin_rpc::{ContinuationId, DeferredReply};
-use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Message, MessageType, Snapshot};
+use raft::eraftpb::{ConfState, HardState, Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
 use super::clients::Waiters;
+use super::later::Later;
 use super::link::Links;
 use super::reads::PendingReads;
 use super::transfer::{Incoming, Outgoing};
@@ -53,6 +54,7 @@ pub(super) struct Core<M, L: LogStore> {
     pub waiters: Waiters,
     pub reads: PendingReads,
     pub incoming: Option<Incoming>,
+    pub later: Later,
     pub continuation: Option<ContinuationId>,
     pub counters: Counters,
     /// Why it has stopped.
@@ -66,8 +68,6 @@ pub(super) struct Core<M, L: LogStore> {
     pub last_ready: u64,
     pub last_persisted: u64,
     pub jobs: Vec<Job>,
-    /// Somebody became a member after the snapshot that the log begins with, which is of no use to them.
-    pub snapshot_lacks_member: bool,
     role: StateRole,
     leader: u64,
     /// As leader: the time of the cluster when it became that, and by its own clock.
@@ -107,6 +107,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             waiters: Waiters::default(),
             reads: PendingReads::default(),
             incoming: None,
+            later: Later::default(),
             continuation: None,
             counters: Counters::default(),
             failure: None,
@@ -117,7 +118,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             last_ready: 0,
             last_persisted: 0,
             jobs: Vec::new(),
-            snapshot_lacks_member: false,
             role: StateRole::Follower,
             leader: 0,
             time_base: (0, now),
@@ -211,7 +211,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         };
         let messages = ready.take_persisted_messages();
         self.write(ready.number(), batch, messages)?;
-        self.apply(committed)?;
+        self.commit(committed);
         self.begin(Stage::Ready);
         self.raft.advance_append_async(ready);
         self.report_applied();
@@ -266,7 +266,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Tells the library what is executed. It wants to hear of what is durable only, which the state of a snapshot is some time after it was restored.
-    fn report_applied(&mut self) {
+    pub fn report_applied(&mut self) {
         let log = &self.raft.raft.raft_log;
         let applied = self.applied.min(log.persisted);
         if applied > log.applied {
@@ -282,25 +282,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.links.route(message, &mut self.jobs);
     }
 
-    /// Executes entries.
-    fn apply(&mut self, entries: Vec<Entry>) -> Result<(), NodeError> {
-        for entry in entries {
-            self.counters.applied += 1;
-            match entry.get_entry_type() {
-                EntryType::EntryNormal if entry.data.is_empty() => self.waiters.pass(entry.index),
-                EntryType::EntryNormal => self.execute(&entry),
-                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => self.change_members(&entry),
-            }
-            self.applied = entry.index;
-        }
-        Ok(())
-    }
-
     fn restore(&mut self, snapshot: &Snapshot) -> Result<(), NodeError> {
         self.counters.snapshots_restored += 1;
+        self.later.forget();
         self.state.restore(&snapshot.data)?;
         self.applied = snapshot.get_metadata().index;
-        self.snapshot_lacks_member = false;
         self.links.follow(&self.state.members);
         Ok(())
     }
@@ -316,6 +302,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.election.renew(&mut self.random);
         if role == StateRole::Leader {
             self.counters.elected += 1;
+            // With them goes the time that they were written at.
+            self.execute_committed();
             self.time_base = (self.state.time, self.now());
             tracing::info!(id = self.config.id, term, "leads");
         } else {
@@ -340,17 +328,17 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         cluster + (self.now() - own)
     }
 
-    /// Takes a snapshot if the log has become long, and forgets what is before it; or if a new member waits for one.
-    fn compact_if_due(&mut self) -> Result<(), NodeError> {
+    /// Takes a snapshot if the log has become long.
+    pub fn compact_if_due(&mut self) -> Result<(), NodeError> {
         let base = self.raft.store().base().get_metadata().index;
         let is_long = self.applied - base >= self.config.snapshot_entries
             || self.raft.store().entry_bytes() >= self.config.snapshot_log_bytes
                 && self.applied - base > self.config.keep_entries;
-        let is_due = is_long || self.snapshot_lacks_member && self.is_leader();
-        if !is_due {
-            return Ok(());
-        }
-        self.snapshot_lacks_member = false;
+        if is_long { self.compact() } else { Ok(()) }
+    }
+
+    /// Takes a snapshot, and forgets what is before it but for the entries that are kept.
+    pub fn compact(&mut self) -> Result<(), NodeError> {
         let snapshot = snapshot_of(&self.state, self.applied, self.raft.store().term(self.applied)?, self.conf_state());
         let keep_from = (self.applied + 1).saturating_sub(self.config.keep_entries).max(self.raft.store().first_index()?);
         self.counters.snapshots_taken += 1;

@@ -2,7 +2,6 @@
 //! counts from when its entry is executed.
 
 use protobuf::Message as _;
-use raft::ProgressState;
 use raft::eraftpb::{ConfChange, ConfChangeType, ConfChangeV2, Entry, EntryType};
 
 use dunlin_net::Addr;
@@ -48,11 +47,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 if !is_learner(id) {
                     return Err(format!("{id} is no learner: add it as one first"));
                 }
-                let progress = raft.prs().get(*id);
-                let matched = progress.map_or(0, |progress| progress.matched);
-                // With a vote it counts, and in a small log even who has nothing is not far behind.
-                if progress.is_none_or(|progress| progress.state != ProgressState::Replicate) {
-                    return Err(format!("{id} does not follow yet: is it running? try again when it has the log"));
+                let matched = raft.prs().get(*id).map_or(0, |progress| progress.matched);
+                if matched == 0 {
+                    return Err(format!("{id} has nothing yet: start it if it is not there, and try again"));
                 }
                 if matched + BEHIND_MAX < raft.raft_log.committed {
                     let behind = raft.raft_log.committed - matched;
@@ -110,7 +107,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             ConfChangeType::AddLearnerNode => {
                 let address = String::from_utf8_lossy(&change.context).into_owned();
                 self.state.members.insert(change.node_id, address);
-                self.snapshot_lacks_member = true;
             }
             ConfChangeType::RemoveNode => {
                 self.state.members.remove(&change.node_id);

@@ -33,6 +33,12 @@ impl Outgoing {
     pub fn new(mut message: Message) -> Outgoing {
         Outgoing { to: message.to, from: message.from, term: message.term, snapshot: message.take_snapshot() }
     }
+
+    /// Whether it goes to a member of the state that it holds. Others do not take it: it is of before they were added.
+    fn has_its_receiver(&self) -> bool {
+        let members = self.snapshot.get_metadata().get_conf_state();
+        members.voters.contains(&self.to) || members.learners.contains(&self.to)
+    }
 }
 
 /// A snapshot of which pieces have come.
@@ -52,6 +58,12 @@ pub(super) async fn send<M: StateMachine + 'static, L: LogStore + 'static>(
     outgoing: Outgoing,
     timers: Timers,
 ) {
+    if !outgoing.has_its_receiver() {
+        if let Some(node) = node.upgrade() {
+            node.enter(|core| core.snapshot_for(outgoing.to));
+        }
+        return;
+    }
     let is_sent = send_pieces(&node, &outgoing, &timers).await.is_some();
     let Some(node) = node.upgrade() else { return };
     node.enter(|core| {
@@ -120,6 +132,16 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// Takes a snapshot of now, for a member that was added after the last one. The library asks for it again.
+    fn snapshot_for(&mut self, to: u64) {
+        if self.failure.is_none()
+            && let Err(error) = self.compact()
+        {
+            return self.fail(error);
+        }
+        self.raft.report_snapshot(to, SnapshotStatus::Failure);
+    }
+
     /// Pieces of a snapshot. Each is answered with where the next is to begin.
     pub fn on_chunks(&mut self, burst: &mut RequestBurst<'_>) {
         for i in 0..burst.len() {

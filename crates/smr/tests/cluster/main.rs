@@ -109,6 +109,16 @@ fn snapshots() -> NodeConfig {
     NodeConfig { snapshot_entries: 20, keep_entries: 4, chunk_bytes: 300, ..config() }
 }
 
+/// Makes a change of members. A leader that is new, or busy with the change before, says so, and is asked again.
+fn change(cluster: &Cluster, change: Change) -> Result<(), ClientError> {
+    loop {
+        match cluster.drive(cluster.client.change(change.clone())) {
+            Err(ClientError::Refused(why)) if why.contains("try again") => cluster.turns(Duration::from_millis(5)),
+            result => return result,
+        }
+    }
+}
+
 #[test]
 fn replicas_join_and_leave_under_load() {
     let mut cluster = Cluster::new(3, snapshots());
@@ -124,16 +134,6 @@ fn replicas_join_and_leave_under_load() {
     };
     cluster.put("log", b"").unwrap();
     load(&cluster, 40);
-    let change = |cluster: &Cluster, change: Change| {
-        // A leader that is new, or busy with the change before, says so.
-        cluster.until("it is taken", |_| true);
-        loop {
-            match cluster.drive(cluster.client.change(change.clone())) {
-                Err(ClientError::Refused(why)) if why.contains("try again") => cluster.turns(Duration::from_millis(5)),
-                result => return result,
-            }
-        }
-    };
     cluster.start(4, MemoryLog::new(), Beginning::Join);
     let add = Change::AddLearner { id: 4, address: Addr::Node(4).to_string() };
     change(&cluster, add.clone()).unwrap();
@@ -156,27 +156,6 @@ fn replicas_join_and_leave_under_load() {
     let mut voters = vec![1, 2, 3, 4];
     voters.retain(|id| *id != leader);
     assert_eq!(cluster.node(4).status().voters, voters);
-}
-
-/// Whoever joins early, when no snapshot has been taken of what happened since the cluster began.
-#[test]
-fn a_replica_joins_a_young_cluster_and_has_no_vote_before_it_has_the_log() {
-    let mut cluster = Cluster::new(3, config());
-    let leader = cluster.leader();
-    cluster.put("a", b"1").unwrap();
-    let change = |cluster: &Cluster, change: Change| cluster.drive(cluster.client.change(change));
-    change(&cluster, Change::AddLearner { id: 4, address: Addr::Node(4).to_string() }).unwrap();
-    // It does not run yet.
-    let refused = change(&cluster, Change::Promote { id: 4 });
-    assert!(matches!(&refused, Err(ClientError::Refused(why)) if why.contains("does not follow yet")), "{refused:?}");
-    cluster.start(4, MemoryLog::new(), Beginning::Join);
-    cluster.until("it has the log", |cluster| cluster.local(4, "a").is_some());
-    cluster.put("b", b"2").unwrap();
-    change(&cluster, Change::Promote { id: 4 }).unwrap();
-    assert_eq!(cluster.node(leader).status().voters, [1, 2, 3, 4]);
-    assert_eq!(cluster.node(4).counters().snapshots_restored, 1);
-    // The one with which the cluster began was of no use to it.
-    assert_eq!(cluster.node(leader).counters().snapshots_taken, 1);
 }
 
 /// A replica is elected that has the entry of its own removal in its log, which the leader before it proposed and could not commit.
@@ -211,6 +190,30 @@ fn a_leader_that_removes_itself_steps_down() {
     });
     assert_eq!(cluster.put("a", b"2").map(drop), Ok(()));
     assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn who_joins_gets_a_snapshot_that_knows_of_it() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    cluster.start(4, MemoryLog::new(), Beginning::Join);
+    // There is no snapshot but the first one, and no load that would bring about another.
+    change(&cluster, Change::AddLearner { id: 4, address: Addr::Node(4).to_string() }).unwrap();
+    cluster.until("4 has it", |cluster| cluster.local(4, "a").is_some());
+    assert_eq!(cluster.node(cluster.leader()).counters().snapshots_taken, 1);
+    change(&cluster, Change::Promote { id: 4 }).unwrap();
+    cluster.put("a", b"2").unwrap();
+    cluster.until("4 has it", |cluster| cluster.local(4, "a").as_deref() == Some(b"2"));
+}
+
+#[test]
+fn a_command_is_in_no_doubt_that_was_never_sent() {
+    let mut cluster = Cluster::new(3, config());
+    let leader = cluster.leader();
+    drop((1..=3).filter(|id| *id != leader).map(|id| cluster.stop(id)).collect::<Vec<_>>());
+    // The session may have been opened, but nothing was sent in it.
+    let result = cluster.put("a", b"1");
+    assert_eq!(result, Err(ClientError::TimedOut { may_have_run: false }));
 }
 
 #[test]

@@ -57,8 +57,8 @@ pub(super) fn run(lab: &mut Lab, source: &Source) -> Result<(), BenchError> {
     lab.step("saving a snapshot, then killing the server");
     // By a client of its own: one that was not run meanwhile has lost its sessions.
     Remote::new(&serving.shm)?.snapshot()?;
-    // Nothing is left in order: the process gets SIGKILL.
-    drop(server);
+    // Nothing is left in order.
+    server.kill()?;
 
     lab.step("starting the server again from its snapshot");
     let mut server = lab.server(role, SERVER_LIMIT)?;

@@ -1,7 +1,9 @@
-//! `dunlin demo`: a little of everything, over shared memory and then over UDP, and a key-value service on top.
+//! `dunlin demo`: a little of everything, over shared memory and then over UDP, a key-value service on top, and a replicated one whose leader
+//! is killed.
 
 mod data;
 mod kv;
+mod replication;
 mod roles;
 
 pub(super) use roles::{DemoDriver, DemoServer};
@@ -34,7 +36,7 @@ pub fn check_data(file: &Path) -> Result<(), BenchError> {
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(Carrier::ALL.len() * MEASUREMENTS);
-    lab.expect_steps(kv::STEPS);
+    lab.expect_steps(kv::STEPS + replication::STEPS);
     for carrier in Carrier::ALL {
         latency(lab, carrier)?;
         let echo = runs::small_load(lab, BATCH);
@@ -44,7 +46,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         bandwidth(lab, carrier)?;
     }
     let source = data::Source { file: lab.data().map(Into::into) };
-    kv::run(lab, &source)
+    kv::run(lab, &source)?;
+    replication::run(lab)
 }
 
 fn latency(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {

@@ -48,22 +48,26 @@ fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::plot::Line;
+    use super::super::super::plot::{Line, Places};
     use super::*;
 
     #[test]
     fn lines_fill_the_box() {
         let line = |name: &str, points: &[(f64, f64)]| Line { name: name.into(), points: points.to_vec() };
         let lines = vec![line("a", &[(0.0, 0.0), (2.0, 50.0)]), line("b", &[(1.0, 25.0), (2.0, f64::NAN)])];
-        let html = charts(&[Plot { title: "queue".into(), unit: "kB", lines }]);
+        let html = charts(&[Plot { title: "queue".into(), unit: "kB", lines, places: Places::Page }]);
         assert!(html.contains("points=\"0.0,1000.0 1000.0,0.0 \"") && html.contains("points=\"500.0,500.0 \""), "{html}");
         assert!(html.contains("up to 50 kB, over 2 ms") && !html.contains("NaN"));
     }
 
     #[test]
     fn nothing_to_draw_is_no_trouble() {
-        let html =
-            charts(&[Plot { title: String::new(), unit: "", lines: vec![Line { name: "a".into(), points: vec![] }] }]);
+        let html = charts(&[Plot {
+            title: String::new(),
+            unit: "",
+            lines: vec![Line { name: "a".into(), points: vec![] }],
+            places: Places::Page,
+        }]);
         assert!(!html.contains("NaN") && !html.contains("inf"));
     }
 }

@@ -26,13 +26,13 @@ use crate::output;
 use crate::signals::EXIT_INTERRUPTED;
 
 /// Exit code when there is no item.
-const EXIT_NOT_FOUND: u8 = 1;
+pub const EXIT_NOT_FOUND: u8 = 1;
 /// Exit code when nothing was done.
-const EXIT_FAILED: u8 = 2;
+pub const EXIT_FAILED: u8 = 2;
 /// Exit code when a condition does not hold.
-const EXIT_CONDITION: u8 = 3;
+pub const EXIT_CONDITION: u8 = 3;
 /// Exit code when it is not known whether it was done.
-const EXIT_IN_DOUBT: u8 = 4;
+pub const EXIT_IN_DOUBT: u8 = 4;
 /// How often signals are looked for.
 pub const SIGNAL_LOOK: Duration = Duration::from_millis(50);
 /// Longest time that one replica gets before another is asked.
@@ -112,7 +112,7 @@ pub enum Outcome {
 
 /// The user has had enough.
 #[derive(Debug)]
-struct Interrupted;
+pub struct Interrupted;
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,19 +143,27 @@ pub fn ask(
 }
 
 fn try_ask(cluster: &Cluster, interrupt: &Interrupt, work: impl AsyncFnOnce(&Client) -> Result<Outcome>) -> Result<Outcome> {
-    // All replicas get a turn before time is over.
-    let turns = cluster.replicas.0.len() as u32 + 1;
-    let attempt_timeout = (cluster.timeout / turns).min(ATTEMPT_TIMEOUT_MAX);
-    let config = EndpointConfig { connect_timeout: attempt_timeout, ..EndpointConfig::default() };
-    let endpoint = Rc::new(Endpoint::new(transport(&cluster.replicas)?, config)?);
-    let config = ClientConfig { timeout: cluster.timeout, attempt_timeout, ..ClientConfig::default() };
-    let client = Client::new(&endpoint, cluster.replicas.0.iter().cloned(), config);
-    endpoint.block_on(unless_interrupted(interrupt, endpoint.timers(), async {
+    let (endpoint, client) = connect(&cluster.replicas, cluster.timeout)?;
+    let timers = endpoint.timers();
+    let asked = unless_interrupted(interrupt, |time| timers.sleep(time), async {
         let outcome = work(&client).await?;
         // If nobody answers, the cluster ends the session itself when it was not used for long.
         let _ = client.close().await;
         Ok(outcome)
-    }))
+    });
+    endpoint.block_on(asked).unwrap_or_else(|| Err(Interrupted.into()))
+}
+
+/// A client of these replicas, whose operations take so long at most.
+pub fn connect(replicas: &Replicas, timeout: Duration) -> Result<(Rc<Endpoint<AnyTransport>>, Client)> {
+    // All replicas get a turn before time is over.
+    let turns = replicas.0.len() as u32 + 1;
+    let attempt_timeout = (timeout / turns).min(ATTEMPT_TIMEOUT_MAX);
+    let config = EndpointConfig { connect_timeout: attempt_timeout, ..EndpointConfig::default() };
+    let endpoint = Rc::new(Endpoint::new(transport(replicas)?, config)?);
+    let config = ClientConfig { timeout, attempt_timeout, ..ClientConfig::default() };
+    let client = Client::new(&endpoint, replicas.0.iter().cloned(), config);
+    Ok((endpoint, client))
 }
 
 /// A transport that reaches them.
@@ -173,18 +181,22 @@ fn transport(replicas: &Replicas) -> Result<AnyTransport> {
     Ok(AnyTransport::joined(shm, UdpTransport::bind(UdpConfig::new(any))?)?)
 }
 
-/// Does some work, until it is done or a signal has come.
-async fn unless_interrupted<R>(interrupt: &Interrupt, timers: Timers, work: impl Future<Output = Result<R>>) -> Result<R> {
+/// Does some work, unless a signal comes before it is done.
+pub async fn unless_interrupted<R, S: Future<Output = ()>>(
+    interrupt: &Interrupt,
+    sleep: impl Fn(Duration) -> S,
+    work: impl Future<Output = R>,
+) -> Option<R> {
     let mut work = pin!(work);
-    let mut pause = pin!(timers.sleep(SIGNAL_LOOK));
+    let mut pause = pin!(sleep(SIGNAL_LOOK));
     poll_fn(|context| {
         while pause.as_mut().poll(context).is_ready() {
             if interrupt.is_set() {
-                return Poll::Ready(Err(Interrupted.into()));
+                return Poll::Ready(None);
             }
-            pause.set(timers.sleep(SIGNAL_LOOK));
+            pause.set(sleep(SIGNAL_LOOK));
         }
-        work.as_mut().poll(context)
+        work.as_mut().poll(context).map(Some)
     })
     .await
 }

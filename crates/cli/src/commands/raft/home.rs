@@ -13,7 +13,28 @@ use dunlin_smr::wal::{self, Directory, Disk, Opening, WalConfig};
 const NAME: &str = "replica.toml";
 /// Its rights: those of the log beside it.
 const FILE_MODE: u32 = 0o600;
-const EXPLANATION: &str = "# Whose directory this is, written by `dunlin raft serve`. Do not change it.\n";
+const EXPLANATION: &str = "# Whose directory this is, written by the command that serves it. Do not change it.\n";
+
+/// What a replica replicates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Items.
+    KeyValue {
+        /// What keys and values may take, in bytes.
+        limit: u64,
+    },
+    /// The cluster manager.
+    Coordinator,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::KeyValue { .. } => "key-value",
+            Kind::Coordinator => "coordinator",
+        }
+    }
+}
 
 /// Whose a directory is. All of it stays as it was at the first start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +43,8 @@ pub struct Owner {
     pub cluster: u64,
     /// The id of the replica.
     pub id: u64,
-    /// What keys and values may take, in bytes.
-    pub limit: u64,
+    /// What it replicates.
+    pub kind: Kind,
 }
 
 /// Whether there is a log yet.
@@ -76,17 +97,25 @@ pub fn open(path: &Path, owner: Owner) -> Result<(DurableLog<Directory>, Opening
 
 fn check(path: &Path, found: Owner, wanted: Owner) -> Result<()> {
     let place = path.display();
-    let Owner { cluster, id, limit } = found;
+    let Owner { cluster, id, kind } = found;
     ensure!(
         cluster == wanted.cluster,
         "{place} is of cluster {cluster}, not of cluster {}: give each its own directory",
         wanted.cluster
     );
     ensure!(id == wanted.id, "{place} is the directory of replica {id}, not of replica {}: give each its own", wanted.id);
-    ensure!(
-        limit == wanted.limit,
-        "{place} was begun with --limit {limit}, which all replicas of a cluster share and keep: start it with that"
-    );
+    match (kind, wanted.kind) {
+        (Kind::KeyValue { limit }, Kind::KeyValue { limit: wanted }) => ensure!(
+            limit == wanted,
+            "{place} was begun with --limit {limit}, which all replicas of a cluster share and keep: start it with that"
+        ),
+        (kind, wanted) => ensure!(
+            kind == wanted,
+            "{place} is the directory of a {} replica, not of a {} one: give each its own",
+            kind.name(),
+            wanted.name()
+        ),
+    }
     Ok(())
 }
 
@@ -96,7 +125,12 @@ fn parse(text: &str) -> Result<(Owner, State)> {
         let value = table.get(name).and_then(toml::Value::as_str).and_then(|text| text.parse::<u64>().ok());
         value.with_context(|| format!("it has no number {name:?}"))
     };
-    let owner = Owner { cluster: number("cluster")?, id: number("id")?, limit: number("limit")? };
+    let kind = match table.get("kind").and_then(toml::Value::as_str) {
+        Some("key-value") => Kind::KeyValue { limit: number("limit")? },
+        Some("coordinator") => Kind::Coordinator,
+        _ => bail!("it does not say what is replicated"),
+    };
+    let owner = Owner { cluster: number("cluster")?, id: number("id")?, kind };
     let state = match table.get("begun").and_then(toml::Value::as_bool) {
         Some(true) => State::Begun,
         Some(false) => State::Made,
@@ -107,10 +141,15 @@ fn parse(text: &str) -> Result<(Owner, State)> {
 
 /// Writes the file, whole or not at all, and for good.
 fn write(directory: &Directory, path: &Path, owner: Owner, state: State) -> Result<()> {
-    let Owner { cluster, id, limit } = owner;
+    let Owner { cluster, id, kind } = owner;
     // Numbers of 64 bits: the format has no larger ones than those with a sign.
     let begun = state == State::Begun;
-    let text = format!("{EXPLANATION}cluster = \"{cluster}\"\nid = \"{id}\"\nlimit = \"{limit}\"\nbegun = {begun}\n");
+    let limit = match kind {
+        Kind::KeyValue { limit } => format!("limit = \"{limit}\"\n"),
+        Kind::Coordinator => String::new(),
+    };
+    let kind = kind.name();
+    let text = format!("{EXPLANATION}cluster = \"{cluster}\"\nid = \"{id}\"\nkind = \"{kind}\"\n{limit}begun = {begun}\n");
     let (file, unfinished) = (path.join(NAME), path.join(format!("{NAME}.new")));
     let written = write_flushed(&unfinished, &text).and_then(|()| fs::rename(&unfinished, &file));
     written.and_then(|()| directory.flush_directory()).with_context(|| format!("cannot write {}", file.display()))
@@ -126,7 +165,7 @@ fn write_flushed(path: &PathBuf, text: &str) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    const OWNER: Owner = Owner { cluster: u64::MAX, id: 3, limit: 1 << 20 };
+    const OWNER: Owner = Owner { cluster: u64::MAX, id: 3, kind: Kind::KeyValue { limit: 1 << 20 } };
 
     fn refused(path: &Path, owner: Owner, why: &str) {
         let error = format!("{:#}", open(path, owner).unwrap_err());
@@ -145,7 +184,8 @@ mod tests {
         drop(log);
         refused(&path, Owner { id: 4, ..OWNER }, "is the directory of replica 3, not of replica 4");
         refused(&path, Owner { cluster: 0, ..OWNER }, "is of cluster 18446744073709551615, not of cluster 0");
-        refused(&path, Owner { limit: 5, ..OWNER }, "start it with that");
+        refused(&path, Owner { kind: Kind::KeyValue { limit: 5 }, ..OWNER }, "start it with that");
+        refused(&path, Owner { kind: Kind::Coordinator, ..OWNER }, "of a key-value replica, not of a coordinator one");
 
         let saved = fs::read_to_string(path.join(NAME)).unwrap();
         fs::write(path.join(NAME), "id = 3").unwrap();

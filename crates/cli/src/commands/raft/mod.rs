@@ -1,11 +1,18 @@
 //! `dunlin raft`: replicas of a key-value machine, and what asks them.
 
-mod cluster;
+mod adds;
+mod cases;
+pub mod cluster;
+mod deletes;
 mod gets;
-mod home;
+pub mod home;
+mod members;
 mod puts;
+mod removes;
+pub mod replica;
 mod serve;
 mod status;
+mod transfers;
 
 use std::process::ExitCode;
 
@@ -37,7 +44,12 @@ enum Command {
     Serve(serve::Arguments),
     Put(puts::Arguments),
     Get(gets::Arguments),
+    Cas(cases::Arguments),
+    Del(deletes::Arguments),
     Status(status::Arguments),
+    Add(adds::Arguments),
+    Remove(removes::Arguments),
+    Transfer(transfers::Arguments),
 }
 
 /// Runs the command.
@@ -46,6 +58,11 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         Command::Serve(arguments) => serve::run(&arguments, &interrupt),
         Command::Put(arguments) => puts::run(&arguments, &interrupt),
         Command::Get(arguments) => gets::run(&arguments, &interrupt),
+        Command::Cas(arguments) => cases::run(&arguments, &interrupt),
+        Command::Del(arguments) => deletes::run(&arguments, &interrupt),
         Command::Status(arguments) => status::run(&arguments, &interrupt),
+        Command::Add(arguments) => adds::run(&arguments, &interrupt),
+        Command::Remove(arguments) => removes::run(&arguments, &interrupt),
+        Command::Transfer(arguments) => transfers::run(&arguments, &interrupt),
     }
 }

@@ -67,6 +67,11 @@ impl Overview {
         leaders.filter(|status| status.role == Role::Leader).max_by_key(|status| status.term)
     }
 
+    /// Whether this one says how it is.
+    pub fn has_answered(&self, id: u64) -> bool {
+        self.replicas.get(&id).is_some_and(|(_, status)| status.is_some())
+    }
+
     /// Members as the leader knows them, or whoever has the longest log.
     fn members(&self) -> BTreeSet<u64> {
         let longest = self.replicas.values().filter_map(|(_, status)| status.as_ref()).max_by_key(|status| status.applied);

@@ -1,0 +1,31 @@
+//! `dunlin coord forget`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use dunlin_bench::peer::Interrupt;
+use dunlin_coord::Coordinator;
+
+use super::asks::{Outcome, Target, ask};
+
+/// Take a member that has failed from the list
+///
+/// Exit code 0 if that was done, 1 if there is no such member, 3 if it is live.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  dunlin coord forget 7 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903")]
+pub struct Arguments {
+    /// The id of the member
+    member: u64,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    ask(&arguments.target, interrupt, async |manager| {
+        manager.forget(arguments.member).await?;
+        Ok(Outcome::Done)
+    })
+}

@@ -1,0 +1,114 @@
+//! Either back end.
+
+use std::time::Duration;
+
+use dunlin_coord::embedded::Embedded;
+#[cfg(feature = "etcd")]
+use dunlin_coord::etcd::Etcd;
+use dunlin_coord::{
+    Changes, Condition, CoordError, Coordinator, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership,
+    Revision, Scope,
+};
+use dunlin_net::AnyTransport;
+
+/// The cluster manager, wherever it is kept.
+pub enum Manager {
+    /// By nodes of its own.
+    Embedded(Embedded<AnyTransport>),
+    /// By an etcd.
+    #[cfg(feature = "etcd")]
+    Etcd(Etcd),
+}
+
+/// The same of both.
+macro_rules! on {
+    ($manager:expr, $back_end:ident => $value:expr) => {
+        match $manager {
+            Manager::Embedded($back_end) => $value,
+            #[cfg(feature = "etcd")]
+            Manager::Etcd($back_end) => $value,
+        }
+    };
+}
+
+impl Manager {
+    /// Says that nothing more is asked.
+    pub async fn close(&self) {
+        match self {
+            // If nobody answers, the nodes end the session themselves when it was not used for long.
+            Manager::Embedded(embedded) => drop(embedded.client().close().await),
+            #[cfg(feature = "etcd")]
+            Manager::Etcd(_) => {}
+        }
+    }
+}
+
+impl Coordinator for Manager {
+    async fn join(&self, member: MemberId, about: &[u8]) -> Result<Membership, CoordError> {
+        on!(self, back_end => back_end.join(member, about).await)
+    }
+
+    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError> {
+        on!(self, back_end => back_end.heartbeat(membership).await)
+    }
+
+    async fn leave(&self, membership: &Membership) -> Result<(), CoordError> {
+        on!(self, back_end => back_end.leave(membership).await)
+    }
+
+    async fn forget(&self, member: MemberId) -> Result<(), CoordError> {
+        on!(self, back_end => back_end.forget(member).await)
+    }
+
+    async fn members(&self) -> Result<Members, CoordError> {
+        on!(self, back_end => back_end.members().await)
+    }
+
+    async fn acquire(&self, membership: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError> {
+        on!(self, back_end => back_end.acquire(membership, name, ttl).await)
+    }
+
+    async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
+        on!(self, back_end => back_end.renew(lease).await)
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<(), CoordError> {
+        on!(self, back_end => back_end.release(lease).await)
+    }
+
+    async fn holder(&self, name: &str) -> Result<Option<Holder>, CoordError> {
+        on!(self, back_end => back_end.holder(name).await)
+    }
+
+    async fn leases(&self, after: Option<&str>) -> Result<Leases, CoordError> {
+        on!(self, back_end => back_end.leases(after).await)
+    }
+
+    async fn get(&self, path: &str) -> Result<Option<Entry>, CoordError> {
+        on!(self, back_end => back_end.get(path).await)
+    }
+
+    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
+        on!(self, back_end => back_end.set(path, value, condition).await)
+    }
+
+    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError> {
+        on!(self, back_end => back_end.delete(path, condition).await)
+    }
+
+    async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError> {
+        on!(self, back_end => back_end.list(root, after).await)
+    }
+
+    async fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError> {
+        on!(self, back_end => back_end.changes(scope, after).await)
+    }
+
+    fn now(&self) -> u64 {
+        on!(self, back_end => back_end.now())
+    }
+
+    async fn sleep_until(&self, time: u64) {
+        on!(self, back_end => back_end.sleep_until(time).await)
+    }
+}

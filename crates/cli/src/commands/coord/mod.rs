@@ -1,0 +1,68 @@
+//! `dunlin coord`: nodes of the cluster manager, and what asks them.
+
+mod asks;
+mod deletes;
+mod forgets;
+mod gets;
+mod joins;
+mod manager;
+mod serve;
+mod sets;
+mod status;
+mod watch;
+mod watchman;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+use dunlin_bench::peer::Interrupt;
+
+/// The cluster manager: its nodes, and what asks them
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples, in four terminals:
+  dunlin coord serve --id 1 --data c1 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903
+  dunlin coord serve --id 2 --data c2 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903
+  dunlin coord serve --id 3 --data c3 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903
+
+  P=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903
+  dunlin coord join 7 --peers $P --lease /locks/a &
+  dunlin coord status --peers $P
+  dunlin coord watch --peers $P
+
+On an etcd that is there already: dunlin coord watchman http://127.0.0.1:2379, and --etcd http://127.0.0.1:2379 in the others.
+
+Exit codes of what asks: 0 done, 1 no such thing, 2 failed or refused, 3 a condition does not hold, 4 it is not known whether it was done.")]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Arguments),
+    Watchman(watchman::Arguments),
+    Status(status::Arguments),
+    Watch(watch::Arguments),
+    Join(joins::Arguments),
+    Forget(forgets::Arguments),
+    Get(gets::Arguments),
+    Set(sets::Arguments),
+    Del(deletes::Arguments),
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
+    match arguments.command {
+        Command::Serve(arguments) => serve::run(&arguments, &interrupt),
+        Command::Watchman(arguments) => watchman::run(&arguments, &interrupt),
+        Command::Status(arguments) => status::run(&arguments, &interrupt),
+        Command::Watch(arguments) => watch::run(&arguments, &interrupt),
+        Command::Join(arguments) => joins::run(&arguments, &interrupt),
+        Command::Forget(arguments) => forgets::run(&arguments, &interrupt),
+        Command::Get(arguments) => gets::run(&arguments, &interrupt),
+        Command::Set(arguments) => sets::run(&arguments, &interrupt),
+        Command::Del(arguments) => deletes::run(&arguments, &interrupt),
+    }
+}

@@ -1,0 +1,95 @@
+//! `dunlin coord serve`.
+
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use dunlin_bench::peer::Interrupt;
+use dunlin_coord::embedded::Watchman;
+use dunlin_coord::model::Machine;
+use dunlin_coord::{Limits, WatchmanConfig};
+use dunlin_net::AnyTransport;
+use dunlin_rpc::Endpoint;
+use dunlin_smr::{Client, ClientConfig, LogStore, Node};
+
+use crate::commands::raft::home::Kind;
+use crate::commands::raft::replica::{Replica, Service, serve};
+use crate::commands::seconds;
+
+/// When members have failed: the same at all nodes.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Patience {
+    /// Seconds after which a member that was not heard has failed; it is heard each second
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
+    failure_timeout: Duration,
+    /// Seconds between two looks at who was heard; at most a quarter of the failure timeout
+    #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = seconds, allow_negative_numbers = true)]
+    look: Duration,
+}
+
+impl Patience {
+    /// As the watchman wants it.
+    pub fn config(self) -> Result<WatchmanConfig> {
+        let Patience { failure_timeout, look } = self;
+        ensure!(
+            look <= failure_timeout / 4,
+            "--look {look:?} is too long for --failure-timeout {failure_timeout:?}: choose at most a quarter of it"
+        );
+        Ok(WatchmanConfig { failure_timeout, look_every: look })
+    }
+}
+
+/// Be a node of the cluster manager, until ctrl-C
+///
+/// SIGTERM and ctrl-C end it in order: if it leads, another is asked to lead first; a second one ends it at once. It says on standard error who leads.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Run three, on machines that fail separately, or one. All are started with the same --peers, and know each other by it.
+
+Examples:
+  dunlin coord serve --id 1 --data c1 --peers 1=udp://10.0.0.1:7901,2=udp://10.0.0.2:7901,3=udp://10.0.0.3:7901
+  dunlin coord serve --id 1 --memory --peers 1=shm:coord --failure-timeout 1
+
+With --memory a node that has stopped must not come back: remove it (dunlin raft remove), and add another with an id that was never used.")]
+pub struct Arguments {
+    #[command(flatten)]
+    replica: Replica,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// A node that a command line describes.
+struct Coordination {
+    watchman: WatchmanConfig,
+    members: Vec<(u64, dunlin_net::Addr)>,
+}
+
+impl Service for Coordination {
+    type Machine = Machine;
+    type Companion = Watchman;
+
+    fn machine(&self) -> Result<Machine> {
+        Ok(Machine::new(Limits::default()))
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Coordinator
+    }
+
+    fn accompany<L: LogStore + 'static>(
+        &self,
+        endpoint: &Rc<Endpoint<AnyTransport>>,
+        node: &Node<Machine, L>,
+    ) -> Result<Watchman> {
+        let client = Client::new(endpoint, self.members.iter().cloned(), ClientConfig::default());
+        Ok(Watchman::start(endpoint, node, client, self.watchman)?)
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    let watchman = arguments.patience.config()?;
+    let members = arguments.replica.members().to_vec();
+    serve(&arguments.replica, &Coordination { watchman, members }, interrupt)
+}

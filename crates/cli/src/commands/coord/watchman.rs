@@ -1,0 +1,68 @@
+//! `dunlin coord watchman`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use dunlin_bench::peer::Interrupt;
+
+use super::serve::Patience;
+
+/// Watch over the members that an etcd keeps, until ctrl-C
+///
+/// Nobody fails and no lease ends in an etcd over which no watchman watches. Run two or more, on machines that fail separately: one watches, the others wait for
+/// its end.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dunlin coord watchman http://10.0.0.1:2379,http://10.0.0.2:2379,http://10.0.0.3:2379
+  dunlin coord watchman http://127.0.0.1:2379 --failure-timeout 2
+
+Each heartbeat is a write: have the etcd forget what is past, for example with --auto-compaction-mode=revision --auto-compaction-retention=100000.")]
+#[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "a build without etcd reads no more of it than its help"))]
+pub struct Arguments {
+    /// The addresses of the etcd: http://HOST:PORT,...
+    #[arg(value_name = "URL", value_delimiter = ',', required = true)]
+    etcd: Vec<String>,
+    /// What the keys begin with
+    #[arg(long, value_name = "PATH", default_value = "/dunlin")]
+    prefix: String,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// Runs the command.
+#[cfg(feature = "etcd")]
+pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    use std::io::{IsTerminal, stderr};
+
+    use dunlin_coord::Coordinator;
+    use dunlin_coord::etcd::{Etcd, EtcdConfig, Watchman};
+
+    use crate::commands::raft::cluster::SIGNAL_LOOK;
+    use crate::output;
+
+    let config = arguments.patience.config()?;
+    tracing_subscriber::fmt()
+        .with_writer(stderr)
+        .with_max_level(tracing::Level::INFO)
+        .with_ansi(stderr().is_terminal())
+        .init();
+    let prefix = arguments.prefix.clone();
+    let etcd = Etcd::new(&arguments.etcd, EtcdConfig { prefix, ..EtcdConfig::default() })?;
+    // So that a wrong address is told at once.
+    etcd.block_on(etcd.members())?;
+    let watchman = Watchman::start(&etcd, config)?;
+    output::line(format_args!("serving as a watchman at {}; ctrl-C ends it", arguments.etcd.join(",")))?;
+    while !interrupt.is_set() {
+        std::thread::sleep(SIGNAL_LOOK);
+    }
+    drop(watchman);
+    output::line("ended")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the command.
+#[cfg(not(feature = "etcd"))]
+pub fn run(_: &Arguments, _: &Interrupt) -> Result<ExitCode> {
+    Err(super::asks::without_etcd())
+}

@@ -1,0 +1,111 @@
+//! `dunlin raft add`.
+
+use std::io::{IsTerminal, stderr};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use dunlin_bench::peer::Interrupt;
+use dunlin_net::Addr;
+use dunlin_smr::wire::request::Change;
+
+use super::cluster::{Client, Cluster, Outcome, ask, replica};
+use super::members::{LOOK, behind, change};
+use super::status::Overview;
+use crate::commands::seconds;
+use crate::output;
+
+/// A learner that is so few entries behind gets its vote.
+const BEHIND_ENOUGH: u64 = 1000;
+
+/// Add a replica to the cluster
+///
+/// It is added as a learner, which gets all entries and has no vote, and gets a vote when it has caught up. Start it first: dunlin raft serve --join.
+/// Exit code 0 when that is done, 2 if not, 4 if that is not known; then the same command goes on where it stopped.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
+  dunlin raft serve --id 4 --data r4 --peers 4=udp://127.0.0.1:7804 --join      in another terminal
+  dunlin raft add $R 4=udp://127.0.0.1:7804
+  dunlin raft add $R 4=udp://127.0.0.1:7804 --learner                          never gives it a vote")]
+pub struct Arguments {
+    #[command(flatten)]
+    cluster: Cluster,
+    /// The replica: an id that was never used, and where it is reached
+    #[arg(value_name = "ID=ADDRESS", value_parser = replica)]
+    replica: (u64, Addr),
+    /// Leave it a learner, without a vote
+    #[arg(long)]
+    learner: bool,
+    /// How long it may take to catch up, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, allow_negative_numbers = true)]
+    catch_up: Duration,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    ask(&arguments.cluster, interrupt, async |client| {
+        let (id, addr) = &arguments.replica;
+        let patience = arguments.cluster.timeout;
+        let overview = Overview::look(client).await;
+        let before = overview.leader().context("none of them leads")?;
+        if let Some(known) = before.addresses.get(id) {
+            ensure!(*known == addr.to_string(), "{id} is a member already, at {known}: choose an id that was never used");
+        }
+        if !before.addresses.contains_key(id) {
+            let add = Change::AddLearner { id: *id, address: addr.to_string() };
+            change(client, add, patience).await?;
+            eprintln!("dunlin: replica {id} is a learner");
+        }
+        if !arguments.learner {
+            catch_up(client, *id, arguments.catch_up).await?;
+            change(client, Change::Promote { id: *id }, patience).await?;
+            output::line(format_args!("replica {id} is a member with a vote"))?;
+        } else {
+            output::line(format_args!("replica {id} is a learner"))?;
+        }
+        Ok(Outcome::Done)
+    })
+}
+
+/// Waits until a learner has nearly all entries.
+async fn catch_up(client: &Client, id: u64, patience: Duration) -> Result<()> {
+    let (begun, mut said) = (Instant::now(), None);
+    loop {
+        let overview = Overview::look(client).await;
+        let left = overview.leader().and_then(|leader| behind(leader, id));
+        if left.is_some_and(|left| left <= BEHIND_ENOUGH) {
+            end_line();
+            return Ok(());
+        }
+        if begun.elapsed() >= patience {
+            end_line();
+            let left = left.map_or("without anything".into(), |left| format!("{left} entries behind"));
+            let there = if overview.has_answered(id) { "is there" } else { "does not answer" };
+            bail!(
+                "replica {id} {there}, and is {left} after {patience:?}: is it started? It stays a learner: the same command goes on with it, `dunlin raft remove` \
+                 removes it"
+            );
+        }
+        if said != Some(left) {
+            said = Some(left);
+            show(id, left);
+        }
+        client.timers().sleep(LOOK).await;
+    }
+}
+
+fn show(id: u64, left: Option<u64>) {
+    let Some(left) = left else { return };
+    if stderr().is_terminal() {
+        eprint!("\rreplica {id} is {left} entries behind            ");
+    } else {
+        eprintln!("dunlin: replica {id} is {left} entries behind");
+    }
+}
+
+fn end_line() {
+    if stderr().is_terminal() {
+        eprint!("\r{:<60}\r", "");
+    }
+}

@@ -1,0 +1,39 @@
+//! `dunlin raft del`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use dunlin_bench::peer::Interrupt;
+use dunlin_smr::kv::Command;
+
+use super::cluster::{Cluster, Outcome, ask, show_change};
+
+/// Delete items, and print the version of each deletion
+///
+/// Exit code 0 if all were there, 1 if some were not, 2 if it failed, 4 if it is not known whether the last was deleted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
+  dunlin raft del $R bird
+  dunlin raft del $R bird fish")]
+pub struct Arguments {
+    #[command(flatten)]
+    cluster: Cluster,
+    /// The keys
+    #[arg(required = true)]
+    keys: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    ask(&arguments.cluster, interrupt, async |client| {
+        let mut outcome = Outcome::Done;
+        for key in &arguments.keys {
+            let reply = client.execute(&Command::Delete { key: key.as_bytes() }.encode()).await?;
+            if show_change(key, &reply)? != Outcome::Done {
+                outcome = Outcome::NotFound;
+            }
+        }
+        Ok(outcome)
+    })
+}

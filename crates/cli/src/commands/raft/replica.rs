@@ -1,0 +1,283 @@
+//! What every replica has in common, whatever its machine: its arguments, its log, and its life until ctrl-C.
+
+use std::io::{IsTerminal, stderr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::builder::RangedU64ValueParser;
+use dunlin_bench::peer::Interrupt;
+use dunlin_net::{Addr, AnyTransport};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_smr::wire::response::{Role, Status};
+use dunlin_smr::{Beginning, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
+use tracing::Level;
+
+use super::cluster::{Replicas, SIGNAL_LOOK, within};
+use super::home::{self, Kind, Owner};
+use crate::commands::kv::size::bytes;
+use crate::output;
+
+/// How often is looked whether leadership has gone to another, when the replica ends.
+const HAND_OVER_LOOK: Duration = Duration::from_millis(1);
+/// How long a replica that ends waits for what is in progress, and then until the others know.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// A replica.
+#[derive(Debug, clap::Args)]
+pub struct Replica {
+    /// The id of this replica: above 0, never used before, and never again for another
+    #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    id: u64,
+    /// The first members of the cluster, ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME. Others reach this replica at its own
+    #[arg(long, value_name = "REPLICAS")]
+    peers: Replicas,
+    /// Keep the log in DIR, which is made if it is not there; one for each replica
+    #[arg(long, value_name = "DIR", required_unless_present = "memory", conflicts_with = "memory")]
+    data: Option<PathBuf>,
+    /// Keep the log in memory
+    #[arg(long)]
+    memory: bool,
+    /// Wait to be added to a cluster that is there
+    #[arg(long)]
+    join: bool,
+    /// Listen here instead of at the address that others use: shm:NAME or udp://HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<Addr>,
+    /// The number of the cluster: replicas of another are not listened to
+    #[arg(long, value_name = "NUMBER", default_value = "0")]
+    cluster: u64,
+    /// How reads are answered: `index` asks a majority; `lease` does not, and is right while no clock runs a fifth faster than another
+    #[arg(long, default_value = "index")]
+    reads: ReadsArgument,
+    /// Milliseconds without a leader after which another is elected, up to twice as many; at least four heartbeats
+    #[arg(long, value_name = "MILLISECONDS", default_value = "500", value_parser = milliseconds)]
+    election: u32,
+    /// Milliseconds after which a leader says that it is there
+    #[arg(long, value_name = "MILLISECONDS", default_value = "50", value_parser = milliseconds)]
+    heartbeat: u32,
+    /// Milliseconds in which all times are counted
+    #[arg(long, value_name = "MILLISECONDS", default_value = "10", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    tick: u32,
+    /// Take a snapshot after so many entries of the log
+    #[arg(long, value_name = "ENTRIES", default_value = "1000000", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    snapshot_entries: u64,
+    /// Take a snapshot when the log has so many bytes
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
+    snapshot_log: usize,
+    /// Keep so many entries before a snapshot, for replicas that are a little behind
+    #[arg(long, value_name = "ENTRIES", default_value = "10000")]
+    keep_entries: u64,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ReadsArgument {
+    Index,
+    Lease,
+}
+
+fn milliseconds(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(milliseconds @ 1..=600_000) => Ok(milliseconds),
+        _ => Err("give 1 to 600000 milliseconds".into()),
+    }
+}
+
+impl Replica {
+    /// The first members, and where they are reached.
+    pub fn members(&self) -> &[(u64, Addr)] {
+        &self.peers.0
+    }
+
+    fn config(&self) -> Result<NodeConfig> {
+        ensure!(
+            self.heartbeat >= self.tick,
+            "--heartbeat {} is shorter than --tick {}: choose as long, or longer",
+            self.heartbeat,
+            self.tick
+        );
+        let heartbeat_ticks = self.heartbeat.div_ceil(self.tick);
+        let election_ticks = self.election.div_ceil(self.tick);
+        ensure!(
+            election_ticks / 4 >= heartbeat_ticks,
+            "--election {} is too short for --heartbeat {}: choose four times as long, or longer",
+            self.election,
+            self.heartbeat
+        );
+        let config = NodeConfig {
+            cluster: self.cluster,
+            tick: Duration::from_millis(self.tick.into()),
+            heartbeat_ticks,
+            election_ticks,
+            reads: match self.reads {
+                ReadsArgument::Index => Reads::ReadIndex,
+                ReadsArgument::Lease => Reads::Lease,
+            },
+            snapshot_entries: self.snapshot_entries,
+            snapshot_log_bytes: self.snapshot_log as u64,
+            keep_entries: self.keep_entries,
+            ..NodeConfig::new(self.id)
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    fn own_address(&self) -> Result<&Addr> {
+        let own = self.peers.address(self.id);
+        own.with_context(|| format!("replica {} is not among --peers: say where it is reached", self.id))
+    }
+
+    fn listen_address(&self) -> Result<&Addr> {
+        let own = self.own_address()?;
+        Ok(self.listen.as_ref().unwrap_or(own))
+    }
+
+    /// A replica reaches others by the kind of address that it listens at.
+    fn check_kinds(&self) -> Result<()> {
+        let is_shm = |addr: &Addr| matches!(addr, Addr::Shm(_));
+        let listen = self.listen_address()?;
+        let other = self.peers.0.iter().find(|(_, addr)| is_shm(addr) != is_shm(listen));
+        if let Some((id, addr)) = other {
+            bail!(
+                "replica {id} at {addr} cannot be reached from {listen}: give all replicas addresses of one kind, shm or udp"
+            );
+        }
+        Ok(())
+    }
+
+    fn place(&self) -> String {
+        self.data.as_ref().map_or("memory".into(), |path| path.display().to_string())
+    }
+}
+
+/// What a replica replicates.
+pub trait Service {
+    /// The machine.
+    type Machine: StateMachine + 'static;
+    /// What goes on beside it until this is dropped.
+    type Companion;
+
+    /// A machine as all replicas begin with.
+    fn machine(&self) -> Result<Self::Machine>;
+
+    /// What its directory says of it.
+    fn kind(&self) -> Kind;
+
+    /// Begins what goes on beside a replica that has started.
+    fn accompany<L: LogStore + 'static>(
+        &self,
+        endpoint: &Rc<Endpoint<AnyTransport>>,
+        node: &Node<Self::Machine, L>,
+    ) -> Result<Self::Companion>;
+}
+
+/// Serves until a signal comes.
+pub fn serve(arguments: &Replica, service: &impl Service, interrupt: &Interrupt) -> Result<ExitCode> {
+    let config = arguments.config()?;
+    arguments.check_kinds()?;
+    tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
+    let Some(path) = &arguments.data else {
+        return serve_on(arguments, service, config, MemoryLog::new(), interrupt);
+    };
+    let owner = Owner { cluster: arguments.cluster, id: arguments.id, kind: service.kind() };
+    let (log, opening) = home::open(path, owner).with_context(|| format!("replica {} cannot start", arguments.id))?;
+    if let Some(torn) = &opening.torn {
+        eprintln!(
+            "dunlin: what a crash left unfinished at the end of the log was cut off: {} bytes of segment {}, from byte {} on",
+            torn.bytes, torn.segment, torn.offset
+        );
+    }
+    serve_on(arguments, service, config, log, interrupt)
+}
+
+fn serve_on<S: Service, L: LogStore + 'static>(
+    arguments: &Replica,
+    service: &S,
+    config: NodeConfig,
+    log: L,
+    interrupt: &Interrupt,
+) -> Result<ExitCode> {
+    let (own, listen) = (arguments.own_address()?, arguments.listen_address()?);
+    warn_if_exposed(listen);
+    let machine = service.machine()?;
+    let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(listen)?, EndpointConfig::default())?);
+    let beginning = if arguments.join { Beginning::Join } else { Beginning::First(arguments.peers.0.clone()) };
+    let patience = config.tick * config.election_ticks * 2;
+    let node = Node::start(&endpoint, config, log, machine, beginning)?;
+    check_members(arguments, own, &node.status())?;
+    // It may hold the endpoint, so it goes first.
+    let companion = service.accompany(&endpoint, &node)?;
+    output::line(ready_line(arguments, &endpoint.local_addr(), &node.status()))?;
+    endpoint.block_on(async {
+        let timers = endpoint.timers();
+        let mut said = None;
+        while !interrupt.is_set() {
+            if let Some(failure) = node.failure() {
+                bail!("replica {} has stopped: {failure}", arguments.id);
+            }
+            said = say_who_leads(&node.status(), said);
+            timers.sleep(SIGNAL_LOOK).await;
+        }
+        let begun = Instant::now();
+        if let Some(to) = node.hand_over() {
+            while node.status().role == Role::Leader && begun.elapsed() < patience {
+                timers.sleep(HAND_OVER_LOOK).await;
+            }
+            let is_over = node.status().role != Role::Leader;
+            eprintln!("dunlin: replica {to} {}", if is_over { "takes over" } else { "did not take over in time" });
+        }
+        // Those who do not answer are not waited for.
+        within(GOODBYE, &timers, endpoint.shutdown(LAST_WORDS)).await;
+        Ok(())
+    })?;
+    drop(companion);
+    output::line("ended")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn warn_if_exposed(listen: &Addr) {
+    if matches!(listen, Addr::Udp(addr) if !addr.ip().is_loopback()) {
+        eprintln!(
+            "dunlin: warning: traffic at {listen} is neither encrypted nor authenticated: let only those reach it whom you trust"
+        );
+    }
+}
+
+/// A log that has begun knows the members. Its own address it must share with them.
+fn check_members(arguments: &Replica, own: &Addr, status: &Status) -> Result<()> {
+    let known = status.addresses.get(&arguments.id).map(|address| address.parse::<Addr>());
+    if let Some(Ok(known)) = known {
+        ensure!(
+            known == *own,
+            "the cluster knows replica {} at {known}, and --peers says {own}: serve it where it is known, or remove it from the cluster and \
+             add one with an id that was never used there",
+            arguments.id
+        );
+    }
+    Ok(())
+}
+
+fn ready_line(arguments: &Replica, listening: &Addr, status: &Status) -> String {
+    let members: Vec<String> = status.addresses.keys().map(u64::to_string).collect();
+    let members = match members.is_empty() {
+        true => "waits to be added".to_owned(),
+        false => format!("members {}", members.join(", ")),
+    };
+    let (id, cluster, place) = (arguments.id, arguments.cluster, arguments.place());
+    format!("serving replica {id} of cluster {cluster} at {listening}; {members}; log in {place}; ctrl-C ends it")
+}
+
+/// Says so when another leads than before; gives who leads, and in which term.
+fn say_who_leads(status: &Status, said: Option<(u64, u64)>) -> Option<(u64, u64)> {
+    let now = status.leader.map(|leader| (leader, status.term));
+    match now {
+        _ if now == said => {}
+        Some((leader, term)) if leader == status.id => eprintln!("dunlin: this replica, {leader}, leads, in term {term}"),
+        Some((leader, term)) => eprintln!("dunlin: replica {leader} leads, in term {term}"),
+        None => eprintln!("dunlin: nobody leads"),
+    }
+    now
+}

@@ -1,0 +1,49 @@
+//! `dunlin raft transfer`.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use dunlin_bench::peer::Interrupt;
+
+use super::cluster::{Cluster, Outcome, ask};
+use super::members::LOOK;
+use super::status::Overview;
+use crate::output;
+
+/// Make another replica lead
+///
+/// Commands wait meanwhile, some milliseconds. Exit code 0 when it leads, 2 if it does not.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
+  dunlin raft transfer $R 2")]
+pub struct Arguments {
+    #[command(flatten)]
+    cluster: Cluster,
+    /// Who is to lead: a member with a vote
+    id: u64,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    ask(&arguments.cluster, interrupt, async |client| {
+        let (id, begun) = (arguments.id, Instant::now());
+        let leader = async || Overview::look(client).await.leader().map(|leader| leader.id);
+        if leader().await != Some(id) {
+            client.transfer(id).await?;
+        }
+        loop {
+            let now = leader().await;
+            if now == Some(id) {
+                output::line(format_args!("replica {id} leads"))?;
+                return Ok(Outcome::Done);
+            }
+            if begun.elapsed() >= arguments.cluster.timeout {
+                let now = now.map_or("nobody".into(), |leader| format!("replica {leader}"));
+                bail!("replica {id} did not take over in time; {now} leads");
+            }
+            client.timers().sleep(LOOK).await;
+        }
+    })
+}

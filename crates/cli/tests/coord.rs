@@ -1,0 +1,185 @@
+//! `dunlin coord` as processes: nodes, members and watchers.
+
+mod program;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use program::raft::{Directory, free_replica};
+use program::{Server, dunlin};
+use serde_json::Value;
+
+/// Long enough for a busy machine, and short enough to wait for.
+const FAILURE_TIMEOUT: &str = "1.5";
+
+/// A command that says what goes on, line by line. Killed at the end of its test.
+struct Told {
+    process: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Told {
+    fn start(mut command: Command) -> Told {
+        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap());
+        Told { process, lines }
+    }
+
+    /// What it says next; nothing if it has ended.
+    fn next(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A command that ends, with its exit code and what it prints.
+fn ask(arguments: &[&str], target: &[&str]) -> (i32, String, String) {
+    let mut command = dunlin(&[&["coord"], arguments, target, &["--timeout", "20"]].concat());
+    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (status.code().unwrap(), text(&stdout), text(&stderr))
+}
+
+fn status(target: &[&str]) -> Value {
+    let (code, out, err) = ask(&["status", "--json"], target);
+    assert_eq!(code, 0, "{err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+fn told(arguments: &[&str], target: &[&str]) -> Told {
+    Told::start(dunlin(&[&["coord"], arguments, target].concat()))
+}
+
+/// What stands behind the revision, which is not the same in each run.
+fn happening(line: &str) -> &str {
+    line.split_once(' ').map_or("", |(_, rest)| rest)
+}
+
+/// What is the same with both back ends: a member is killed, watchers are told, its lease lapses, another leaves in order.
+fn members_come_and_fail(target: &[&str]) {
+    assert_eq!(ask(&["get", "/volumes/7"], target).0, 1, "nothing is there yet");
+    let from = status(target)["revision"].to_string();
+    let mut watch = told(&["watch", "--after", &from, "--count", "8"], target);
+    let mut fails = told(&["join", "7", "--about", "here", "--lease", "/locks/a", "--ttl", "2"], target);
+    let joined = fails.next();
+    assert!(joined.starts_with("joined as member 7, incarnation ") && joined.contains(": epoch 1;"), "{joined}");
+    assert!(fails.next().starts_with("holds /locks/a with token "));
+    let mut stays = told(&["join", "8"], target);
+    assert!(stays.next().contains(": epoch 2;"));
+    let (code, _, err) = ask(&["join", "9", "--lease", "/locks/a"], target);
+    assert!(code == 3 && err.contains("held by member 7"), "{code} {err}");
+    let now = status(target);
+    assert_eq!((&now["epoch"], &now["leases"][0]["member"]), (&4.into(), &7.into()), "one has come and gone: {now}");
+    assert_eq!((&now["members"][0]["about"], &now["members"][0]["health"]), (&"here".into(), &"live".into()));
+
+    fails.signal("-KILL");
+    let token = now["leases"][0]["token"].to_string();
+    let ended = format!("lease /locks/a with token {token} ended");
+    let mut seen: Vec<String> = (0..7).map(|_| happening(&watch.next()).to_owned()).collect();
+    // Which of the two comes first is up to their times.
+    seen[5..].sort();
+    let expected = [
+        "member 7 joined: epoch 1",
+        "lease /locks/a granted to member 7",
+        "member 8 joined: epoch 2",
+        "member 9 joined: epoch 3",
+        "member 9 left: epoch 4",
+        &ended,
+        "member 7 failed: epoch 5",
+    ];
+    assert_eq!(seen, expected);
+    while stays.next() != "epoch 5" {}
+    stays.signal("-TERM");
+    while stays.next() != "left" {}
+    assert!(stays.process.wait().unwrap().success());
+    assert_eq!(happening(&watch.next()), "member 8 left: epoch 6");
+    assert!(watch.process.wait().unwrap().success());
+
+    assert_eq!(ask(&["forget", "8"], target).0, 1);
+    assert_eq!(ask(&["forget", "7"], target).0, 0);
+    let (code, version, err) = ask(&["set", "/volumes/7", "1,2,3", "--if-absent"], target);
+    assert!(code == 0 && version.starts_with("version "), "{err}");
+    assert_eq!(ask(&["set", "/volumes/7", "none", "--if-absent"], target).0, 3);
+    assert_eq!(ask(&["get", "/volumes/7"], target), (0, "1,2,3".into(), String::new()));
+    let (code, text, _) = ask(&["status"], target);
+    let expected = format!("members: none\nleases: none\ntree:\n  /volumes/7  {}  1,2,3\n", version.trim_end());
+    assert!(code == 0 && text.starts_with("epoch 6, ") && text.ends_with(&expected), "{text}");
+    assert_eq!(ask(&["del", "/volumes/7", "--if-version", "1"], target).0, 3);
+    assert_eq!(ask(&["del", "/volumes/7"], target).0, 0);
+}
+
+#[test]
+fn three_nodes_tell_of_a_member_that_is_killed() {
+    let directory = Directory::new("coord");
+    let peers = [1, 2, 3].map(free_replica).join(",");
+    let serve = |id: u64| {
+        let (id_text, data) = (id.to_string(), directory.of(id));
+        let node = ["coord", "serve", "--id", &id_text, "--peers", &peers, "--data", &data];
+        Server::start(dunlin(&[&node[..], &["--failure-timeout", FAILURE_TIMEOUT]].concat()))
+    };
+    let mut nodes: Vec<Server> = (1..=3).map(serve).collect();
+    let target = ["--peers", &peers];
+    members_come_and_fail(&target);
+    // All of it is there after a restart of one, and its directory is no key-value replica's.
+    let before = status(&target);
+    nodes.remove(0).kill();
+    let data = directory.of(1);
+    let other = dunlin(&["raft", "serve", "--id", "1", "--peers", &peers, "--data", &data]).output().unwrap();
+    assert!(String::from_utf8_lossy(&other.stderr).contains("of a coordinator replica"), "{other:?}");
+    nodes.push(serve(1));
+    assert_eq!(status(&target), before);
+}
+
+#[test]
+fn wrong_use_is_told() {
+    let (code, _, err) = ask(&["status"], &[]);
+    assert!(code == 2 && err.contains("--peers"), "{err}");
+    let (code, _, err) = ask(&["watch", "--scope", "forest"], &["--peers", "1=udp://127.0.0.1:9"]);
+    assert!(code == 2 && err.contains("write all, members"), "{err}");
+    let (code, _, err) = ask(&["get", "volumes"], &["--peers", "1=udp://127.0.0.1:9"]);
+    assert!(code == 2 && err.contains("slash"), "{err}");
+    let data = ["--id", "1", "--memory", "--peers", "1=udp://127.0.0.1:9"];
+    let serve = dunlin(&[&["coord", "serve"], &data[..], &["--look", "2"]].concat()).output().unwrap();
+    assert!(String::from_utf8_lossy(&serve.stderr).contains("--look 2s is too long"), "{serve:?}");
+    if cfg!(not(feature = "etcd")) {
+        let (code, _, err) = ask(&["status"], &["--etcd", "http://127.0.0.1:9"]);
+        assert!(code == 2 && err.contains("--features etcd"), "{err}");
+    }
+}
+
+#[cfg(feature = "etcd")]
+mod etcd {
+    use std::path::PathBuf;
+
+    use dunlin_coord::etcd::local::{self, LocalEtcd, Scratch};
+
+    use super::*;
+
+    #[test]
+    fn an_etcd_tells_of_a_member_that_is_killed() {
+        let named = std::env::var_os("DUNLIN_ETCD").map(PathBuf::from);
+        let program = named.clone().unwrap_or_else(|| local::PROGRAM.into());
+        if local::installed_version(&program).is_none() {
+            assert_eq!(named, None, "DUNLIN_ETCD names no etcd that runs");
+            println!("SKIPPED: there is no etcd here; install Debian's etcd-server, or name one in DUNLIN_ETCD");
+            return;
+        }
+        let scratch = Scratch::make(&std::env::temp_dir(), "cli-etcd").unwrap();
+        let etcd = LocalEtcd::start(&program, 1, scratch.path()).unwrap();
+        let endpoint = etcd.endpoints().remove(0);
+        let _watchman = Server::start(dunlin(&["coord", "watchman", &endpoint, "--failure-timeout", FAILURE_TIMEOUT]));
+        members_come_and_fail(&["--etcd", &endpoint]);
+    }
+}

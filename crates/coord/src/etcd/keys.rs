@@ -1,0 +1,137 @@
+//! Where what is in etcd. `coordination.md` has the table.
+
+use crate::types::{Incarnation, MemberId};
+use crate::wire::wire_struct;
+
+/// Version of the layout.
+const LAYOUT: &str = "v1";
+
+/// The names of all keys.
+#[derive(Debug)]
+pub(super) struct Keys {
+    root: String,
+}
+
+/// The value of a lease. Its token is the revision of the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tenancy {
+    pub member: MemberId,
+    pub incarnation: Incarnation,
+    pub ttl_ms: u64,
+}
+
+wire_struct!(Tenancy { member, incarnation, ttl_ms });
+
+impl Keys {
+    /// All below this prefix, which has been checked to be a path.
+    pub fn new(prefix: &str) -> Keys {
+        Keys { root: format!("{prefix}/{LAYOUT}") }
+    }
+
+    /// Of one kind: its prefix.
+    fn all(&self, kind: &str) -> String {
+        format!("{}/{kind}/", self.root)
+    }
+
+    fn of_member(&self, kind: &str, member: MemberId) -> String {
+        // With all digits, so that the order is that of numbers.
+        format!("{}{member:020}", self.all(kind))
+    }
+
+    /// The number of the epoch, as text.
+    pub fn epoch(&self) -> String {
+        format!("{}/epoch", self.root)
+    }
+
+    /// What happened last. The history of this key is that of everything.
+    pub fn events(&self) -> String {
+        format!("{}/events", self.root)
+    }
+
+    /// Its revision is the number of the reign.
+    pub fn reign(&self) -> String {
+        format!("{}/reign", self.root)
+    }
+
+    /// Written by the watchman who reigns as a sign of life.
+    pub fn watchman(&self) -> String {
+        format!("{}/watchman", self.root)
+    }
+
+    /// What a member says about itself; its revision is the incarnation.
+    pub fn member(&self, member: MemberId) -> String {
+        self.of_member("members", member)
+    }
+
+    pub fn members(&self) -> String {
+        self.all("members")
+    }
+
+    /// There if the member has failed.
+    pub fn failed(&self, member: MemberId) -> String {
+        self.of_member("failed", member)
+    }
+
+    pub fn all_failed(&self) -> String {
+        self.all("failed")
+    }
+
+    /// Written with each heartbeat.
+    pub fn beat(&self, member: MemberId) -> String {
+        self.of_member("beats", member)
+    }
+
+    pub fn beats(&self) -> String {
+        self.all("beats")
+    }
+
+    /// A [`Tenancy`]. Names begin with a slash, as paths do.
+    pub fn lease(&self, name: &str) -> String {
+        format!("{}/leases{name}", self.root)
+    }
+
+    pub fn leases(&self) -> String {
+        self.all("leases")
+    }
+
+    /// Written with each renewal.
+    pub fn renewal(&self, name: &str) -> String {
+        format!("{}/renewals{name}", self.root)
+    }
+
+    pub fn renewals(&self) -> String {
+        self.all("renewals")
+    }
+
+    /// An entry of the tree, or what all below a root begin with.
+    pub fn entry(&self, path: &str) -> String {
+        format!("{}/tree{path}", self.root)
+    }
+}
+
+/// The member that a key below `prefix` is of.
+pub(super) fn member_of(key: &str, prefix: &str) -> Option<MemberId> {
+    key.strip_prefix(prefix)?.parse().ok()
+}
+
+/// The path or name that a key below `prefix` is of; the slash at the end of the prefix is its first.
+pub(super) fn path_of<'a>(key: &'a str, prefix: &str) -> Option<&'a str> {
+    key.strip_prefix(prefix.strip_suffix('/')?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_tell_what_they_are_of() {
+        let keys = Keys::new("/dunlin");
+        assert_eq!(keys.member(7), "/dunlin/v1/members/00000000000000000007");
+        assert_eq!(member_of(&keys.member(u64::MAX), &keys.members()), Some(u64::MAX));
+        assert_eq!(member_of(&keys.beat(7), &keys.members()), None);
+        assert_eq!(path_of(&keys.lease("/a/b"), &keys.leases()), Some("/a/b"));
+        assert_eq!(path_of(&keys.lease("/a/b"), &keys.renewals()), None);
+        assert_eq!(keys.entry("/a"), "/dunlin/v1/tree/a");
+        assert!(keys.member(9) < keys.member(10));
+    }
+}

@@ -1,0 +1,148 @@
+//! Leases.
+
+use etcd_client::{KeyValue, Txn, TxnOp};
+
+use super::keys::{Tenancy, path_of};
+use super::members::check_live;
+use super::work::{Work, count, delete, foreign, get, get_all, is_of, look, page, put, revision_for_etcd};
+use crate::error::CoordError;
+use crate::limits::check_ttl;
+use crate::path::check_path;
+use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Membership, Revision, Token};
+use crate::wire::Wire;
+
+/// What a lease's key says.
+pub(super) fn tenancy(found: &KeyValue) -> Result<(Token, Tenancy), CoordError> {
+    let key = String::from_utf8_lossy(found.key());
+    let tenancy = Tenancy::from_bytes(found.value()).map_err(|error| foreign(&key, error))?;
+    Ok((found.mod_revision() as Token, tenancy))
+}
+
+/// The lease that a key is of.
+pub(super) fn name_of(found: &KeyValue, prefix: &str) -> Result<String, CoordError> {
+    let key = found.key_str().map_err(|error| foreign(prefix, error))?;
+    path_of(key, prefix).map(str::to_owned).ok_or_else(|| foreign(key, "it is no lease's"))
+}
+
+impl Work {
+    pub async fn acquire(self, membership: Membership, name: String, ttl_ms: u64) -> Result<Token, CoordError> {
+        check_path(&name)?;
+        check_ttl(ttl_ms)?;
+        let (keys, Membership { member, incarnation, .. }) = (&self.keys, membership);
+        let lease = keys.lease(&name);
+        loop {
+            let its_state = [look(keys.member(member)), look(keys.failed(member))];
+            let seen = self.read(its_state.into_iter().chain([get(lease.clone()), count(keys.leases())]).collect()).await?;
+            check_live(&membership, seen.one(0), seen.one(1))?;
+            match seen.one(2).map(tenancy).transpose()? {
+                Some((token, held)) if held.member != member => {
+                    return Err(CoordError::Held { name, holder: held.member, token });
+                }
+                None if seen.count(3) >= self.limits.leases_max => {
+                    return Err(CoordError::Full { what: "leases".into(), max: self.limits.leases_max as u64 });
+                }
+                _ => {}
+            }
+            let grant = [
+                put(lease.clone(), Tenancy { member, incarnation, ttl_ms }.to_bytes()),
+                put(keys.renewal(&name), ""),
+                self.event(Happening::Granted { name: name.clone(), member }),
+            ];
+            let [live, not_failed] = self.is_live(member, incarnation);
+            let conditions = [live, not_failed, is_of(&lease, seen.mod_revision(2))];
+            let outcome = self.commit(Txn::new().when(conditions).and_then(grant)).await?;
+            if outcome.done {
+                return Ok(outcome.revision);
+            }
+        }
+    }
+
+    pub async fn renew(self, name: String, token: Token) -> Result<(), CoordError> {
+        let lease = self.keys.lease(&name);
+        let seen = self.read(vec![get(lease.clone())]).await?;
+        let lost = || CoordError::LeaseLost { name: name.clone(), token };
+        let (now, held) = seen.one(0).map(tenancy).transpose()?.ok_or_else(lost)?;
+        if now != token {
+            return Err(lost());
+        }
+        let (member, incarnation) = (held.member, held.incarnation);
+        let [live, not_failed] = self.is_live(member, incarnation);
+        let conditions = [live, not_failed, is_of(&lease, revision_for_etcd(token))];
+        let renew = Txn::new().when(conditions).and_then([put(self.keys.renewal(&name), "")]).or_else([look(lease)]);
+        let outcome = self.repeat(renew).await?;
+        if outcome.done {
+            return Ok(());
+        }
+        if outcome.mod_revision(0) as Token != token {
+            return Err(lost());
+        }
+        // Who was taken for failed shall come to an end, though not before its time.
+        Err(CoordError::NotLive { member, incarnation })
+    }
+
+    /// What ends a lease that is held with this token.
+    fn end(&self, name: &str, token: Token) -> [TxnOp; 3] {
+        let ended = Happening::Ended { name: name.to_owned(), token };
+        [delete(self.keys.lease(name)), delete(self.keys.renewal(name)), self.event(ended)]
+    }
+
+    pub async fn release(&self, name: String, token: Token) -> Result<(), CoordError> {
+        let is_held = is_of(&self.keys.lease(&name), revision_for_etcd(token));
+        let outcome = self.commit(Txn::new().when([is_held]).and_then(self.end(&name, token))).await?;
+        if outcome.done { Ok(()) } else { Err(CoordError::LeaseLost { name, token }) }
+    }
+
+    /// Ends what a member has, up to this incarnation, one by one: each end is an event.
+    pub async fn end_leases(&self, member: MemberId, incarnation: Incarnation) -> Result<(), CoordError> {
+        let seen = self.read(vec![get_all(self.keys.leases())]).await?;
+        for found in seen.all(0) {
+            let (token, held) = tenancy(found)?;
+            if held.member == member && held.incarnation <= incarnation {
+                match self.release(name_of(found, &self.keys.leases())?, token).await {
+                    Ok(()) | Err(CoordError::LeaseLost { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The watchman has waited for long enough, if the lease was not renewed since.
+    pub async fn lapse(&self, reign: u64, name: String, token: Token, renewals: Revision) -> Result<(), CoordError> {
+        let keys = &self.keys;
+        let conditions = [
+            is_of(&keys.lease(&name), revision_for_etcd(token)),
+            is_of(&keys.reign(), revision_for_etcd(reign)),
+            is_of(&keys.renewal(&name), revision_for_etcd(renewals)),
+        ];
+        let lapse = Txn::new().when(conditions).and_then(self.end(&name, token)).or_else([look(keys.reign())]);
+        let outcome = self.commit(lapse).await?;
+        if outcome.done {
+            return Ok(());
+        }
+        if outcome.mod_revision(0) as Revision != reign {
+            return Err(CoordError::ReignOver { reign });
+        }
+        Err(CoordError::LeaseLost { name, token })
+    }
+
+    pub async fn all_leases(self, after: Option<String>) -> Result<Leases, CoordError> {
+        let prefix = self.keys.leases();
+        let seen = self.read(vec![page(&prefix, after.map(|after| self.keys.lease(&after)))]).await?;
+        let mut leases = Vec::with_capacity(seen.all(0).len());
+        for found in seen.all(0) {
+            let (token, held) = tenancy(found)?;
+            let holder = Holder { member: held.member, incarnation: held.incarnation, token };
+            leases.push(HeldLease { name: name_of(found, &prefix)?, holder, ttl_ms: held.ttl_ms });
+        }
+        let more_after = leases.last().filter(|_| seen.has_more(0)).map(|lease| lease.name.clone());
+        Ok(Leases { revision: seen.revision, leases, more_after })
+    }
+
+    pub async fn holder(self, name: String) -> Result<Option<Holder>, CoordError> {
+        check_path(&name)?;
+        let seen = self.read(vec![get(self.keys.lease(&name))]).await?;
+        let held = seen.one(0).map(tenancy).transpose()?;
+        Ok(held.map(|(token, held)| Holder { member: held.member, incarnation: held.incarnation, token }))
+    }
+}

@@ -1,0 +1,297 @@
+//! The back end on an etcd that is there already (3.4 or newer), by its transactions.
+//!
+//! Each thing has a key: a member, that it failed, a lease, an entry of the tree. What an operation reads and what it changes is one transaction, on the condition that
+//! what it rests on has not changed; if it has, the operation looks and decides again. Revisions, versions, incarnations and tokens are etcd's revisions, which only
+//! rise. With each change the transaction writes what happened to one key more, whose **history** in etcd is that of everything: watching is
+//! watching that key.
+//!
+//! # Who has failed
+//!
+//! The same [watchman](Watchman) as that of [`crate::embedded`] decides, by the same rules ([`crate::model`]): it names the count that it saw, here the revision of the
+//! last heartbeat, and the number of its reign, here the revision at which it took over. etcd's own leases are not used. They have whole seconds, two at
+//! least as etcd is delivered; a leader of etcd that stood still may end them though they were renewed (its issue 15247, repaired in 2024); and the end of one is
+//! a key less, where an epoch must rise in the same step. What that costs is a write for each heartbeat and renewal.
+//!
+//! # Where it runs
+//!
+//! [`Etcd`] has a thread of its own for its connections. So its operations can be polled by anyone: tasks of an endpoint, of tokio, or
+//! [`Etcd::block_on`] on a plain thread.
+//!
+//! # Files
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `keys` | where what is in etcd |
+//! | `work` | transactions, and what is known of them if no answer comes |
+//! | `members`, `leases`, `tree`, `changes` | the operations |
+//! | `watchman` | who has failed, and which leases are over |
+//! | [`local`] | an etcd as child processes, for tests and experiments |
+
+mod changes;
+mod clock;
+mod keys;
+mod leases;
+pub mod local;
+mod members;
+mod tree;
+mod watchman;
+mod work;
+
+use std::future::Future;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions};
+use tokio::runtime::{self, Handle};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use self::keys::Keys;
+use self::work::{Trace, Work};
+use crate::coordinator::Coordinator;
+use crate::error::CoordError;
+use crate::limits::Limits;
+use crate::path::check_path;
+use crate::types::{
+    Changes, Condition, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
+};
+
+pub use watchman::Watchman;
+
+/// Between two signs of life on a connection that is idle, and how long the answer may take.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// So many requests may be sent within the time of an operation that may be sent again.
+const ATTEMPTS: u32 = 4;
+/// Longest message that is taken: the whole of the members, or of the leases, at their limits.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// Settings of an [`Etcd`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdConfig {
+    /// What all keys begin with, a path. Several clusters may share an etcd by it. Default `/dunlin`.
+    pub prefix: String,
+    /// How long an operation may take. Default 5 s.
+    pub timeout: Duration,
+    /// What may be held. The limits of the whole tree and of the history are etcd's own, and those of members and leases may be exceeded by as many as ask at
+    /// one time.
+    pub limits: Limits,
+}
+
+impl Default for EtcdConfig {
+    fn default() -> Self {
+        EtcdConfig { prefix: "/dunlin".into(), timeout: Duration::from_secs(5), limits: Limits::default() }
+    }
+}
+
+/// A client of a cluster manager that is kept in an etcd. Clones share its connections.
+///
+/// An operation is executed once at most. What changes something is not sent again if no answer comes; the error then says that it may have been
+/// done ([`CoordError::may_have_run`]). Heartbeats, renewals and everything that only reads are asked for again until their time is over.
+#[derive(Clone)]
+pub struct Etcd {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    source: WorkSource,
+    handle: Handle,
+    timeout: Duration,
+    /// Its end ends the thread.
+    _running: oneshot::Sender<()>,
+}
+
+/// Begins operations.
+#[derive(Clone)]
+struct WorkSource {
+    template: Work,
+}
+
+impl WorkSource {
+    fn work(&self) -> Work {
+        Work { trace: Arc::default(), ..self.template.clone() }
+    }
+}
+
+/// A task that ends with this value.
+struct Task<T>(JoinHandle<T>);
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn no_backend(why: String) -> CoordError {
+    CoordError::Backend { why, may_have_run: false }
+}
+
+async fn client(endpoints: &[String], config: &EtcdConfig) -> Result<Client, CoordError> {
+    let options = ConnectOptions::new()
+        .with_connect_timeout(config.timeout / ATTEMPTS)
+        .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE)
+        .with_keep_alive_while_idle(true)
+        // A watch at a member that is cut off ends instead of being silent.
+        .with_require_leader(true);
+    let client = Client::connect(endpoints, Some(options)).await;
+    client.map_err(|error| no_backend(format!("{endpoints:?} cannot be addresses of an etcd: {error}")))
+}
+
+impl Etcd {
+    /// A client of the etcd with these members, as `http://10.0.0.1:2379`. It connects when it is first asked for something.
+    ///
+    /// # Errors
+    /// [`CoordError::BadPath`] if the prefix is none; [`CoordError::Backend`] if an address is none, or a thread cannot be had.
+    pub fn new(endpoints: &[String], config: EtcdConfig) -> Result<Etcd, CoordError> {
+        check_path(&config.prefix)?;
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| no_backend(format!("an event loop cannot be had: {error}")))?;
+        let handle = runtime.handle().clone();
+        let (running, end) = oneshot::channel::<()>();
+        let (made, client_made) = mpsc::sync_channel(1);
+        let (addresses, settings) = (endpoints.to_vec(), config.clone());
+        let thread = thread::Builder::new().name("dunlin-etcd".into()).spawn(move || {
+            // Nothing is sent yet, so this does not wait for anything.
+            if made.send(runtime.block_on(client(&addresses, &settings))).is_ok() {
+                // An error is what it ends with: nobody sends anything.
+                let _ = runtime.block_on(end);
+            }
+        });
+        thread.map_err(|error| no_backend(format!("a thread cannot be had: {error}")))?;
+        let client = client_made.recv().map_err(|_| no_backend("its thread has ended".into()))??;
+        let template = Work {
+            kv: client.kv_client().max_decoding_message_size(MESSAGE_BYTES_MAX),
+            watch: client.watch_client().max_decoding_message_size(MESSAGE_BYTES_MAX),
+            keys: Arc::new(Keys::new(&config.prefix)),
+            limits: config.limits,
+            attempt_timeout: config.timeout / ATTEMPTS,
+            trace: Arc::default(),
+        };
+        let source = WorkSource { template };
+        Ok(Etcd { shared: Arc::new(Shared { source, handle, timeout: config.timeout, _running: running }) })
+    }
+
+    /// Polls a future on this thread until it ends: for those that have no event loop.
+    ///
+    /// # Panics
+    /// Within a task of tokio: await it there.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.shared.handle.block_on(future)
+    }
+
+    /// Makes etcd forget what was before a revision: for watchers, and to have the room again. That is of everything that is kept in this etcd, whoever did it. An
+    /// etcd does that by itself if it was started with `--auto-compaction-retention`.
+    ///
+    /// # Errors
+    /// [`CoordError::Backend`] if etcd refuses, as it does when that was forgotten already; [`CoordError::TimedOut`].
+    pub async fn compact(&self, revision: Revision) -> Result<(), CoordError> {
+        self.operate(|work| work.compact(revision)).await
+    }
+
+    fn handle(&self) -> &Handle {
+        &self.shared.handle
+    }
+
+    fn source(&self) -> WorkSource {
+        self.shared.source.clone()
+    }
+
+    /// Runs something on the thread of the connections; it ends there when it is given up here.
+    async fn on_thread<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T, CoordError> {
+        let mut task = Task(self.shared.handle.spawn(work));
+        (&mut task.0).await.map_err(|error| CoordError::Backend { why: error.to_string(), may_have_run: true })
+    }
+
+    /// Does an operation within its time.
+    async fn operate<T, F>(&self, operation: impl FnOnce(Work) -> F) -> Result<T, CoordError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, CoordError>> + Send + 'static,
+    {
+        let work = self.shared.source.work();
+        let (trace, timeout): (Arc<Trace>, _) = (work.trace.clone(), self.shared.timeout);
+        let operation = operation(work);
+        let in_time = self.on_thread(async move { tokio::time::timeout(timeout, operation).await });
+        in_time.await?.unwrap_or_else(|_| Err(trace.timed_out()))
+    }
+}
+
+impl Coordinator for Etcd {
+    async fn join(&self, member: MemberId, about: &[u8]) -> Result<Membership, CoordError> {
+        self.operate(|work| work.join(member, about.to_vec())).await
+    }
+
+    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError> {
+        self.operate(|work| work.heartbeat(*membership)).await
+    }
+
+    async fn leave(&self, membership: &Membership) -> Result<(), CoordError> {
+        self.operate(|work| work.leave(*membership)).await
+    }
+
+    async fn forget(&self, member: MemberId) -> Result<(), CoordError> {
+        self.operate(|work| work.forget(member)).await
+    }
+
+    async fn members(&self) -> Result<Members, CoordError> {
+        self.operate(Work::members).await
+    }
+
+    async fn acquire(&self, membership: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError> {
+        let sent_at = self.now();
+        let ttl_ms = ttl.as_millis().try_into().unwrap_or(u64::MAX);
+        let token = self.operate(|work| work.acquire(*membership, name.to_owned(), ttl_ms)).await?;
+        Ok(Lease::granted(name, token, ttl_ms, sent_at))
+    }
+
+    async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
+        let sent_at = self.now();
+        self.operate(|work| work.renew(lease.name.clone(), lease.token)).await?;
+        lease.renewed(sent_at);
+        Ok(())
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<(), CoordError> {
+        let (name, token) = (lease.name.clone(), lease.token);
+        self.operate(|work| async move { work.release(name, token).await }).await
+    }
+
+    async fn holder(&self, name: &str) -> Result<Option<Holder>, CoordError> {
+        self.operate(|work| work.holder(name.to_owned())).await
+    }
+
+    async fn leases(&self, after: Option<&str>) -> Result<Leases, CoordError> {
+        self.operate(|work| work.all_leases(after.map(str::to_owned))).await
+    }
+
+    async fn get(&self, path: &str) -> Result<Option<Entry>, CoordError> {
+        self.operate(|work| work.get(path.to_owned())).await
+    }
+
+    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
+        self.operate(|work| work.set(path.to_owned(), value.to_vec(), condition)).await
+    }
+
+    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError> {
+        self.operate(|work| work.delete(path.to_owned(), condition)).await
+    }
+
+    async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError> {
+        self.operate(|work| work.list(root.to_owned(), after.map(str::to_owned))).await
+    }
+
+    async fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError> {
+        let watching = self.operate(|work| work.watch(scope.clone(), after)).await?;
+        self.on_thread(watching.next()).await?
+    }
+
+    fn now(&self) -> u64 {
+        clock::now()
+    }
+
+    async fn sleep_until(&self, time: u64) {
+        let left = Duration::from_nanos(time.saturating_sub(self.now()));
+        // It is dropped unslept only with the thread, and that with this value.
+        let _ = self.on_thread(async move { tokio::time::sleep(left).await }).await;
+    }
+}

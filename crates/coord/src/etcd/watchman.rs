@@ -1,0 +1,216 @@
+//! The watchman of an etcd: one of those that run reigns, the others stand by.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use etcd_client::Txn;
+use tokio::task::JoinHandle;
+
+use super::leases::{name_of, tenancy};
+use super::members::id_of;
+use super::work::{Work, get_all, is_of, look, look_at_all, put, revision_for_etcd};
+use super::{Etcd, WorkSource, clock};
+use crate::error::CoordError;
+use crate::types::{Incarnation, Revision};
+use crate::watchman::{Reign, Silence, WatchmanConfig, WatchmanCounters};
+use crate::wire::{Beat, Command, Pulse, Tenure};
+
+/// So often within the failure timeout does the watchman who reigns give a sign of life to those that stand by.
+const SIGNS_OF_TIMEOUT: u32 = 4;
+
+/// A watchman. Run two or more, in processes that fail separately: one that sees no sign of another for the failure timeout takes over. Dropping it ends it.
+pub struct Watchman {
+    counters: Arc<Mutex<WatchmanCounters>>,
+    task: JoinHandle<()>,
+    /// Its thread runs the task.
+    _etcd: Etcd,
+}
+
+impl Watchman {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// [`CoordError::Backend`] if a setting is out of range.
+    pub fn start(etcd: &Etcd, config: WatchmanConfig) -> Result<Watchman, CoordError> {
+        config.check()?;
+        let counters = Arc::<Mutex<WatchmanCounters>>::default();
+        let post = Post { source: etcd.source(), config, counters: counters.clone() };
+        let task = etcd.handle().spawn(post.run());
+        Ok(Watchman { counters, task, _etcd: etcd.clone() })
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> WatchmanCounters {
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Watchman {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Post {
+    source: WorkSource,
+    config: WatchmanConfig,
+    counters: Arc<Mutex<WatchmanCounters>>,
+}
+
+impl Post {
+    async fn run(self) {
+        loop {
+            let number = self.stand_by().await;
+            self.count(|counters| counters.reigns += 1);
+            tracing::info!(reign = number, "this watchman watches members and leases from now on");
+            self.reign(number).await;
+            tracing::info!(reign = number, "another watchman has taken over");
+        }
+    }
+
+    fn count(&self, count: impl FnOnce(&mut WatchmanCounters)) {
+        count(&mut self.counters.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    async fn pause(&self) {
+        tokio::time::sleep(self.config.look_every).await;
+    }
+
+    /// An operation that is given up when its answer would be too late for anything.
+    async fn in_time<T>(&self, operation: impl Future<Output = Result<T, CoordError>>) -> Result<T, CoordError> {
+        let ended = tokio::time::timeout(self.config.gap_max(), operation).await;
+        ended.unwrap_or(Err(CoordError::TimedOut { may_have_run: true }))
+    }
+
+    /// Waits until nobody reigns, and takes over. Gives the number of the reign.
+    async fn stand_by(&self) -> u64 {
+        let mut silence = Silence::new();
+        loop {
+            match self.in_time(self.take_over(&mut silence)).await {
+                Ok(Some(number)) => return number,
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "the watchman stands by"),
+            }
+            self.pause().await;
+        }
+    }
+
+    /// Takes over if there was no sign for the failure timeout, by the clock of here. That is never wrong, since a reign that is over has no say.
+    async fn take_over(&self, silence: &mut Silence<()>) -> Result<Option<u64>, CoordError> {
+        let work = self.source.work();
+        let (reign, watchman) = (work.keys.reign(), work.keys.watchman());
+        let seen = work.read(vec![look(reign.clone()), look(watchman.clone())]).await?;
+        let (reigns, sign) = (seen.mod_revision(0), seen.mod_revision(1));
+        let patience = if reigns == 0 { Duration::ZERO } else { self.config.failure_timeout };
+        // Both only rise.
+        let count = reigns.max(sign) as u64;
+        if silence.look(clock::now(), [((), count, patience.as_nanos() as u64)].into_iter()).is_empty() {
+            return Ok(None);
+        }
+        let conditions = [is_of(&reign, reigns), is_of(&watchman, sign)];
+        let outcome = work.commit(Txn::new().when(conditions).and_then([put(reign, "")])).await?;
+        Ok(outcome.done.then_some(outcome.revision))
+    }
+
+    /// Watches as long as nobody else does so.
+    async fn reign(&self, number: u64) {
+        let mut reign = Reign::new(number, clock::now());
+        let mut sign_due = 0;
+        loop {
+            match self.look(&mut reign, &mut sign_due).await {
+                Ok(()) => {}
+                Err(CoordError::ReignOver { .. }) => return,
+                // The next look is late then, and begins all waiting anew.
+                Err(error) => tracing::debug!(%error, "the watchman could not look"),
+            }
+            self.pause().await;
+        }
+    }
+
+    /// Looks at the counts, and has the state changed of those that were silent for too long.
+    async fn look(&self, reign: &mut Reign, sign_due: &mut u64) -> Result<(), CoordError> {
+        if clock::now() >= *sign_due {
+            self.in_time(self.give_sign(reign.number())).await?;
+            *sign_due = clock::now() + (self.config.failure_timeout / SIGNS_OF_TIMEOUT).as_nanos() as u64;
+        }
+        let pulse = self.in_time(pulse(self.source.work())).await?;
+        self.count(|counters| counters.looks += 1);
+        let seen = reign.see(clock::now(), pulse, &self.config);
+        self.count(|counters| counters.late_looks += u64::from(seen.was_late));
+        for command in seen.decisions {
+            self.decide(command).await?;
+        }
+        Ok(())
+    }
+
+    async fn give_sign(&self, number: u64) -> Result<(), CoordError> {
+        let work = self.source.work();
+        let reigns = is_of(&work.keys.reign(), revision_for_etcd(number));
+        let outcome = work.repeat(Txn::new().when([reigns]).and_then([put(work.keys.watchman(), "")])).await?;
+        if outcome.done { Ok(()) } else { Err(CoordError::ReignOver { reign: number }) }
+    }
+
+    /// Has a decision executed, which may come too late.
+    async fn decide(&self, command: Command) -> Result<(), CoordError> {
+        let work = self.source.work();
+        let (ends_a_lease, decided) = match command {
+            Command::Expire { reign, member, incarnation, heartbeats } => {
+                (false, self.in_time(work.expire(reign, member, incarnation, heartbeats)).await)
+            }
+            Command::Lapse { reign, name, token, renewals } => {
+                (true, self.in_time(work.lapse(reign, name, token, renewals)).await)
+            }
+            // A look decides nothing else.
+            _ => return Ok(()),
+        };
+        match decided {
+            Ok(()) if ends_a_lease => self.count(|counters| counters.lapses += 1),
+            Ok(()) => self.count(|counters| counters.failures += 1),
+            Err(CoordError::NotLive { .. } | CoordError::Live { .. } | CoordError::LeaseLost { .. }) => {
+                self.count(|counters| counters.refused += 1);
+            }
+            Err(error) => {
+                self.count(|counters| counters.refused += 1);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All that is counted: revisions, which rise with each heartbeat and renewal.
+async fn pulse(work: Work) -> Result<Pulse, CoordError> {
+    let keys = &work.keys;
+    let gets = vec![
+        look_at_all(keys.members()),
+        look_at_all(keys.all_failed()),
+        look_at_all(keys.beats()),
+        get_all(keys.leases()),
+        look_at_all(keys.renewals()),
+    ];
+    let seen = work.read(gets).await?;
+    let by_id = |place, prefix: String| {
+        let found = seen.all(place).iter().map(|found| Ok((id_of(found, &prefix)?, found.mod_revision() as Revision)));
+        found.collect::<Result<std::collections::HashMap<_, _>, CoordError>>()
+    };
+    let (failed, beats) = (by_id(1, keys.all_failed())?, by_id(2, keys.beats())?);
+    let mut members = Vec::new();
+    for (member, incarnation) in by_id(0, keys.members())? {
+        if !failed.contains_key(&member) {
+            let heartbeats = beats.get(&member).copied().unwrap_or(0);
+            members.push(Beat { member, incarnation: incarnation as Incarnation, heartbeats });
+        }
+    }
+    let mut renewals = std::collections::HashMap::new();
+    for found in seen.all(4) {
+        renewals.insert(name_of(found, &keys.renewals())?, found.mod_revision() as Revision);
+    }
+    let mut leases = Vec::new();
+    for found in seen.all(3) {
+        let (token, held) = tenancy(found)?;
+        let name = name_of(found, &keys.leases())?;
+        let renewals = renewals.get(&name).copied().unwrap_or(0);
+        leases.push(Tenure { name, token, renewals, ttl_ms: held.ttl_ms });
+    }
+    Ok(Pulse { members, leases })
+}

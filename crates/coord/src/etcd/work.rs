@@ -1,0 +1,265 @@
+//! What one operation does: transactions of etcd, and what is known of them if no answer comes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, KvClient, Txn, TxnOp, TxnOpResponse, WatchClient};
+use tonic::Code;
+
+use super::keys::Keys;
+use crate::error::CoordError;
+use crate::limits::Limits;
+use crate::types::{Happening, MemberId, Revision};
+use crate::wire::Wire;
+
+/// Before what may be sent again is.
+const RESEND_PAUSE: Duration = Duration::from_millis(20);
+
+/// Keys in a page: with values as long as they may be, less than a message may hold.
+const PAGE_KEYS: i64 = 128;
+
+/// One operation, with what it needs.
+#[derive(Clone)]
+pub(super) struct Work {
+    pub kv: KvClient,
+    pub watch: WatchClient,
+    pub keys: Arc<Keys>,
+    pub limits: Limits,
+    /// Of one request that may be sent again: a member of etcd that does not answer is given up then, and another may be asked.
+    pub attempt_timeout: Duration,
+    pub trace: Arc<Trace>,
+}
+
+/// What is known of an operation whose time is over.
+#[derive(Default)]
+pub(super) struct Trace {
+    may_have_run: AtomicBool,
+    last_error: Mutex<Option<String>>,
+}
+
+impl Trace {
+    /// The error of an operation that did not end in time.
+    pub fn timed_out(&self) -> CoordError {
+        let may_have_run = self.may_have_run.load(Ordering::SeqCst);
+        match self.last_error.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(why) => CoordError::Backend { why: format!("etcd does not answer: {why}"), may_have_run },
+            None => CoordError::TimedOut { may_have_run },
+        }
+    }
+
+    fn failed_with(&self, why: String) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+}
+
+/// What a transaction gave.
+pub(super) struct Outcome {
+    /// Whether its conditions held.
+    pub done: bool,
+    /// That of the transaction if it changed something, else that of the moment.
+    pub revision: Revision,
+    gets: Vec<GetResponse>,
+}
+
+/// The comparison that a revision of ours cannot pass by accident: none is 0, which etcd says of a key that is not there.
+pub(super) fn revision_for_etcd(revision: Revision) -> i64 {
+    match i64::try_from(revision) {
+        Ok(0) | Err(_) => i64::MAX,
+        Ok(revision) => revision,
+    }
+}
+
+/// A condition: the key was written last at this revision, which may be 0 for one that is not there.
+pub(super) fn is_of(key: &str, revision: i64) -> Compare {
+    Compare::mod_revision(key, CompareOp::Equal, revision)
+}
+
+/// A condition: there is such a key, or none.
+pub(super) fn exists(key: &str, expected: bool) -> Compare {
+    Compare::create_revision(key, if expected { CompareOp::Greater } else { CompareOp::Equal }, 0)
+}
+
+pub(super) fn get(key: impl Into<Vec<u8>>) -> TxnOp {
+    TxnOp::get(key, None)
+}
+
+/// Whether a key is there, without its value.
+pub(super) fn look(key: impl Into<Vec<u8>>) -> TxnOp {
+    TxnOp::get(key, Some(GetOptions::new().with_keys_only()))
+}
+
+/// All keys with a prefix, and their values.
+pub(super) fn get_all(prefix: String) -> TxnOp {
+    TxnOp::get(prefix, Some(GetOptions::new().with_prefix()))
+}
+
+/// All keys with a prefix.
+pub(super) fn look_at_all(prefix: String) -> TxnOp {
+    TxnOp::get(prefix, Some(GetOptions::new().with_prefix().with_keys_only()))
+}
+
+/// The first keys with a prefix, which ends with a slash, after a key, and their values.
+pub(super) fn page(prefix: &str, after: Option<String>) -> TxnOp {
+    // The byte after the slash is the digit 0.
+    let end = format!("{}0", prefix.trim_end_matches('/'));
+    let start = after.map_or_else(|| prefix.to_owned(), |after| format!("{after}\0"));
+    TxnOp::get(start, Some(GetOptions::new().with_range(end).with_limit(PAGE_KEYS)))
+}
+
+/// How many keys have a prefix.
+pub(super) fn count(prefix: String) -> TxnOp {
+    TxnOp::get(prefix, Some(GetOptions::new().with_prefix().with_count_only()))
+}
+
+pub(super) fn put(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> TxnOp {
+    TxnOp::put(key, value, None)
+}
+
+pub(super) fn delete(key: impl Into<Vec<u8>>) -> TxnOp {
+    TxnOp::delete(key, None)
+}
+
+/// A value that is none of ours.
+pub(super) fn foreign(key: &str, why: impl std::fmt::Display) -> CoordError {
+    let why = format!("what etcd has under {key} was not written by this program: {why}");
+    CoordError::Backend { why, may_have_run: false }
+}
+
+impl Outcome {
+    /// What the get at this place of the operations that were done found.
+    pub fn all(&self, place: usize) -> &[KeyValue] {
+        self.gets.get(place).map_or(&[], GetResponse::kvs)
+    }
+
+    /// The same, of a get of one key.
+    pub fn one(&self, place: usize) -> Option<&KeyValue> {
+        self.all(place).first()
+    }
+
+    /// The same, of a count.
+    pub fn count(&self, place: usize) -> usize {
+        self.gets.get(place).map_or(0, |get| get.count() as usize)
+    }
+
+    /// Whether that found more than it gave.
+    pub fn has_more(&self, place: usize) -> bool {
+        self.gets.get(place).is_some_and(GetResponse::more)
+    }
+
+    /// When the key was written last; 0 if there is none.
+    pub fn mod_revision(&self, place: usize) -> i64 {
+        self.one(place).map_or(0, KeyValue::mod_revision)
+    }
+
+    /// The number under a key; 0 if there is none.
+    pub fn number(&self, place: usize, key: &str) -> Result<u64, CoordError> {
+        let Some(found) = self.one(place) else { return Ok(0) };
+        let text = found.value_str().map_err(|error| foreign(key, error))?;
+        text.parse().map_err(|error| foreign(key, error))
+    }
+}
+
+impl Work {
+    /// Something that happens: to be written with it.
+    pub fn event(&self, happening: Happening) -> TxnOp {
+        put(self.keys.events(), happening.to_bytes())
+    }
+
+    /// The conditions that a member is live as an incarnation.
+    pub fn is_live(&self, member: MemberId, incarnation: Revision) -> [Compare; 2] {
+        let incarnation = revision_for_etcd(incarnation);
+        [is_of(&self.keys.member(member), incarnation), exists(&self.keys.failed(member), false)]
+    }
+
+    async fn send(&self, txn: Txn) -> Result<Outcome, etcd_client::Error> {
+        let response = self.kv.clone().txn(txn).await?;
+        let gets = response.op_responses().into_iter().filter_map(|response| match response {
+            TxnOpResponse::Get(get) => Some(get),
+            _ => None,
+        });
+        let revision = response.header().map_or(0, |header| header.revision() as Revision);
+        Ok(Outcome { done: response.succeeded(), revision, gets: gets.collect() })
+    }
+
+    /// Looks at everything at one moment.
+    pub async fn read(&self, gets: Vec<TxnOp>) -> Result<Outcome, CoordError> {
+        self.repeat(Txn::new().and_then(gets)).await
+    }
+
+    /// Sends what may be executed several times, until there is an answer.
+    pub async fn repeat(&self, txn: Txn) -> Result<Outcome, CoordError> {
+        loop {
+            let why = match tokio::time::timeout(self.attempt_timeout, self.send(txn.clone())).await {
+                Ok(Ok(outcome)) => return Ok(outcome),
+                Ok(Err(error)) if is_final(&error) => return Err(backend(&error, false)),
+                Ok(Err(error)) => explain(&error),
+                Err(_) => "no answer in time".to_owned(),
+            };
+            self.trace.failed_with(why);
+            tokio::time::sleep(RESEND_PAUSE).await;
+        }
+    }
+
+    /// Sends what must not be executed twice, until it is on its way. If no answer comes then, it may have been executed.
+    pub async fn commit(&self, txn: Txn) -> Result<Outcome, CoordError> {
+        loop {
+            let before = self.trace.may_have_run.swap(true, Ordering::SeqCst);
+            match self.send(txn.clone()).await {
+                Ok(outcome) => {
+                    self.trace.may_have_run.store(before || outcome.done, Ordering::SeqCst);
+                    return Ok(outcome);
+                }
+                Err(error) if was_unsent(&error) => {
+                    self.trace.may_have_run.store(before, Ordering::SeqCst);
+                    self.trace.failed_with(explain(&error));
+                    tokio::time::sleep(RESEND_PAUSE).await;
+                }
+                Err(error) => return Err(backend(&error, before || !is_final(&error))),
+            }
+        }
+    }
+}
+
+/// Whether there was no connection to send a request on.
+fn was_unsent(error: &etcd_client::Error) -> bool {
+    let etcd_client::Error::GRpcStatus(status) = error else { return false };
+    let causes = std::iter::successors(std::error::Error::source(status), |error| error.source());
+    causes.into_iter().any(|cause| cause.is::<tonic::ConnectError>())
+}
+
+/// Whether etcd has refused a request, which it then has not executed. Others may have come from something between, or from a member that lost its leader.
+fn is_final(error: &etcd_client::Error) -> bool {
+    let etcd_client::Error::GRpcStatus(status) = error else { return false };
+    matches!(
+        status.code(),
+        Code::InvalidArgument
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::ResourceExhausted
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented
+    )
+}
+
+/// An error with its causes: a transport says only in those what is wrong.
+fn explain(error: &etcd_client::Error) -> String {
+    let (mut text, mut cause) = match error {
+        etcd_client::Error::GRpcStatus(status) => (status.message().to_owned(), std::error::Error::source(status)),
+        other => (other.to_string(), None),
+    };
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+pub(super) fn backend(error: &etcd_client::Error, may_have_run: bool) -> CoordError {
+    CoordError::Backend { why: format!("etcd says: {}", explain(error)), may_have_run }
+}

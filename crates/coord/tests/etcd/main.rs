@@ -1,0 +1,192 @@
+//! The back end on a real etcd, which is started for each test. Without one the tests pass and say that they tested nothing, unless `DUNLIN_ETCD` names the
+//! program: then there must be one.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_coord::etcd::local::{self, LocalEtcd, Scratch};
+use dunlin_coord::etcd::{Etcd, EtcdConfig, Watchman};
+use dunlin_coord::{
+    Condition, CoordError, Coordinator, Happening, Health, Membership, Scope, Watch, WatchmanConfig, attend, conformance,
+};
+use dunlin_net::AnyTransport;
+use dunlin_rpc::{Endpoint, EndpointConfig};
+
+/// Real time: long against what a busy machine may take from one thread and not from another.
+const WATCHMEN: WatchmanConfig =
+    WatchmanConfig { failure_timeout: Duration::from_secs(1), look_every: Duration::from_millis(50) };
+/// One look that is late begins all waiting anew.
+const DELAY_MAX: Duration = Duration::from_millis(1500);
+
+/// The program to test with.
+fn program() -> Option<PathBuf> {
+    let named = std::env::var_os("DUNLIN_ETCD").map(PathBuf::from);
+    let program = named.clone().unwrap_or_else(|| local::PROGRAM.into());
+    match local::installed_version(&program) {
+        Some(version) => {
+            println!("{version}");
+            Some(program)
+        }
+        None => {
+            assert_eq!(named, None, "DUNLIN_ETCD names no etcd that runs");
+            println!("SKIPPED: there is no etcd here; install Debian's etcd-server, or name one in DUNLIN_ETCD");
+            None
+        }
+    }
+}
+
+/// Started afresh, with its data in memory where the machine has a place for that: how fast a disk is, is not tested.
+fn start(purpose: &str, members: usize) -> Option<(LocalEtcd, Scratch)> {
+    let program = program()?;
+    let memory = Path::new("/dev/shm");
+    let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    let scratch = Scratch::make(&parent, purpose).unwrap();
+    let etcd = LocalEtcd::start(&program, members, scratch.path()).unwrap();
+    Some((etcd, scratch))
+}
+
+fn client(etcd: &LocalEtcd) -> Etcd {
+    Etcd::new(&etcd.endpoints(), EtcdConfig::default()).unwrap()
+}
+
+struct Site {
+    endpoints: Vec<String>,
+    clock: Etcd,
+}
+
+impl conformance::Site for Site {
+    type Coordinator = Etcd;
+
+    fn coordinator(&self) -> Etcd {
+        Etcd::new(&self.endpoints, EtcdConfig::default()).unwrap()
+    }
+
+    async fn pass(&self, time: Duration) {
+        self.clock.sleep_until(self.clock.now() + time.as_nanos() as u64).await;
+    }
+
+    fn failure_timeout(&self) -> Duration {
+        WATCHMEN.failure_timeout
+    }
+
+    fn delay_max(&self) -> Duration {
+        DELAY_MAX
+    }
+
+    async fn forget_history(&self) {
+        let noise = "/conformance/noise";
+        for condition in [Condition::Absent, Condition::Always] {
+            self.clock.set(noise, b"", condition).await.unwrap();
+        }
+        let last = self.clock.delete(noise, Condition::Always).await.unwrap();
+        self.clock.compact(last).await.unwrap();
+    }
+}
+
+/// Puts an etcd to the test, with so many watchmen.
+fn conforms(etcd: &LocalEtcd, watchmen: usize) {
+    let site = Site { endpoints: etcd.endpoints(), clock: client(etcd) };
+    let watchmen: Vec<_> = (0..watchmen).map(|_| Watchman::start(&client(etcd), WATCHMEN).unwrap()).collect();
+    site.clock.block_on(conformance::check(&site));
+    let counters: Vec<_> = watchmen.iter().map(Watchman::counters).collect();
+    println!("{counters:?}");
+    assert!(counters.iter().any(|counters| counters.failures > 0 && counters.lapses > 0));
+    assert!(counters.iter().any(|counters| counters.reigns > 0));
+}
+
+#[test]
+fn one_member_conforms() {
+    let Some((etcd, _scratch)) = start("etcd-one", 1) else { return };
+    conforms(&etcd, 2);
+}
+
+#[test]
+fn two_members_of_three_conform() {
+    let Some((mut etcd, _scratch)) = start("etcd-three", 3) else { return };
+    let before = client(&etcd);
+    before.block_on(settled(&before));
+    etcd.kill(0).unwrap();
+    // The one that was connected to all goes on by itself.
+    before.block_on(settled(&before));
+    conforms(&etcd, 1);
+}
+
+/// Asks until something can be changed: the members of an etcd elect one first.
+async fn settled(etcd: &Etcd) {
+    for _ in 0..20 {
+        match etcd.set("/settled", b"", Condition::Always).await {
+            Ok(_) => return,
+            Err(error) => println!("{error}"),
+        }
+    }
+    panic!("nobody leads");
+}
+
+#[test]
+fn a_watchman_that_ends_is_followed_by_the_next() {
+    let Some((etcd, _scratch)) = start("etcd-watchmen", 1) else { return };
+    let user = client(&etcd);
+    user.block_on(async {
+        let mut watchmen: Vec<_> = (0..3).map(|_| Watchman::start(&client(&etcd), WATCHMEN).unwrap()).collect();
+        for round in 0..2 {
+            let membership = user.join(round, b"").await.unwrap();
+            let mut watch = Watch::new(&user, Scope::Members, membership.incarnation);
+            let event = watch.next().await.unwrap();
+            let epoch = membership.epoch + 1;
+            assert_eq!(event.happening, Happening::Failed { member: round, epoch });
+            let reigned = |watchman: &Watchman| watchman.counters().reigns > 0;
+            assert_eq!(watchmen.iter().filter(|watchman| reigned(watchman)).count(), 1, "one reigns at a time");
+            watchmen.retain(|watchman| !reigned(watchman));
+        }
+    });
+}
+
+#[test]
+fn it_is_used_from_an_endpoint_and_from_tokio() {
+    let Some((etcd, _scratch)) = start("etcd-users", 1) else { return };
+    let coordinator = Rc::new(client(&etcd));
+    let _watchman = Watchman::start(&coordinator, WATCHMEN).unwrap();
+    let transport = AnyTransport::bind(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
+    let endpoint = Endpoint::new(transport, EndpointConfig::default()).unwrap();
+    let left = endpoint.block_on(stays_and_leaves(&coordinator, 1));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let later = runtime.block_on(stays_and_leaves(&coordinator, 2));
+    assert!(later.incarnation > left.incarnation && later.epoch == left.epoch + 2);
+}
+
+/// Attends until it has left.
+async fn stays_and_leaves(coordinator: &Etcd, member: u64) -> Membership {
+    let membership = coordinator.join(member, b"here").await.unwrap();
+    let (mut heard, other) = (0, coordinator.clone());
+    let leaver = async {
+        coordinator.sleep_until(coordinator.now() + 2 * WATCHMEN.failure_timeout.as_nanos() as u64).await;
+        let members = other.members().await.unwrap();
+        assert_eq!(members.members.iter().map(|member| member.health).collect::<Vec<_>>(), [Health::Live]);
+        other.leave(&membership).await.unwrap();
+    };
+    let attending = attend(coordinator, &membership, WATCHMEN.failure_timeout / 10, |epoch| {
+        assert_eq!(epoch, membership.epoch);
+        heard += 1;
+    });
+    let (why, ()) = futures::join!(attending, leaver);
+    assert!(matches!(why, CoordError::NotLive { .. }), "{why}");
+    assert!(heard > 1);
+    membership
+}
+
+#[test]
+fn what_cannot_be_reached_is_said_to_be_out_of_reach() {
+    // Nobody listens at the port of discard.
+    let config = EtcdConfig { timeout: Duration::from_millis(400), ..EtcdConfig::default() };
+    let etcd = Etcd::new(&["http://127.0.0.1:9".into()], config.clone()).unwrap();
+    let why = etcd.block_on(etcd.members()).unwrap_err();
+    assert!(matches!(&why, CoordError::Backend { may_have_run: false, why } if why.contains("refused")), "{why}");
+    let why = etcd.block_on(etcd.join(1, b"")).unwrap_err();
+    assert!(!why.may_have_run(), "it looked first: {why}");
+    for bad in [vec![], vec!["http://".into()]] {
+        assert!(matches!(Etcd::new(&bad, config.clone()), Err(CoordError::Backend { .. })), "{bad:?}");
+    }
+    let bad = Etcd::new(&["http://127.0.0.1:9".into()], EtcdConfig { prefix: "dunlin".into(), ..config });
+    assert!(matches!(bad, Err(CoordError::BadPath { .. })));
+}
