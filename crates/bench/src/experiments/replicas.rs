@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
 /// What is plotted of a kill: so much before it and after it, in these intervals.
 pub(super) const BEFORE: Duration = Duration::from_millis(250);
-pub(super) const AFTER: Duration = Duration::from_millis(1750);
+pub(super) const AFTER: Duration = Duration::from_millis(1500);
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Acknowledgements after which a service that was interrupted counts as restored: more than can have been on their way before.
 const RESTORED: usize = 4 * WRITERS as usize;
