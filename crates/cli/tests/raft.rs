@@ -150,6 +150,7 @@ fn wrong_command_lines_are_refused() {
     serve(&["--id", "0", "--memory", "--peers", "1=shm:one"], "0 is not in 1..");
     serve(&["--id", "3", "--memory", "--peers", "1=shm:one,2=shm:two"], "replica 3 is not among --peers");
     serve(&["--id", "1", "--memory", "--peers", "1=shm:one,1=shm:two"], "an id stands twice");
+    serve(&["--id", "1", "--memory", "--peers", "1=shm:one,2=udp://127.0.0.1:7802"], "addresses of one kind");
     serve(&["--id", "1", "--memory", "--peers", "1=udp://0.0.0.0:7801"], "others must reach it there");
     serve(&["--id", "1", "--memory", "--peers", "shm:one"], "write ID=ADDRESS");
     serve(&[&peers[..], &["--election", "100"]].concat(), "--election 100 is too short for --heartbeat 50");

@@ -3,7 +3,7 @@
 mod program;
 
 use program::Server;
-use program::raft::{Directory, Load, done, free_replica, leader, read_back, serve, status, until};
+use program::raft::{Directory, Load, ask, done, free_replica, leader, read_back, serve, status, until};
 
 /// Short elections, and snapshots so often that some replicas come back by one.
 const QUICK: [&str; 8] = ["--election", "300", "--heartbeat", "30", "--snapshot-entries", "300", "--keep-entries", "50"];
@@ -77,6 +77,10 @@ fn what_was_acknowledged_outlives_changes_of_members() {
     };
     remove(&all, 1);
     load.go_on(100);
+    // One that is not there stays a learner, and can be removed.
+    let (code, _, err) = ask(&["add", &all, &free_replica(9), "--catch-up", "0.2", "--timeout", "30"]);
+    assert!(code == 2 && err.contains("replica 9 does not answer, and is without anything after 200ms"), "{code} {err}");
+    done(&["remove", &all, "9", "--timeout", "30"]);
     // The second is replaced.
     let (_fifth, all) = join(5);
     remove(&all, 2);

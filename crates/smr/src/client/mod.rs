@@ -269,7 +269,12 @@ impl<T: Transport> Client<T> {
         }
         let _opening = Opening(&self.is_opening);
         let command = Command { kind: Kind::OpenSession, time: 0, session: 0, sequence: 0, waits_from: 0, body: &[] };
-        let reply = self.ask(&Request::Command(command), deadline).await?.reply.map(Reply).ok_or(ClientError::Protocol)?;
+        let answered = self.ask(&Request::Command(command), deadline).await.map_err(|error| match error {
+            // A session may have been opened, which nobody will use. The command was not sent.
+            ClientError::TimedOut { .. } => ClientError::TimedOut { may_have_run: false },
+            error => error,
+        })?;
+        let reply = answered.reply.map(Reply).ok_or(ClientError::Protocol)?;
         let session = reply[..].try_into().map(u64::from_le_bytes).map_err(|_| ClientError::Protocol)?;
         *self.commands.borrow_mut() = Commands { session, ..Commands::default() };
         Ok(session)

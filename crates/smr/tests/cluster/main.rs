@@ -207,6 +207,16 @@ fn who_joins_gets_a_snapshot_that_knows_of_it() {
 }
 
 #[test]
+fn a_command_is_in_no_doubt_that_was_never_sent() {
+    let mut cluster = Cluster::new(3, config());
+    let leader = cluster.leader();
+    drop((1..=3).filter(|id| *id != leader).map(|id| cluster.stop(id)).collect::<Vec<_>>());
+    // The session may have been opened, but nothing was sent in it.
+    let result = cluster.put("a", b"1");
+    assert_eq!(result, Err(ClientError::TimedOut { may_have_run: false }));
+}
+
+#[test]
 fn a_leader_that_leaves_hands_over_to_who_is_there() {
     let mut cluster = Cluster::new(3, config());
     let leader = cluster.leader();

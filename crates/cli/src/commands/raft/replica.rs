@@ -130,6 +130,24 @@ impl Replica {
         own.with_context(|| format!("replica {} is not among --peers: say where it is reached", self.id))
     }
 
+    fn listen_address(&self) -> Result<&Addr> {
+        let own = self.own_address()?;
+        Ok(self.listen.as_ref().unwrap_or(own))
+    }
+
+    /// A replica reaches others by the kind of address that it listens at.
+    fn check_kinds(&self) -> Result<()> {
+        let is_shm = |addr: &Addr| matches!(addr, Addr::Shm(_));
+        let listen = self.listen_address()?;
+        let other = self.peers.0.iter().find(|(_, addr)| is_shm(addr) != is_shm(listen));
+        if let Some((id, addr)) = other {
+            bail!(
+                "replica {id} at {addr} cannot be reached from {listen}: give all replicas addresses of one kind, shm or udp"
+            );
+        }
+        Ok(())
+    }
+
     fn place(&self) -> String {
         self.data.as_ref().map_or("memory".into(), |path| path.display().to_string())
     }
@@ -159,7 +177,7 @@ pub trait Service {
 /// Serves until a signal comes.
 pub fn serve(arguments: &Replica, service: &impl Service, interrupt: &Interrupt) -> Result<ExitCode> {
     let config = arguments.config()?;
-    arguments.own_address()?;
+    arguments.check_kinds()?;
     tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
     let Some(path) = &arguments.data else {
         return serve_on(arguments, service, config, MemoryLog::new(), interrupt);
@@ -182,8 +200,7 @@ fn serve_on<S: Service, L: LogStore + 'static>(
     log: L,
     interrupt: &Interrupt,
 ) -> Result<ExitCode> {
-    let own = arguments.own_address()?;
-    let listen = arguments.listen.as_ref().unwrap_or(own);
+    let (own, listen) = (arguments.own_address()?, arguments.listen_address()?);
     warn_if_exposed(listen);
     let machine = service.machine()?;
     let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(listen)?, EndpointConfig::default())?);
