@@ -9,6 +9,7 @@ use dunlin_net::NetError;
 use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{CallError, ConnectError, EndpointError, RegisterError};
 use dunlin_sim::SimError;
+use dunlin_smr::NodeError;
 use dunlin_store::PartitionError;
 
 /// Why an experiment, or a process of it, gave no result. A missed target is not an error.
@@ -102,6 +103,9 @@ pub enum BenchError {
         /// What was in the way.
         why: String,
     },
+    /// A replica of a state machine could not start, or stopped.
+    #[error("a replica: {0}")]
+    Replica(String),
     /// A measurement finished without a single sample.
     #[error("{what} gave no sample: the run was too short or nothing came back")]
     NoSamples {
@@ -178,6 +182,12 @@ impl From<CallError> for BenchError {
 impl From<KvError> for BenchError {
     fn from(error: KvError) -> Self {
         BenchError::Kv(error)
+    }
+}
+
+impl From<NodeError> for BenchError {
+    fn from(error: NodeError) -> Self {
+        BenchError::Replica(error.to_string())
     }
 }
 

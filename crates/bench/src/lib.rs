@@ -15,6 +15,7 @@ pub mod hunt;
 pub mod lab;
 pub mod measure;
 pub mod peer;
+pub mod replication;
 pub mod report;
 mod roles;
 pub mod workload;

@@ -3,7 +3,9 @@
 /// A kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Reading what a client or a replica sent.
+    /// Reading what a client sent.
+    Request,
+    /// Reading what a replica sent.
     Parse,
     /// The library takes a message or proposals.
     Step,
@@ -13,16 +15,30 @@ pub enum Stage {
     Log,
     /// The state machine executes a command or answers a question.
     Machine,
+    /// The state machine asks for memory that commands will need.
+    Prefetch,
     /// Writing messages and handing them to their sessions.
     Send,
+    /// Everything from when a replica is entered until it is left: all of the above, and what is between them.
+    Visit,
 }
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Stage; 6] = [Stage::Parse, Stage::Step, Stage::Ready, Stage::Log, Stage::Machine, Stage::Send];
+    pub const ALL: [Stage; 9] = [
+        Stage::Request,
+        Stage::Parse,
+        Stage::Step,
+        Stage::Ready,
+        Stage::Log,
+        Stage::Machine,
+        Stage::Prefetch,
+        Stage::Send,
+        Stage::Visit,
+    ];
 }
 
-/// Is told when work of a kind begins and ends. Kinds do not nest.
+/// Is told when work of a kind begins and ends. All work stands inside a [`Stage::Visit`]; else kinds do not nest.
 pub trait Probe {
     /// It begins.
     fn begin(&self, stage: Stage);

@@ -48,6 +48,15 @@ impl KeyHasher {
         KeyHasher { function }
     }
 
+    /// One with another secret, which follows from this one's.
+    pub(crate) fn successor(&self) -> KeyHasher {
+        let function = match self.function {
+            Function::Multilinear(_) => KeyFunction::Multilinear,
+            Function::SipHash(_) => KeyFunction::SipHash,
+        };
+        KeyHasher::with_secret(function, [self.hash(b"successor, first half").0, self.hash(b"successor, second half").0])
+    }
+
     #[inline(always)]
     pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
         match &self.function {

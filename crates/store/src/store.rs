@@ -77,7 +77,7 @@ pub trait Store {
     /// [`Refused::NotFound`], [`Refused::Changed`] as for [`Store::extend`].
     fn delete(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<(), Refused>;
 
-    /// Deletes everything, without visiting it.
+    /// Deletes everything, without visiting it. Hashes are others from then on: a [`Key`] of before finds nothing.
     fn flush(&mut self);
 
     /// Counts and sizes.

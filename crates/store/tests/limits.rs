@@ -2,7 +2,7 @@
 
 use dunlin_store::{
     KEY_BYTES_MAX, KeyError, Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Marks, Mode, Partition, PartitionConfig,
-    PartitionError, Prefault, Put, Refused, Side, Store, StoreStats, Token, VALUE_BYTES_MAX,
+    PartitionError, Prefault, Put, Refused, Side, Store, StoreStats, Token, VALUE_BYTES_MAX, Visit,
 };
 
 const MIB: usize = 1 << 20;
@@ -219,4 +219,53 @@ fn a_second_chance_keeps_what_is_read() {
         assert!(cache.get(&read).is_some(), "item {} was read all the time and is gone after {number}", number % 20);
     }
     assert!(cache.stats().evicted_log > 30_000);
+}
+
+#[test]
+fn what_was_visited_comes_back_after_a_flush() {
+    const ITEMS: u64 = 20_000;
+    for (layout, value_bytes) in [(Layout::Inline, 20), (Layout::Inline, 64), (Layout::Log, 20)] {
+        let mut store = partition(Mode::Store, layout, 16 * MIB);
+        for number in 0..ITEMS {
+            put(&mut store, number, &vec![9; value_bytes]).expect("there is room");
+        }
+        // In the order of hashes, as a dump has them.
+        let mut visited = Vec::new();
+        store.visit(0..=u64::MAX, &mut |_, key, item| visited.push((key.to_vec(), item.value.to_vec())));
+        assert_eq!(visited.len() as u64, ITEMS);
+        for _ in 0..3 {
+            store.flush();
+            for (number, (key, value)) in visited.iter().enumerate() {
+                let key = store.key(key).expect("16 bytes");
+                let put = store.put(&key, value, Put::default());
+                put.unwrap_or_else(|refused| panic!("item {number} of {layout:?}: {refused}"));
+            }
+            assert_eq!(store.stats().items, ITEMS);
+        }
+    }
+}
+
+#[test]
+fn a_stretch_of_the_index_that_is_crowded_is_no_full_store() {
+    // Secrets under which some place of the index had no free line in reach, of which it had thousands elsewhere: twice in 4000.
+    for seed in [2429, 4380] {
+        let config = PartitionConfig::new(Mode::Store, 128 * MIB);
+        let mut store = Partition::with_secret(config, [mix(seed), mix(seed ^ 77)]).expect("some MiB");
+        for number in 0..70_000 {
+            let bytes = [mix(number).to_le_bytes(), (mix(number) ^ GOLDEN).to_le_bytes()].concat();
+            let key = store.key(&bytes).expect("16 bytes");
+            let put = store.put(&key, &[7; 64], Put { cas: Some(1), ..Put::default() });
+            put.unwrap_or_else(|refused| panic!("seed {seed}, item {number}: {refused}"));
+        }
+    }
+}
+
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The output of SplitMix64 for a state.
+fn mix(state: u64) -> u64 {
+    let z = state.wrapping_add(GOLDEN);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }

@@ -53,6 +53,11 @@ impl Member {
         &self.endpoint
     }
 
+    /// A share of the endpoint, for what is part of this member as long as its cluster lives.
+    pub fn share_endpoint(&self) -> Rc<Endpoint<SimTransport>> {
+        self.endpoint.clone()
+    }
+
     /// The clock of its thread: virtual time, in nanoseconds, of what its tasks do now.
     pub fn clock(&self) -> ThreadClock {
         self.clock.clone()

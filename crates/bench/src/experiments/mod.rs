@@ -37,6 +37,10 @@ mod sim_scale;
 #[cfg(feature = "etcd")]
 mod smr_etcd;
 mod smr_failover;
+mod smr_latency;
+mod smr_latency_sim;
+mod smr_rate;
+mod smr_runs;
 mod store_ops;
 mod transfer;
 
@@ -226,6 +230,24 @@ pub const ALL: &[Experiment] = &[
         run: kv_multiget::run,
     },
     Experiment {
+        name: "smr-latency-sim",
+        paper: "eRPC Table 6",
+        about: "latency of a replicated write in the paper's cluster, with the CPU time of this machine",
+        run: smr_latency_sim::run,
+    },
+    Experiment {
+        name: "smr-latency",
+        paper: "eRPC Table 6",
+        about: "latency of a replicated write, three replicas on one core over shared memory",
+        run: smr_latency::run,
+    },
+    Experiment {
+        name: "smr-rate",
+        paper: "beyond the paper",
+        about: "replicated writes per second, 1 to 256 at a time, with logs in memory and on disk",
+        run: smr_rate::run,
+    },
+    Experiment {
         name: "log-flush",
         paper: "beyond the paper",
         about: "entries per second of a log on disk, 1 to 256 to a flush, beside bare flushes",
@@ -297,6 +319,9 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::SlowServer>(),
     Entry::of::<roles::WorkersClient>(),
     Entry::of::<roles::LogFlush>(),
+    Entry::of::<roles::BareFlushes>(),
+    Entry::of::<roles::ReplicaGroup>(),
+    Entry::of::<roles::PutLoad>(),
     Entry::of::<roles::KvReplica>(),
     Entry::of::<roles::StoreOps>(),
     Entry::of::<roles::CacheFill>(),

@@ -7,6 +7,7 @@ mod cores;
 mod gaps;
 mod latency;
 mod memory;
+mod scratch;
 mod spread;
 
 pub use beside::{BesideFloor, Measured};
@@ -16,4 +17,5 @@ pub use cores::{Cores, pin};
 pub use gaps::Gaps;
 pub use latency::{Latencies, Percentiles};
 pub use memory::{available_bytes, peak_resident_bytes, resident_bytes, resident_bytes_of};
+pub use scratch::Scratch;
 pub use spread::{RUNS, Spread};

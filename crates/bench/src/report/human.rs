@@ -19,7 +19,7 @@ const TIMES_OVER: [Unit; 1] = [(1.0, "x")];
 fn units(metric: Metric) -> &'static [Unit] {
     match metric {
         Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => &TIMES,
-        Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 => &TIMES,
+        Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::CpuTime => &TIMES,
         Metric::Retransmissions => &PER_SECOND,
         Metric::Rate => &RATES,
         Metric::Bandwidth => &BITS,

@@ -68,6 +68,9 @@ pub enum Metric {
     /// Share of a core that a process had while it was measured.
     #[serde(rename = "share of a core")]
     CoreShare,
+    /// Time that an operation takes of a core.
+    #[serde(rename = "CPU time")]
+    CpuTime,
 }
 
 /// Which way a metric improves.
@@ -104,6 +107,7 @@ impl Metric {
             Metric::ItemMemory => "memory per item",
             Metric::ItemOverhead => "memory beyond key and value",
             Metric::CoreShare => "share of a core",
+            Metric::CpuTime => "CPU time",
         }
     }
 
@@ -112,7 +116,7 @@ impl Metric {
         match self {
             Metric::Rate => "RPC/s",
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => "ns",
-            Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 => "ns",
+            Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::CpuTime => "ns",
             Metric::Retransmissions => "1/s",
             Metric::Bandwidth => "bit/s",
             Metric::SessionMemory | Metric::ItemMemory | Metric::ItemOverhead => "B",
@@ -132,7 +136,7 @@ impl Metric {
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => Better::Lower,
             Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::Retransmissions => Better::Lower,
             Metric::SessionMemory | Metric::IdleShare | Metric::Calls => Better::Lower,
-            Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare => Better::Lower,
+            Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare | Metric::CpuTime => Better::Lower,
         }
     }
 }
@@ -199,6 +203,7 @@ mod tests {
             Metric::ItemMemory,
             Metric::ItemOverhead,
             Metric::CoreShare,
+            Metric::CpuTime,
         ] {
             assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
         }

@@ -1,14 +1,12 @@
 //! The log of a replicated node on this machine's disk, beside bare flushes of a file.
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use dunlin_smr::wal::{Directory, Disk, DiskFile, Entry, WalConfig, open};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::measure::Measured;
+use crate::measure::{Measured, Scratch};
 use crate::peer::{Control, Role};
 
 /// Payload of an entry.
@@ -30,22 +28,6 @@ pub struct LogFlush {
     pub run: Duration,
 }
 
-/// Where the files are: made for one run, and removed after it.
-struct Place(PathBuf);
-
-impl Place {
-    fn new() -> Place {
-        Place(std::env::temp_dir().join(format!("dunlin-log-flush-{}", std::process::id())))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // What is left over is in the directory for what may be removed.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn wrong(doing: &str, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> BenchError {
     BenchError::io(doing)(std::io::Error::other(error))
 }
@@ -62,22 +44,19 @@ impl Role for LogFlush {
     }
 }
 
-impl LogFlush {
-    fn measure(&self) -> Result<Measured<f64>, BenchError> {
-        let place = Place::new();
-        let directory = Directory::open(&place.0).map_err(|error| wrong("open a directory for a log", error))?;
-        let floor = self.flushes(&directory).map_err(BenchError::io("flush a file"))? * self.window as f64;
-        let ours = self.entries(directory)?;
-        Ok(Measured { ours, floor })
-    }
+/// Bytes of a batch of entries in the log, about.
+fn batch_bytes(entries: usize, payload: usize) -> usize {
+    BATCH_MORE + entries * (payload + ENTRY_MORE)
+}
 
-    /// Bare flushes per second.
-    fn flushes(&self, directory: &Directory) -> std::io::Result<f64> {
-        let bytes = vec![7; BATCH_MORE + self.window * (ENTRY_BYTES + ENTRY_MORE)];
-        let file = directory.create("bare", FILE_BYTES)?;
+/// Bare flushes of a file per second, each after so many bytes were written.
+fn bare_flushes(directory: &Directory, name: &str, bytes: usize, run: Duration) -> Result<f64, BenchError> {
+    let flush = || {
+        let bytes = vec![7; bytes];
+        let file = directory.create(name, FILE_BYTES)?;
         file.flush()?;
         let (start, mut flushes, mut at) = (Instant::now(), 0u64, 0);
-        while start.elapsed() < self.run.mul_f64(FLOOR_SHARE) {
+        while start.elapsed() < run {
             if at + bytes.len() as u64 > FILE_BYTES {
                 at = 0;
             }
@@ -87,8 +66,57 @@ impl LogFlush {
             flushes += 1;
         }
         let rate = flushes as f64 / start.elapsed().as_secs_f64();
-        directory.remove("bare")?;
+        directory.remove(name)?;
         Ok(rate)
+    };
+    flush().map_err(BenchError::io("flush a file"))
+}
+
+/// Bare flushes of several files at once, as the logs of replicas on one machine make them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BareFlushes {
+    /// Files, each with a thread.
+    pub files: usize,
+    /// Entries that a flush is for, and bytes of each.
+    pub entries: usize,
+    /// Bytes of an entry.
+    pub entry_bytes: usize,
+    /// How long.
+    pub run: Duration,
+}
+
+impl Role for BareFlushes {
+    const NAME: &'static str = "bare flushes of several files";
+    type Ready = ();
+    /// Flushes per second of the slowest file.
+    type Output = f64;
+
+    fn run(self, _control: &Control<Self>) -> Result<f64, BenchError> {
+        let place = Scratch::make("flushes")?;
+        let bytes = batch_bytes(self.entries, self.entry_bytes);
+        let one = |number: usize| {
+            let path = place.path().join(number.to_string());
+            let directory = Directory::open(&path).map_err(|error| wrong("open a directory for a log", error))?;
+            bare_flushes(&directory, "bare", bytes, self.run)
+        };
+        let rates: Vec<f64> = std::thread::scope(|scope| {
+            let one = &one;
+            let threads: Vec<_> = (0..self.files).map(|number| scope.spawn(move || one(number))).collect();
+            let ended = threads.into_iter().map(|thread| thread.join().expect("flushing does not panic"));
+            ended.collect::<Result<_, BenchError>>()
+        })?;
+        rates.into_iter().reduce(f64::min).ok_or(BenchError::NoSamples { what: "flushing no files" })
+    }
+}
+
+impl LogFlush {
+    fn measure(&self) -> Result<Measured<f64>, BenchError> {
+        let place = Scratch::make("log-flush")?;
+        let directory = Directory::open(place.path()).map_err(|error| wrong("open a directory for a log", error))?;
+        let bytes = batch_bytes(self.window, ENTRY_BYTES);
+        let floor = bare_flushes(&directory, "bare", bytes, self.run.mul_f64(FLOOR_SHARE))? * self.window as f64;
+        let ours = self.entries(directory)?;
+        Ok(Measured { ours, floor })
     }
 
     /// Entries per second of the log.

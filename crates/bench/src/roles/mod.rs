@@ -14,6 +14,7 @@ mod replica;
 mod server;
 mod sessions;
 mod setup;
+mod smr;
 mod store_ops;
 mod wakeup;
 mod workers;
@@ -23,7 +24,7 @@ pub use floor::{BandwidthFloor, LatencyFloor, RateFloor, WakeFloor};
 pub use kv::{Fill, KvFigures, KvLoad, KvMemcachedServer, KvServer, KvServing, MultiGetFigures, MultiGetLoad};
 pub use latency::LatencyClient;
 pub use load::{Hints, Load};
-pub use log_flush::{ENTRY_BYTES as LOG_ENTRY_BYTES, LogFlush};
+pub use log_flush::{BareFlushes, ENTRY_BYTES as LOG_ENTRY_BYTES, LogFlush};
 pub use memcached::{
     BareServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, TextOperation, installed_version,
 };
@@ -34,6 +35,7 @@ pub use replica::KvReplica;
 pub use server::EchoServer;
 pub use sessions::{SessionFigures, SessionsClient};
 pub use setup::{Carrier, Congestion, Factor, LossRecovery, Setup};
+pub use smr::{PutFigures, PutLoad, ReplicaFigures, ReplicaGroup, Storage, Watch};
 pub use store_ops::{CacheFigures, CacheFill, Kind, StoreCase, StoreFigures, StoreOps, System};
 pub use wakeup::{Alarm, IdleWatcher, Sleeper};
 pub use workers::{FULL_POOL, Mode, SlowServer, Work, WorkersClient, WorkersFigures};

@@ -1,9 +1,10 @@
 //! The machine.
 
-use dunlin_store::{Mode, Partition, PartitionConfig, PartitionError, Put, Refused, Store, Visit};
+use arrayvec::ArrayVec;
+use dunlin_store::{Key, Mode, Partition, PartitionConfig, PartitionError, Put, Refused, Store, Visit};
 
 use super::wire::{Answer, Command, Condition, VALUE_BYTES_MAX};
-use crate::machine::{RestoreError, StateMachine};
+use crate::machine::{PREFETCHED_MAX, RestoreError, StateMachine};
 use crate::wire::bytes::Reader;
 
 /// What an item counts beyond its key and value.
@@ -92,6 +93,16 @@ fn cost(key: &[u8], value_len: usize) -> u64 {
 impl StateMachine for KvMachine {
     fn apply(&mut self, index: u64, command: &[u8], reply: &mut Vec<u8>) {
         self.execute(index, command).encode(reply);
+    }
+
+    fn prefetch(&self, commands: &[&[u8]]) {
+        let keys: ArrayVec<Key<'_>, PREFETCHED_MAX> = commands
+            .iter()
+            .take(PREFETCHED_MAX)
+            .filter_map(|command| self.store.key(Command::key_in(command)?).ok())
+            .collect();
+        keys.iter().for_each(|key| self.store.prefetch(key));
+        keys.iter().for_each(|key| self.store.prefetch_item(key));
     }
 
     fn query(&self, query: &[u8], reply: &mut Vec<u8>) {
@@ -213,5 +224,21 @@ mod tests {
         }
         assert_eq!(get(&second, b"not there any more"), None);
         assert!(second.restore(&snapshot[..snapshot.len() - 1]).is_err());
+    }
+
+    #[test]
+    fn a_full_machine_is_restored_again_and_again() {
+        const ITEMS: u64 = 30_000;
+        let mut machine = KvMachine::new(ITEMS * 160).unwrap();
+        for number in 0..ITEMS {
+            let key = [number.to_le_bytes(), number.to_be_bytes()].concat();
+            assert_eq!(run(&mut machine, 1, put(&key, &[7; 64], Condition::Always)), Answer::Done { version: 1 });
+        }
+        let mut snapshot = Vec::new();
+        machine.snapshot(&mut snapshot);
+        for round in 0..10 {
+            machine.restore(&snapshot).unwrap_or_else(|error| panic!("round {round}: {error} {:?}", machine.store.stats()));
+            assert_eq!(machine.items(), ITEMS);
+        }
     }
 }

@@ -112,6 +112,13 @@ impl<'a> Command<'a> {
         out
     }
 
+    /// The key that a command is about, if it is one.
+    pub fn key_in(bytes: &'a [u8]) -> Option<&'a [u8]> {
+        match Command::parse(bytes).ok()? {
+            Command::Put { key, .. } | Command::Append { key, .. } | Command::Delete { key } => Some(key),
+        }
+    }
+
     /// Reads one.
     ///
     /// # Errors

@@ -119,9 +119,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if self.failure.is_some() {
             return Err(Response::Failed);
         }
-        self.begin(Stage::Parse);
+        self.begin(Stage::Request);
         let request = Request::parse(bytes);
-        self.end(Stage::Parse);
+        self.end(Stage::Request);
         let request = request.map_err(|_| Response::Bad)?;
         if request == Request::Status {
             let status = self.status().encode();
@@ -208,6 +208,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 self.waiters.bytes -= bytes;
                 respond(reply, &Response::Busy);
             }
+        }
+        if result.is_ok() {
+            self.prefetch_later();
         }
         self.counters.proposed += u64::from(result.is_ok()) * (self.raft.raft.raft_log.last_index() + 1 - first);
     }

@@ -6,10 +6,11 @@ use std::task::Waker;
 use dunlin_net::Addr;
 use dunlin_net::random::Random;
 use dunlin_rpc::{ContinuationId, DeferredReply};
-use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Message, MessageType, Snapshot};
+use raft::eraftpb::{ConfState, HardState, Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
 use super::clients::Waiters;
+use super::later::Later;
 use super::link::Links;
 use super::reads::PendingReads;
 use super::transfer::{Incoming, Outgoing};
@@ -53,6 +54,7 @@ pub(super) struct Core<M, L: LogStore> {
     pub waiters: Waiters,
     pub reads: PendingReads,
     pub incoming: Option<Incoming>,
+    pub later: Later,
     pub continuation: Option<ContinuationId>,
     pub counters: Counters,
     /// Why it has stopped.
@@ -104,6 +106,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             waiters: Waiters::default(),
             reads: PendingReads::default(),
             incoming: None,
+            later: Later::default(),
             continuation: None,
             counters: Counters::default(),
             failure: None,
@@ -207,7 +210,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         };
         let messages = ready.take_persisted_messages();
         self.write(ready.number(), batch, messages)?;
-        self.apply(committed)?;
+        self.commit(committed);
         self.begin(Stage::Ready);
         self.raft.advance_append_async(ready);
         self.report_applied();
@@ -262,7 +265,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Tells the library what is executed. It wants to hear of what is durable only, which the state of a snapshot is some time after it was restored.
-    fn report_applied(&mut self) {
+    pub fn report_applied(&mut self) {
         let log = &self.raft.raft.raft_log;
         let applied = self.applied.min(log.persisted);
         if applied > log.applied {
@@ -278,22 +281,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.links.route(message, &mut self.jobs);
     }
 
-    /// Executes entries.
-    fn apply(&mut self, entries: Vec<Entry>) -> Result<(), NodeError> {
-        for entry in entries {
-            self.counters.applied += 1;
-            match entry.get_entry_type() {
-                EntryType::EntryNormal if entry.data.is_empty() => self.waiters.pass(entry.index),
-                EntryType::EntryNormal => self.execute(&entry),
-                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => self.change_members(&entry),
-            }
-            self.applied = entry.index;
-        }
-        Ok(())
-    }
-
     fn restore(&mut self, snapshot: &Snapshot) -> Result<(), NodeError> {
         self.counters.snapshots_restored += 1;
+        self.later.forget();
         self.state.restore(&snapshot.data)?;
         self.applied = snapshot.get_metadata().index;
         self.links.follow(&self.state.members);
@@ -311,6 +301,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.election.renew(&mut self.random);
         if role == StateRole::Leader {
             self.counters.elected += 1;
+            // With them goes the time that they were written at.
+            self.execute_committed();
             self.time_base = (self.state.time, self.now());
             tracing::info!(id = self.config.id, term, "leads");
         } else {
@@ -336,7 +328,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Takes a snapshot if the log has become long.
-    fn compact_if_due(&mut self) -> Result<(), NodeError> {
+    pub fn compact_if_due(&mut self) -> Result<(), NodeError> {
         let base = self.raft.store().base().get_metadata().index;
         let is_long = self.applied - base >= self.config.snapshot_entries
             || self.raft.store().entry_bytes() >= self.config.snapshot_log_bytes

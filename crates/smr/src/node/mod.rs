@@ -12,11 +12,13 @@
 //! | `reads` | reads, by read index and by lease |
 //! | `members` | changes of who belongs to the cluster |
 //! | `election` | ticks |
+//! | `later` | what can wait until messages are on their way |
 //! | `transfer` | snapshots on their way |
 
 mod clients;
 mod core;
 mod election;
+mod later;
 mod link;
 mod members;
 mod reads;
@@ -37,6 +39,7 @@ use self::core::{Core, Job};
 use crate::config::{NodeConfig, NodeError};
 use crate::log::LogStore;
 use crate::machine::StateMachine;
+use crate::probe::Stage;
 use crate::wire;
 use crate::wire::response::Status;
 
@@ -165,6 +168,19 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
             node.enter(|core| core.wake_when_durable(context.waker()));
             Poll::Pending
         }));
+        let weak = node.downgrade();
+        endpoint.spawn(poll_fn(move |context| {
+            let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
+            let is_time = node.shared.core.borrow_mut().later.is_time(context);
+            if is_time {
+                node.enter(|core| {
+                    if let Err(error) = core.work_later() {
+                        core.fail(error);
+                    }
+                });
+            }
+            Poll::Pending
+        }));
         node.enter(|_| ());
         Ok(node)
     }
@@ -198,9 +214,11 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         if std::mem::replace(&mut core.is_entered, true) {
             return;
         }
+        core.begin(Stage::Visit);
         act(&mut core);
         core.work();
         core.flush();
+        core.end(Stage::Visit);
         core.is_entered = false;
         let jobs = core.take_jobs();
         drop(core);

@@ -23,6 +23,10 @@ const HOMES_A_TIME: usize = 32;
 const GAIN_DIVISOR: usize = 32;
 /// An index that cannot grow tries again when this part of its lines was stored anew.
 const RETRY_DIVISOR: usize = 64;
+/// An index of pointers grows when a home has fewer free lines than this in reach, of 192.
+const LINES_NEAR_MIN: usize = 6;
+/// Times that one home is tried before the index counts as one that cannot grow now: each try makes some room.
+const MOVE_TRIES: u32 = 64;
 /// Lines to spare around a home that items are moved to, beside those they need.
 const LINES_SPARE: usize = 4;
 
@@ -35,9 +39,38 @@ impl Partition {
                     break;
                 }
             }
-        } else if self.table.free < self.table.geometry.lines / FREE_DIVISOR && self.cas >= self.grow_after {
+        } else if self.table.free < self.table.geometry.lines / FREE_DIVISOR && self.counters.stored >= self.grow_after {
             self.begin_to_grow();
         }
+    }
+
+    /// A line of pointers was opened for this home. Where nearly every home has one, few lines can move to where one is needed: the index must
+    /// begin to grow while there are some everywhere.
+    pub(super) fn grow_if_crowded(&mut self, home: usize) {
+        let has_pointers = self.counters.items > self.table.geometry.lines as u64;
+        let is_time = has_pointers && !self.table.geometry.is_growing() && self.counters.stored >= self.grow_after;
+        if is_time && self.table.count_near(&self.memory, home) < LINES_NEAR_MIN {
+            self.begin_to_grow();
+        }
+    }
+
+    /// Goes on growing until that is done, or begins to: for an item that has no place although the index has. False if the index cannot grow. All items may
+    /// move, which takes some milliseconds for each hundred thousand.
+    pub(super) fn grow_now(&mut self) -> bool {
+        if !self.table.geometry.is_growing() {
+            self.begin_to_grow();
+        }
+        if !self.table.geometry.is_growing() {
+            return false;
+        }
+        let mut tries_left = MOVE_TRIES;
+        while self.table.geometry.is_growing() {
+            tries_left = if self.move_home() { MOVE_TRIES } else { tries_left - 1 };
+            if tries_left == 0 {
+                return false;
+            }
+        }
+        true
     }
 
     fn begin_to_grow(&mut self) {
@@ -53,7 +86,7 @@ impl Partition {
         if next > lines + lines / GAIN_DIVISOR {
             self.table.grow(next);
         } else {
-            self.grow_after = self.cas + (lines / RETRY_DIVISOR) as u64;
+            self.grow_after = self.counters.stored + (lines / RETRY_DIVISOR) as u64;
         }
     }
 

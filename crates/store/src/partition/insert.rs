@@ -69,6 +69,7 @@ impl Partition {
         write_entry(&mut self.memory.bytes_mut()[at..at + bytes], key.bytes(), value, fields);
         self.drop_old(key, old);
         self.put_pointer(key.hash().0, at);
+        self.grow_if_crowded(self.table.geometry.home(key.hash().0));
         self.counters.items += 1;
         self.counters.item_bytes += (key.bytes().len() + value.len()) as u64;
         Ok(())
@@ -139,10 +140,18 @@ impl Partition {
         if self.slot(self.table.geometry.home(hash)).is_some() || self.make_line(hash) {
             return true;
         }
-        let home = self.table.geometry.home(hash);
-        let crowded = self.table.blocked_home(&self.memory, &self.hasher, home).unwrap_or(home);
-        self.fold(crowded);
-        self.slot(self.table.geometry.home(hash)).is_some() || self.has_line(hash)
+        loop {
+            let home = self.table.geometry.home(hash);
+            let crowded = self.table.blocked_home(&self.memory, &self.hasher, home).unwrap_or(home);
+            self.fold(crowded);
+            if self.slot(self.table.geometry.home(hash)).is_some() || self.has_line(hash) {
+                return true;
+            }
+            // The index as a whole may have room.
+            if self.mode == Mode::Cache || !self.grow_now() {
+                return false;
+            }
+        }
     }
 
     /// Moves the items that stand in the lines of a chain to the log, as far as that has room: seven pointers take the place of seven items.

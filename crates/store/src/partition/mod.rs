@@ -68,7 +68,7 @@ pub struct Partition {
     watch: Option<Box<dyn Watch>>,
     /// Where eviction from the index looks next.
     hand: usize,
-    /// The CAS token from which on the index tries again to grow.
+    /// The count of items stored from which on the index tries again to grow.
     grow_after: u64,
     /// Lines on their way while the index grows; empty between operations.
     moving: Vec<Line>,

@@ -224,6 +224,9 @@ impl Store for Partition {
             self.watch = Some(watch);
         }
         self.reset();
+        // What was visited or snapshotted here came in the order of hashes. Coming back in that order it would crowd one stretch of an index that is
+        // small again.
+        self.hasher = self.hasher.successor();
     }
 
     fn stats(&self) -> StoreStats {

@@ -1,0 +1,93 @@
+//! `smr-rate`: beyond the paper, which measures one client. Writes to three replicas, so many at a time, with logs in memory and on disk; the replicas have one
+//! core together, the client the other.
+
+use super::smr_runs::{self, Ask};
+use crate::BenchError;
+use crate::lab::Lab;
+use crate::measure::Measured;
+use crate::report::{Metric, RowBuilder, Target};
+use crate::roles::{BareFlushes, Carrier, PutFigures, RateFloor, Storage, Watch};
+
+/// Writes at a time.
+const WINDOWS: [usize; 5] = [1, 4, 16, 64, 256];
+/// Share of what flushes allow that must be reached.
+const SHARE_MIN: f64 = 0.8;
+/// Replicas, and their bytes in the log for a write.
+const REPLICAS: usize = 3;
+const ENTRY_BYTES: usize = 136;
+
+/// What one run came to: of ours, or of what bounds it.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    rate: f64,
+    p50: f64,
+    p99: f64,
+}
+
+impl From<PutFigures> for Rate {
+    fn from(figures: PutFigures) -> Rate {
+        Rate { rate: figures.rate, p50: figures.latency.p50, p99: figures.latency.p99 }
+    }
+}
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    lab.expect_cases(2 * WINDOWS.len());
+    for window in WINDOWS {
+        let case = format!("memory, {window} at a time");
+        let runs = lab.case_beside_floor(&case, cost, |lab| in_memory(lab, window))?;
+        for row in rows(&case, &runs)? {
+            lab.push(row);
+        }
+    }
+    for window in WINDOWS {
+        let case = format!("disk, {window} at a time");
+        let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, window))?;
+        let [rate, p50, p99] = rows(&case, &runs)?;
+        lab.push(rate.target(Target::FloorTimes(SHARE_MIN)));
+        lab.push(p50);
+        lab.push(p99);
+    }
+    lab.note(format!(
+        "Over shared memory; keys of 16 B, values of 64 B. The floor of a log in memory is bare echoes, as many in flight. That of logs on disk is what flushing \
+         allows: the slowest of three files that are flushed at once, times the writes at a time, or the rate with logs in memory where that is less. The disk is \
+         that of {}.",
+        std::env::temp_dir().display()
+    ));
+    Ok(())
+}
+
+fn cost(floor: &Rate) -> f64 {
+    1.0 / floor.rate
+}
+
+fn rows(case: &str, runs: &crate::measure::BesideFloor<Rate>) -> Result<[RowBuilder; 3], BenchError> {
+    let spread = |figure: fn(&Rate) -> f64| Ok::<_, BenchError>(runs.spread(figure)?.ours);
+    Ok([
+        super::runs::row(case, Metric::Operations, runs, |run| run.rate)?,
+        RowBuilder::new(case, Metric::LatencyP50, spread(|run| run.p50)?),
+        RowBuilder::new(case, Metric::LatencyP99, spread(|run| run.p99)?),
+    ])
+}
+
+fn load(lab: &Lab, storage: Storage, window: usize) -> Result<Rate, BenchError> {
+    let ask = Ask { carrier: Carrier::Shm, storage, window };
+    Ok(smr_runs::load(lab, ask, Watch::Nothing)?.0.into())
+}
+
+fn floor(rate: f64) -> Rate {
+    Rate { rate, p50: f64::NAN, p99: f64::NAN }
+}
+
+fn in_memory(lab: &Lab, window: usize) -> Result<Measured<Rate>, BenchError> {
+    let echoes = RateFloor { carrier: Carrier::Shm, in_flight: window, cores: lab.cores()?, run: lab.run_length() };
+    let echoes = lab.anywhere(echoes, lab.run_length())?.result()?;
+    Ok(Measured { ours: load(lab, Storage::Memory, window)?, floor: floor(echoes) })
+}
+
+fn on_disk(lab: &Lab, window: usize) -> Result<Measured<Rate>, BenchError> {
+    let flushes = BareFlushes { files: REPLICAS, entries: window, entry_bytes: ENTRY_BYTES, run: lab.run_length() };
+    let flushes = lab.server(flushes, lab.run_length())?.result()?;
+    let in_memory = load(lab, Storage::Memory, window)?;
+    let allowed = (flushes * window as f64).min(in_memory.rate);
+    Ok(Measured { ours: load(lab, Storage::Disk, window)?, floor: floor(allowed) })
+}

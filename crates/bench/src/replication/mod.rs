@@ -1,0 +1,11 @@
+//! Replicas of a key-value machine and clients that write to it, over any transport, for the experiments about replication.
+//!
+//! What an experiment is about is a group of three, as in the paper (eRPC, section 7.1): keys of 16 B, values of 64 B, all keys there from the beginning.
+
+mod group;
+mod load;
+mod stages;
+
+pub use group::{Group, KEYS, Replica};
+pub use load::{Puts, Tally};
+pub use stages::{Both, Charges, LeaderCommits, StageTimes, Stages};

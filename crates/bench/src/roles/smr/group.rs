@@ -1,0 +1,184 @@
+//! All replicas of a group in one thread.
+
+use std::rc::Rc;
+
+use dunlin_net::{Addr, AnyTransport, Clock, PollPolicy};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_smr::config::system_clock;
+use dunlin_smr::wal::{Directory, WalConfig, open};
+use dunlin_smr::{DurableLog, LogStore, MemoryLog, Probe};
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+use crate::measure::Scratch;
+use crate::peer::{Control, Role};
+use crate::replication::{Group, Replica, StageTimes, Stages};
+use crate::roles::setup::Carrier;
+
+/// As in the paper.
+const REPLICAS: u64 = 3;
+/// Memory that a run of some seconds needs.
+const TOUCHED_BYTES: usize = 2 << 30;
+/// Iterations between two looks whether it is to end.
+const ITERATIONS_PER_LOOK: u32 = 1024;
+
+/// Where a log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Storage {
+    /// In memory, as in the paper.
+    Memory,
+    /// On the disk of the directory for temporary files.
+    Disk,
+}
+
+/// Three replicas that take turns on one core, until they are stopped.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReplicaGroup {
+    /// How they talk, and are talked to.
+    pub carrier: Carrier,
+    /// Where their logs are.
+    pub storage: Storage,
+    /// Keys that they have from the beginning.
+    pub keys: u64,
+    /// Whether it is measured what they work on, which makes them slower.
+    pub watch: Watch,
+}
+
+/// What is measured beside the load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Watch {
+    /// What replicas work on.
+    Stages,
+    /// Nothing.
+    Nothing,
+}
+
+/// What replicas worked on, all from the first write on.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ReplicaFigures {
+    /// Of the leader.
+    pub leader: StageTimes,
+    /// Of all followers together.
+    pub followers: StageTimes,
+    /// Nanoseconds of event loops that found something, all of the above included.
+    pub busy: f64,
+    /// Nanoseconds that all took.
+    pub all: f64,
+    /// Entries that were executed by the leader.
+    pub commits: u64,
+}
+
+impl Role for ReplicaGroup {
+    const NAME: &'static str = "three replicas on one core";
+    /// Addresses by id.
+    type Ready = Vec<(u64, String)>;
+    type Output = ReplicaFigures;
+
+    fn run(self, control: &Control<Self>) -> Result<ReplicaFigures, BenchError> {
+        match self.storage {
+            Storage::Memory => self.serve(control, |_| Ok(MemoryLog::new())),
+            Storage::Disk => {
+                let place = Scratch::make("replica-group")?;
+                self.serve(control, |id| {
+                    let failed = |error: &dyn std::fmt::Display| BenchError::Replica(error.to_string());
+                    let directory = Directory::open(&place.path().join(id.to_string())).map_err(|error| failed(&error))?;
+                    let (wal, _) = open(directory, WalConfig::new(id)).map_err(|error| failed(&error))?;
+                    DurableLog::new(wal).map_err(|error| failed(&error))
+                })
+            }
+        }
+    }
+}
+
+struct Member<L: LogStore> {
+    endpoint: Rc<Endpoint<AnyTransport>>,
+    replica: Replica<L>,
+    stages: Option<Rc<Stages>>,
+}
+
+impl ReplicaGroup {
+    fn endpoints(&self) -> Result<Vec<Rc<Endpoint<AnyTransport>>>, BenchError> {
+        let endpoint = |id| {
+            let addr: Addr = match self.carrier {
+                // Of a name that no other process has.
+                Carrier::Shm => format!("shm:dunlin-replica-{}-{id}", std::process::id()).parse()?,
+                Carrier::Udp => "udp://127.0.0.1:0".parse()?,
+            };
+            let config = EndpointConfig { poll: PollPolicy::Spin, ..EndpointConfig::default() };
+            Ok(Rc::new(Endpoint::new(AnyTransport::bind(&addr)?, config)?))
+        };
+        (1..=REPLICAS).map(endpoint).collect()
+    }
+
+    fn serve<L: LogStore + 'static>(
+        &self,
+        control: &Control<Self>,
+        log: impl Fn(u64) -> Result<L, BenchError>,
+    ) -> Result<ReplicaFigures, BenchError> {
+        touch_memory();
+        let endpoints = self.endpoints()?;
+        let addresses: Vec<(u64, Addr)> = (1..).zip(endpoints.iter().map(|endpoint| endpoint.local_addr())).collect();
+        let group = Group::new(addresses.clone(), self.keys);
+        let mut members = Vec::new();
+        for (endpoint, (id, _)) in endpoints.into_iter().zip(&addresses) {
+            let stages = (self.watch == Watch::Stages).then(Stages::new);
+            let probe = stages.clone().map(|stages| stages as Rc<dyn Probe>);
+            let replica = group.start(&endpoint, group.config(*id, system_clock()), log(*id)?, probe)?;
+            members.push(Member { endpoint, replica, stages });
+        }
+        while !members.iter().any(|member| member.replica.leads()) && !control.stopping() {
+            members.iter().for_each(|member| _ = member.endpoint.run_once());
+        }
+        control.ready(addresses.iter().map(|(id, addr)| (*id, addr.to_string())).collect());
+        let figures = match self.watch {
+            Watch::Stages => watched(&members, control),
+            Watch::Nothing => unwatched(&members, control),
+        };
+        members.iter().try_for_each(|member| member.replica.check())?;
+        Ok(figures)
+    }
+}
+
+/// Has the system give this process memory once and takes it back. On a virtual machine the first touch of a page costs its host ten microseconds, and a log in
+/// memory grows all the time.
+fn touch_memory() {
+    drop(std::hint::black_box(vec![1_u8; TOUCHED_BYTES]));
+}
+
+fn unwatched<L: LogStore + 'static>(members: &[Member<L>], control: &Control<ReplicaGroup>) -> ReplicaFigures {
+    while !control.stopping() {
+        for _ in 0..ITERATIONS_PER_LOOK {
+            members.iter().for_each(|member| _ = member.endpoint.run_once());
+        }
+    }
+    ReplicaFigures::default()
+}
+
+fn watched<L: LogStore + 'static>(members: &[Member<L>], control: &Control<ReplicaGroup>) -> ReplicaFigures {
+    let clock = Clock::new();
+    let leader = members.iter().position(|member| member.replica.leads()).unwrap_or(0);
+    let times = |place: usize| members[place].stages.as_ref().map(|stages| stages.times()).unwrap_or_default();
+    let before: Vec<StageTimes> = (0..members.len()).map(times).collect();
+    let commits = members[leader].replica.commits();
+    let (begin, mut busy) = (clock.now(), 0);
+    while !control.stopping() {
+        for _ in 0..ITERATIONS_PER_LOOK {
+            for member in members {
+                let start = clock.now();
+                if member.endpoint.run_once() > 0 {
+                    busy += clock.now() - start;
+                }
+            }
+        }
+    }
+    let since = |place: usize| times(place).since(&before[place]);
+    let mut followers = StageTimes::default();
+    (0..members.len()).filter(|place| *place != leader).for_each(|place| followers.add(&since(place)));
+    ReplicaFigures {
+        leader: since(leader),
+        followers,
+        busy: busy as f64,
+        all: (clock.now() - begin) as f64,
+        commits: members[leader].replica.commits() - commits,
+    }
+}

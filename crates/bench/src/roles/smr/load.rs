@@ -1,0 +1,116 @@
+//! A client of replicas.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_net::random::Random;
+use dunlin_net::{Addr, AnyTransport, Clock, NetError, PollPolicy};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_smr::Probe;
+use serde::{Deserialize, Serialize};
+
+use super::group::Watch;
+use crate::BenchError;
+use crate::measure::Percentiles;
+use crate::peer::{Control, Role};
+use crate::replication::{Group, Puts, StageTimes, Stages};
+use crate::report::Metric;
+use crate::roles::WARM_UP_SHARE;
+
+/// Iterations of the event loop between two looks at the clock.
+const ITERATIONS_PER_LOOK: u32 = 64;
+/// Time between two figures for the progress bar.
+const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
+
+/// Writes, so many at a time.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PutLoad {
+    /// The replicas, by id.
+    pub members: Vec<(u64, String)>,
+    /// Keys that are written to.
+    pub keys: u64,
+    /// Writes at a time.
+    pub window: usize,
+    /// Length of the measured run.
+    pub run: Duration,
+    /// Whether it is measured what the client works on, which makes it slower.
+    pub watch: Watch,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PutFigures {
+    /// Writes per second.
+    pub rate: f64,
+    /// From issuing a write until its answer was there.
+    pub latency: Percentiles,
+    /// Work of the client beside that of its endpoint, as visits.
+    pub client: StageTimes,
+}
+
+impl Role for PutLoad {
+    const NAME: &'static str = "writes to replicas";
+    type Ready = ();
+    type Output = PutFigures;
+
+    fn run(self, control: &Control<Self>) -> Result<PutFigures, BenchError> {
+        let members = self.members.iter().map(|(id, address)| Ok((*id, address.parse()?)));
+        let members = members.collect::<Result<Vec<(u64, Addr)>, NetError>>()?;
+        let Some((_, first)) = members.first() else {
+            return Err(BenchError::NoSamples { what: "a group without members" });
+        };
+        let config = EndpointConfig { poll: PollPolicy::Spin, ..EndpointConfig::default() };
+        let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(first)?, config)?);
+        let (random, clock) = (Random::new(u64::from(std::process::id())), Clock::new());
+        let stages = (self.watch == Watch::Stages).then(Stages::new);
+        let probe = stages.clone().map(|stages| stages as Rc<dyn Probe>);
+        let group = Group::new(members, self.keys);
+        let puts = Puts::start(&endpoint, &group, self.window, random, move || clock.now(), probe);
+        let mut figures = self.measure(&endpoint, &puts, control)?;
+        puts.stop();
+        endpoint.run_until(|| puts.has_ended());
+        puts.check()?;
+        figures.client = stages.map(|stages| stages.times()).unwrap_or_default();
+        Ok(figures)
+    }
+}
+
+impl PutLoad {
+    fn measure(
+        &self,
+        endpoint: &Endpoint<AnyTransport>,
+        puts: &Puts,
+        control: &Control<Self>,
+    ) -> Result<PutFigures, BenchError> {
+        let clock = Clock::new();
+        let (warm, length) = (self.run.mul_f64(WARM_UP_SHARE).as_nanos() as u64, self.run.as_nanos() as u64);
+        let (mut from, mut seconds) = (None, 0.0);
+        let (mut iterations, mut next_live) = (0u32, LIVE_INTERVAL_NANOS);
+        endpoint.run_until(|| {
+            iterations = iterations.wrapping_add(1);
+            if !iterations.is_multiple_of(ITERATIONS_PER_LOOK) {
+                return false;
+            }
+            let now = clock.now();
+            match from {
+                None if now >= warm && puts.writes() > 0 => {
+                    from = Some(now);
+                    puts.take();
+                }
+                None => {}
+                Some(start) => seconds = (now - start) as f64 / 1e9,
+            }
+            if now >= next_live && seconds > 0.0 {
+                next_live = now + LIVE_INTERVAL_NANOS;
+                control.live(Metric::Operations, puts.writes() as f64 / seconds);
+            }
+            // Beside other work one answer may take longer than the run: it counts then.
+            let over = from.is_some_and(|start| now >= start + length) && puts.writes() > 0;
+            over || puts.has_failed() || control.stopping()
+        });
+        puts.check()?;
+        let tally = puts.take();
+        let rate = tally.writes as f64 / seconds;
+        Ok(PutFigures { rate, latency: tally.latencies.percentiles()?, client: StageTimes::default() })
+    }
+}
