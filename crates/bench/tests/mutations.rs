@@ -11,7 +11,7 @@ const SEEDS: u64 = 100;
 /// The same for the key-value service: its clients try their sessions before they write, so that few writes are lost half-way.
 const KV_SEEDS: u64 = 3_000;
 /// The same for replicated state machines.
-const RAFT_SEEDS: u64 = 1_000;
+const RAFT_SEEDS: u64 = 3_000;
 /// A bug is planted in the whole process.
 static PLANTING: Mutex<()> = Mutex::new(());
 /// Where hunts start.

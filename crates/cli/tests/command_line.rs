@@ -71,6 +71,7 @@ fn a_reader_that_has_gone_ends_a_command_in_silence() {
 #[test]
 fn says_how_to_build_what_this_build_lacks() {
     refused(&["bench", "run", "rpc-peers"], "`cargo run --release --features peers -- bench run rpc-peers`");
+    refused(&["bench", "run", "smr-etcd"], "`cargo run --release --features etcd -- bench run smr-etcd`");
 }
 
 #[test]

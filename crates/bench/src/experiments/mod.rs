@@ -34,6 +34,8 @@ mod sim_latency;
 mod sim_loss;
 mod sim_reorder;
 mod sim_scale;
+#[cfg(feature = "etcd")]
+mod smr_etcd;
 mod smr_failover;
 mod smr_latency;
 mod smr_latency_sim;
@@ -257,6 +259,13 @@ pub const ALL: &[Experiment] = &[
         about: "time without service when the leader of three durable replicas is killed under load",
         run: smr_failover::run,
     },
+    #[cfg(feature = "etcd")]
+    Experiment {
+        name: "smr-etcd",
+        paper: "beyond the paper",
+        about: "three durable replicas of a key-value machine beside an etcd of three members",
+        run: smr_etcd::run,
+    },
     #[cfg(feature = "peers")]
     Experiment {
         name: "rpc-peers",
@@ -267,7 +276,7 @@ pub const ALL: &[Experiment] = &[
 ];
 
 /// Experiments that only some builds have, each with its cargo feature.
-const BY_FEATURE: [(&str, &str); 1] = [("rpc-peers", "peers")];
+const BY_FEATURE: [(&str, &str); 2] = [("rpc-peers", "peers"), ("smr-etcd", "etcd")];
 
 /// What `dunlin demo` shows: a little of everything.
 pub const DEMO: Experiment = Experiment {
@@ -326,6 +335,12 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::Sleeper>(),
     Entry::of::<roles::IdleWatcher>(),
     Entry::of::<roles::Alarm>(),
+    #[cfg(feature = "etcd")]
+    Entry::of::<smr_etcd::EtcdServers>(),
+    #[cfg(feature = "etcd")]
+    Entry::of::<smr_etcd::EtcdLoad>(),
+    #[cfg(feature = "etcd")]
+    Entry::of::<smr_etcd::ReplicaLoad>(),
     #[cfg(feature = "peers")]
     Entry::of::<rpc_peers::OtherClient>(),
     #[cfg(feature = "peers")]

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::UdpSocket;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -35,10 +35,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
 /// What is plotted of a kill: so much before it and after it, in these intervals.
 pub(super) const BEFORE: Duration = Duration::from_millis(250);
-pub(super) const AFTER: Duration = Duration::from_millis(1750);
+pub(super) const AFTER: Duration = Duration::from_millis(1500);
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Acknowledgements after which a service that was interrupted counts as restored: more than can have been on their way before.
 const RESTORED: usize = 4 * WRITERS as usize;
+
+/// Where the processes run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "some experiments are only in builds with a feature"))]
+pub(super) enum Placing {
+    /// Wherever the system puts them.
+    Anywhere,
+    /// All on the core of servers.
+    ServerCore,
+}
 
 /// The processes.
 pub(super) struct Replicas {
@@ -46,18 +56,30 @@ pub(super) struct Replicas {
     peers: Vec<Option<Peer<KvReplica>>>,
     /// How long each may live.
     limit: Duration,
+    placing: Placing,
     directory: PathBuf,
 }
 
 impl Replicas {
     /// Starts them all. They have directories of their own, which are removed at the end.
     pub fn start(lab: &Lab, election: Duration, limit: Duration) -> Result<Replicas, BenchError> {
-        let directory = std::env::temp_dir().join(format!("dunlin-replicas-{}", std::process::id()));
+        Self::start_in(lab, election, limit, Placing::Anywhere, &std::env::temp_dir())
+    }
+
+    /// The same with directories in `parent`.
+    pub fn start_in(
+        lab: &Lab,
+        election: Duration,
+        limit: Duration,
+        placing: Placing,
+        parent: &Path,
+    ) -> Result<Replicas, BenchError> {
+        let directory = parent.join(format!("dunlin-replicas-{}", std::process::id()));
         std::fs::create_dir_all(&directory).map_err(BenchError::io(format!("make {}", directory.display())))?;
         let members = free_addresses()?;
         let role = |id: u64| KvReplica { id, members: members.clone(), directory: directory.join(id.to_string()), election };
         let roles: Vec<KvReplica> = (1..=REPLICAS).map(role).collect();
-        let mut replicas = Replicas { peers: roles.iter().map(|_| None).collect(), roles, limit, directory };
+        let mut replicas = Replicas { peers: roles.iter().map(|_| None).collect(), roles, limit, placing, directory };
         for id in 1..=REPLICAS {
             replicas.restart(lab, id)?;
         }
@@ -65,6 +87,12 @@ impl Replicas {
             peer.ready()?;
         }
         Ok(replicas)
+    }
+
+    /// Where they are reached, as text.
+    #[cfg(feature = "etcd")]
+    pub fn addresses(&self) -> Vec<(u64, String)> {
+        self.roles.first().map(|role| role.members.clone()).unwrap_or_default()
     }
 
     /// Where they are reached.
@@ -81,7 +109,11 @@ impl Replicas {
     /// Starts one again, and does not wait for it.
     pub fn restart(&mut self, lab: &Lab, id: u64) -> Result<(), BenchError> {
         let at = id as usize - 1;
-        self.peers[at] = Some(lab.anywhere(self.roles[at].clone(), self.limit)?);
+        let role = self.roles[at].clone();
+        self.peers[at] = Some(match self.placing {
+            Placing::Anywhere => lab.anywhere(role, self.limit)?,
+            Placing::ServerCore => lab.server(role, self.limit)?,
+        });
         Ok(())
     }
 

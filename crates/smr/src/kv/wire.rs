@@ -182,8 +182,10 @@ impl<'a> Answer<'a> {
         reader.take(7)?;
         let version = reader.u64()?;
         match status {
-            0 => Ok(Answer::Done { version }),
             1 => Ok(Answer::Value { version, value: reader.rest() }),
+            // Machines of other kinds answer at greater length.
+            _ if reader.left() > 0 => Err(WireError::Long),
+            0 => Ok(Answer::Done { version }),
             2 => Ok(Answer::NotFound),
             3 => Ok(Answer::Exists),
             4 => Ok(Answer::Changed),
@@ -218,6 +220,8 @@ mod tests {
                 let mut out = Vec::new();
                 answer.encode(&mut out);
                 prop_assert_eq!(Answer::parse(&out).unwrap(), answer);
+                out.push(0);
+                prop_assert_eq!(Answer::parse(&out).is_ok(), matches!(answer, Answer::Value { .. }));
             }
         }
 

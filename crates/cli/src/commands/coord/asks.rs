@@ -93,7 +93,7 @@ fn try_ask(target: &Target, work: impl AsyncFnOnce(&Manager) -> Result<Outcome>)
     let Some(peers) = &target.peers else { return ask_etcd(target, work) };
     let (endpoint, client) = cluster::connect(peers, target.timeout)?;
     endpoint.block_on(async {
-        let manager = Manager::Embedded(Embedded::new(client));
+        let manager = Manager::Embedded(Box::new(Embedded::new(client)));
         let outcome = work(&manager).await?;
         manager.close().await;
         Ok(outcome)

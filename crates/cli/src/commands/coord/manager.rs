@@ -14,7 +14,7 @@ use dunlin_net::AnyTransport;
 /// The cluster manager, wherever it is kept.
 pub enum Manager {
     /// By nodes of its own.
-    Embedded(Embedded<AnyTransport>),
+    Embedded(Box<Embedded<AnyTransport>>),
     /// By an etcd.
     #[cfg(feature = "etcd")]
     Etcd(Etcd),

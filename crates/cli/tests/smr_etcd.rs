@@ -1,0 +1,25 @@
+//! The experiment beside an etcd runs to its end, with rows of both. Without an etcd it has rows of ours, and says why; with `DUNLIN_ETCD` set there must be one.
+
+use std::time::Duration;
+
+use dunlin_bench::experiments::find;
+use dunlin_bench::lab::Settings;
+use dunlin_bench::peer::{Interrupt, Launcher};
+
+#[test]
+fn replicas_are_measured_beside_an_etcd() {
+    let launcher = Launcher::of_program(env!("CARGO_BIN_EXE_dunlin"), Interrupt::default());
+    let settings = Settings { run: Duration::from_millis(100), runs: 1, repeats: 0, ..Settings::default() };
+    let outcome = find("smr-etcd").unwrap()[0].run(settings, launcher).unwrap();
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    let rows_of = |who: &str| {
+        let rows = outcome.report.rows.iter().filter(|row| row.case.starts_with(who));
+        rows.inspect(|row| assert!(row.value.is_finite() && row.value > 0.0, "{row:?}")).count()
+    };
+    // Two storages, two operations, two numbers of clients; requests, p50 and p99 of each.
+    assert_eq!(rows_of("Dunlin, "), 24);
+    if rows_of("etcd, ") != 24 {
+        assert!(std::env::var_os("DUNLIN_ETCD").is_none(), "there must be an etcd");
+        println!("SKIPPED: there is no etcd here; install Debian's etcd-server");
+    }
+}
