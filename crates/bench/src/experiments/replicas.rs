@@ -16,7 +16,7 @@ use crate::BenchError;
 use crate::lab::Lab;
 use crate::peer::{Interrupt, Peer};
 use crate::report::{Line, Places, Plot};
-use crate::roles::KvReplica;
+use crate::roles::{Carrier, KvReplica};
 
 /// Replicas.
 const REPLICAS: u64 = 3;
@@ -63,20 +63,27 @@ pub(super) struct Replicas {
 impl Replicas {
     /// Starts them all. They have directories of their own, which are removed at the end.
     pub fn start(lab: &Lab, election: Duration, limit: Duration) -> Result<Replicas, BenchError> {
-        Self::start_in(lab, election, limit, Placing::Anywhere, &std::env::temp_dir())
+        Self::start_in(lab, election, limit, (Carrier::Udp, Placing::Anywhere), &std::env::temp_dir())
     }
 
-    /// The same with directories in `parent`.
+    /// The same over this carrier, on these cores, with directories in `parent`.
     pub fn start_in(
         lab: &Lab,
         election: Duration,
         limit: Duration,
-        placing: Placing,
+        (carrier, placing): (Carrier, Placing),
         parent: &Path,
     ) -> Result<Replicas, BenchError> {
         let directory = parent.join(format!("dunlin-replicas-{}", std::process::id()));
         std::fs::create_dir_all(&directory).map_err(BenchError::io(format!("make {}", directory.display())))?;
-        let members = free_addresses()?;
+        let members = match carrier {
+            Carrier::Udp => free_addresses()?,
+            // Of names that no other process has.
+            Carrier::Shm => {
+                let name = |id| (id, format!("shm:dunlin-replicas-{}-{id}", std::process::id()));
+                (1..=REPLICAS).map(name).collect()
+            }
+        };
         let role = |id: u64| KvReplica { id, members: members.clone(), directory: directory.join(id.to_string()), election };
         let roles: Vec<KvReplica> = (1..=REPLICAS).map(role).collect();
         let mut replicas = Replicas { peers: roles.iter().map(|_| None).collect(), roles, limit, placing, directory };

@@ -8,6 +8,7 @@ use super::smr_runs::{self, Ask};
 use crate::BenchError;
 use crate::lab::{Lab, spread};
 use crate::measure::{Measured, Percentiles};
+use crate::replication::KEYS;
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, LatencyFloor, PutFigures, ReplicaFigures, Storage, Watch};
 
@@ -37,7 +38,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 }
 
 fn ask(carrier: Carrier) -> Ask {
-    Ask { carrier, storage: Storage::Memory, window: 1 }
+    Ask { carrier, storage: Storage::Memory, window: 1, keys: KEYS }
 }
 
 fn measure(lab: &Lab, carrier: Carrier) -> Result<Measured<Percentiles>, BenchError> {

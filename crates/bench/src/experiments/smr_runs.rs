@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use crate::BenchError;
 use crate::lab::Lab;
-use crate::replication::KEYS;
-use crate::roles::{Carrier, PutFigures, PutLoad, ReplicaFigures, ReplicaGroup, Storage, Watch};
+use crate::roles::{Carrier, Poll, PutFigures, PutLoad, ReplicaFigures, ReplicaGroup, Storage, Watch};
 
 /// Time that replicas take to have all keys and to elect a leader, and that they wait for their client to come and go.
 const SLACK: Duration = Duration::from_secs(40);
@@ -17,15 +16,25 @@ pub(super) struct Ask {
     pub storage: Storage,
     /// Writes at a time.
     pub window: usize,
+    /// Keys that there are from the beginning.
+    pub keys: u64,
 }
 
 /// Starts a group, puts the load on it, and stops it.
 pub(super) fn load(lab: &Lab, ask: Ask, watch: Watch) -> Result<(PutFigures, ReplicaFigures), BenchError> {
-    let keys = lab.items(KEYS);
+    let keys = lab.items(ask.keys);
     let group = ReplicaGroup { carrier: ask.carrier, storage: ask.storage, keys, watch };
-    let mut group = lab.server(group, lab.run_length() + SLACK)?;
+    // Threads that flush need a core, too: on two, all share both.
+    let mut group = match ask.storage {
+        Storage::Memory => lab.server(group, lab.run_length() + SLACK)?,
+        Storage::Disk => lab.anywhere(group, lab.run_length() + SLACK)?,
+    };
     let members = group.ready()?;
-    let load = PutLoad { members, keys, window: ask.window, run: lab.run_length(), watch };
-    let figures = lab.client(load, lab.run_length() + SLACK)?.result()?;
-    Ok((figures, group.stop()?))
+    let poll = if ask.storage == Storage::Memory { Poll::Spin } else { Poll::Sleep };
+    let load = PutLoad { members, keys, window: ask.window, run: lab.run_length(), watch, poll };
+    let load = match ask.storage {
+        Storage::Memory => lab.client(load, lab.run_length() + SLACK)?,
+        Storage::Disk => lab.anywhere(load, lab.run_length() + SLACK)?,
+    };
+    Ok((load.result()?, group.stop()?))
 }

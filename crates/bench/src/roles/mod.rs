@@ -35,7 +35,7 @@ pub use replica::KvReplica;
 pub use server::EchoServer;
 pub use sessions::{SessionFigures, SessionsClient};
 pub use setup::{Carrier, Congestion, Factor, LossRecovery, Setup};
-pub use smr::{PutFigures, PutLoad, ReplicaFigures, ReplicaGroup, Storage, Watch};
+pub use smr::{Poll, PutFigures, PutLoad, ReplicaFigures, ReplicaGroup, Storage, Watch};
 pub use store_ops::{CacheFigures, CacheFill, Kind, StoreCase, StoreFigures, StoreOps, System};
 pub use wakeup::{Alarm, IdleWatcher, Sleeper};
 pub use workers::{FULL_POOL, Mode, SlowServer, Work, WorkersClient, WorkersFigures};

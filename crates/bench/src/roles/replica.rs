@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dunlin_net::{Addr, AnyTransport};
+use dunlin_net::{Addr, AnyTransport, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::kv::KvMachine;
 use dunlin_smr::wal::{Directory, WalConfig, open};
@@ -50,7 +50,9 @@ impl Role for KvReplica {
         let mut config = NodeConfig { snapshot_entries: SNAPSHOT_ENTRIES, ..NodeConfig::new(self.id) };
         config.election_ticks = self.election.div_duration_f64(config.tick).round() as u32;
         config.heartbeat_ticks = (config.election_ticks / HEARTBEATS).max(1);
-        let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(own)?, EndpointConfig::default())?);
+        // All three may have one core: who polls keeps it from the others.
+        let endpoint_config = EndpointConfig { poll: PollPolicy::Sleep, ..EndpointConfig::default() };
+        let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(own)?, endpoint_config)?);
         let machine = KvMachine::new(LIMIT)?;
         let node = Node::start(&endpoint, config, log, machine, Beginning::First(members)).map_err(failed)?;
         control.ready(());

@@ -17,7 +17,7 @@ use super::replicas::{Placing, Replicas};
 use crate::BenchError;
 use crate::lab::{Lab, spread};
 use crate::report::{Metric, RowBuilder, Target};
-use crate::roles::LogFlush;
+use crate::roles::{Carrier, LogFlush};
 
 /// Clients that ask at a time, each for one thing.
 const CLIENTS: [usize; 2] = [1, 64];
@@ -46,8 +46,8 @@ const STORAGES: [Storage; 2] = [
 
 /// What both did in one round with one storage.
 struct Round {
-    /// By operation and clients.
-    ours: Vec<Figures>,
+    /// By carrier, then by operation and clients.
+    ours: Vec<Vec<Figures>>,
     theirs: Vec<Figures>,
     /// Time of a bare flush, in nanoseconds, for the disk.
     flush: Option<f64>,
@@ -67,7 +67,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         None => lab.note("etcd is not installed, so there is nothing to compare with: `apt install etcd-server`."),
     }
     lab.note(format!(
-        "All three replicas, and all three members, are processes on one core, and the clients are one process on the other. Keys have {} B and values {} B. \
+        "All three replicas, and all three members, are processes on one core, and the clients are one process on the other. etcd has loopback TCP. Keys have {} B and values {} B. \
          The floor of a put on the disk is one bare flush of a file, in the same round; that disk is the one of {}, which all three share.",
         load::KEY_BYTES,
         load::VALUE_BYTES,
@@ -84,7 +84,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 fn round(lab: &Lab, storage: Storage, with_etcd: bool) -> Result<Round, BenchError> {
     let parent = (storage.directory)();
     let theirs = if with_etcd { etcd_round(lab, &parent)? } else { Vec::new() };
-    let ours = replica_round(lab, &parent)?;
+    let ours = Carrier::ALL.map(|carrier| replica_round(lab, carrier, &parent));
+    let ours = ours.into_iter().collect::<Result<_, _>>()?;
     let flush = (storage.name == "disk").then(|| {
         let run = lab.run_length().min(FLUSH_RUN_MAX);
         let (_, flushes) = lab.server(LogFlush { window: 1, run }, 2 * run)?.result()?;
@@ -111,8 +112,8 @@ fn etcd_round(lab: &Lab, parent: &Path) -> Result<Vec<Figures>, BenchError> {
     Ok(figures)
 }
 
-fn replica_round(lab: &Lab, parent: &Path) -> Result<Vec<Figures>, BenchError> {
-    let replicas = Replicas::start_in(lab, ELECTION, time(lab), Placing::ServerCore, parent)?;
+fn replica_round(lab: &Lab, carrier: Carrier, parent: &Path) -> Result<Vec<Figures>, BenchError> {
+    let replicas = Replicas::start_in(lab, ELECTION, time(lab), (carrier, Placing::ServerCore), parent)?;
     let figures = loads().map(|(operation, clients)| {
         let load = Load { operation, clients, run: lab.run_length() };
         lab.client(ReplicaLoad { members: replicas.addresses(), load }, lab.run_length() + SLACK)?.result()
@@ -147,13 +148,18 @@ fn push(lab: &mut Lab, storage: Storage, rounds: &[Round], with_etcd: bool) -> R
                 Some(flush) if operation == Operation::Put && metric == Metric::LatencyP50 => row.floor(flush),
                 _ => row,
             };
-            let mut ours = RowBuilder::new(case("Dunlin"), metric, spread(rounds, |round| figure(&round.ours[place]))?);
             if with_etcd {
                 let theirs = RowBuilder::new(case("etcd"), metric, spread(rounds, |round| figure(&round.theirs[place]))?);
                 lab.push(with_floor(theirs));
-                ours = ours.target(Target::CaseTimes { case: case("etcd"), factor });
             }
-            lab.push(with_floor(ours));
+            for (number, carrier) in Carrier::ALL.into_iter().enumerate() {
+                let figures = spread(rounds, |round| figure(&round.ours[number][place]))?;
+                let mut ours = RowBuilder::new(case(&format!("Dunlin over {}", carrier.name())), metric, figures);
+                if with_etcd {
+                    ours = ours.target(Target::CaseTimes { case: case("etcd"), factor });
+                }
+                lab.push(with_floor(ours));
+            }
         }
     }
     Ok(())

@@ -35,6 +35,26 @@ pub struct PutLoad {
     pub run: Duration,
     /// Whether it is measured what the client works on, which makes it slower.
     pub watch: Watch,
+    /// How it waits for answers.
+    pub poll: Poll,
+}
+
+/// How a client waits for answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Poll {
+    /// It keeps its core.
+    Spin,
+    /// As endpoints do by default: it sleeps after a while.
+    Sleep,
+}
+
+impl Poll {
+    fn policy(self) -> PollPolicy {
+        match self {
+            Poll::Spin => PollPolicy::Spin,
+            Poll::Sleep => PollPolicy::default(),
+        }
+    }
 }
 
 /// What came of it.
@@ -59,7 +79,7 @@ impl Role for PutLoad {
         let Some((_, first)) = members.first() else {
             return Err(BenchError::NoSamples { what: "a group without members" });
         };
-        let config = EndpointConfig { poll: PollPolicy::Spin, ..EndpointConfig::default() };
+        let config = EndpointConfig { poll: self.poll.policy(), ..EndpointConfig::default() };
         let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(first)?, config)?);
         let (random, clock) = (Random::new(u64::from(std::process::id())), Clock::new());
         let stages = (self.watch == Watch::Stages).then(Stages::new);

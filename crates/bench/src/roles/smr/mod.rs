@@ -4,4 +4,4 @@ mod group;
 mod load;
 
 pub use group::{ReplicaFigures, ReplicaGroup, Storage, Watch};
-pub use load::{PutFigures, PutLoad};
+pub use load::{Poll, PutFigures, PutLoad};
