@@ -30,24 +30,28 @@ impl Specification for OneKey<'_> {
     }
 
     fn apply(&self, state: &Option<Item>, operation: usize) -> Option<Option<Item>> {
-        let entry = self.0[operation];
-        let output = if let End::Answered(_, output) = &entry.end { Some(output) } else { None };
-        match (&entry.input, output) {
-            (Input::Lost, _) => Some(None),
-            (Input::Get, Some(Output::Value(found))) => {
-                let is_it = match (state, found) {
-                    (None, None) => true,
-                    (Some(item), Some((value, flags))) => item.value == *value && item.flags == *flags,
-                    _ => false,
-                };
-                is_it.then(|| state.clone())
-            }
-            (Input::Read, Some(Output::Item(found))) => read(state, found.as_ref()),
-            (Input::ReadAndTouch { expires }, Some(Output::Item(found))) => read(&touched(state, *expires), found.as_ref()),
-            (Input::ReadAndTouch { expires }, None) => Some(touched(state, *expires)),
-            (Input::Get | Input::Read | Input::ReadAndTouch { .. }, _) => None,
-            (input, output) => change(state, input, output),
+        apply(state, self.0[operation])
+    }
+}
+
+/// The state after an operation; `None` if it cannot have had the answer that it had.
+pub fn apply(state: &Option<Item>, entry: &Entry) -> Option<Option<Item>> {
+    let output = if let End::Answered(_, output) = &entry.end { Some(output) } else { None };
+    match (&entry.input, output) {
+        (Input::Lost, _) => Some(None),
+        (Input::Get, Some(Output::Value(found))) => {
+            let is_it = match (state, found) {
+                (None, None) => true,
+                (Some(item), Some((value, flags))) => item.value == *value && item.flags == *flags,
+                _ => false,
+            };
+            is_it.then(|| state.clone())
         }
+        (Input::Read, Some(Output::Item(found))) => read(state, found.as_ref()),
+        (Input::ReadAndTouch { expires }, Some(Output::Item(found))) => read(&touched(state, *expires), found.as_ref()),
+        (Input::ReadAndTouch { expires }, None) => Some(touched(state, *expires)),
+        (Input::Get | Input::Read | Input::ReadAndTouch { .. }, _) => None,
+        (input, output) => change(state, input, output),
     }
 }
 
@@ -147,18 +151,22 @@ fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> 
     }
 }
 
+/// Whether an operation says something about the item.
+pub fn counts(entry: &Entry) -> bool {
+    match entry.end {
+        End::Answered(..) => true,
+        End::NotExecuted(..) => false,
+        // A read without an answer says nothing.
+        End::Pending | End::Unknown(..) => !entry.input.is_read(),
+    }
+}
+
 /// Whether the history of a key is linearizable; `false` if that takes too long to find out.
 ///
 /// # Errors
 /// If it is not: the history, as far as it explains why.
 pub fn judge(key: usize, entries: &[Entry]) -> Result<bool, String> {
-    let counts = |entry: &&Entry| match entry.end {
-        End::Answered(..) => true,
-        End::NotExecuted(..) => false,
-        // A read without an answer says nothing.
-        End::Pending | End::Unknown(..) => !entry.input.is_read(),
-    };
-    let entries: Vec<&Entry> = entries.iter().filter(|entry| entry.key == key).filter(counts).collect();
+    let entries: Vec<&Entry> = entries.iter().filter(|entry| entry.key == key && counts(entry)).collect();
     let interval = |entry: &&Entry| Interval {
         begun: entry.begun,
         ended: if let End::Answered(at, _) = entry.end { Some(at) } else { None },

@@ -1,7 +1,7 @@
 //! Whether a history is linearizable: the search of Wing and Gong (1993) with the memory of Lowe (2017) for what was tried before.
 //!
 //! Of our own because the checker on the registry (`porcupine-rs`) brings a benchmark harness and a regular expression engine with it, and has no
-//! operations that may never have been executed.
+//! operations that may never have been executed. In tests it judges beside this one (`porcupine_tests`).
 
 use std::collections::HashSet;
 use std::hash::Hash;

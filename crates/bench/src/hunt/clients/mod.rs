@@ -13,3 +13,6 @@ pub mod history;
 pub mod item;
 pub mod linear;
 pub mod phases;
+
+#[cfg(test)]
+mod porcupine_tests;

@@ -19,5 +19,7 @@ mod run;
 mod scenario;
 mod server;
 
+#[cfg(test)]
+pub use run::history;
 pub use run::run;
 pub use scenario::Scenario;

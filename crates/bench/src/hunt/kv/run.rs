@@ -30,6 +30,14 @@ pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
     })
 }
 
+/// Runs a seed; gives the number of its keys, and what was done to them.
+#[cfg(test)]
+pub fn history(seed: u64) -> (usize, Vec<Entry>) {
+    let mut run = Run::new(Scenario::draw(seed), None);
+    run.datacenter.run_until(run.shared.scenario.end_ns());
+    (run.shared.scenario.keys, run.history())
+}
+
 impl Run {
     fn new(scenario: Scenario, trace: Option<&Trace>) -> Run {
         let datacenter =

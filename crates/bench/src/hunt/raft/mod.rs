@@ -24,5 +24,7 @@ mod run;
 mod scenario;
 mod spoiler;
 
+#[cfg(test)]
+pub use run::history;
 pub use run::run;
 pub use scenario::Scenario;

@@ -60,6 +60,15 @@ pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
     })
 }
 
+/// Runs a seed; gives the number of its keys, and what was done to them.
+#[cfg(test)]
+pub fn history(seed: u64) -> (usize, Vec<crate::hunt::clients::history::Entry>) {
+    let mut run = Run::new(Scenario::draw(seed), None);
+    run.work();
+    run.replace_all();
+    (run.shared.scenario.keys, run.shared.clients.end_all(&mut run.datacenter))
+}
+
 impl Run {
     fn new(scenario: Scenario, trace: Option<&Trace>) -> Run {
         let datacenter =
