@@ -6,8 +6,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_net::Transport;
-use dunlin_rpc::{CallError, CallOptions, MsgBuf, Session};
+use dunlin_rpc::{CallError, CallOptions, MsgBuf};
 
+use super::lines::Place;
 use super::{Client, ClientError};
 use crate::wire::CLIENT;
 use crate::wire::request::Request;
@@ -84,7 +85,8 @@ impl<T: Transport> Client<T> {
     }
 
     async fn try_one(&self, id: u64, request: &Request<'_>, deadline: u64) -> Result<Attempt, ClientError> {
-        let Some(session) = self.session(id, deadline).await else { return Ok(Attempt::NotDone) };
+        let Some(place) = self.place(id, deadline).await else { return Ok(Attempt::NotDone) };
+        let session = &place.session;
         let mut buffer = MsgBuf::with_len(request.encoded_len())?;
         request.encode(&mut buffer);
         let options = CallOptions::timeout(self.time_left(deadline).min(self.config.attempt_timeout));
@@ -92,9 +94,6 @@ impl<T: Transport> Client<T> {
             Ok(reply) => return Ok(Attempt::Answered(reply.response)),
             Err(failure) => failure.error,
         };
-        if !session.is_open() {
-            self.sessions.borrow_mut().remove(&id);
-        }
         match error {
             CallError::RequestTooLarge => Err(ClientError::TooLarge),
             CallError::QueueFull | CallError::Busy | CallError::NoHandler | CallError::NoReverseCredits => {
@@ -104,12 +103,12 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// The session with a replica, opened if there is none.
-    async fn session(&self, id: u64, deadline: u64) -> Option<Session> {
-        if let Some(session) = self.sessions.borrow().get(&id).filter(|session| session.is_open()) {
-            return Some(session.clone());
-        }
+    /// A place on a session with a replica, which is opened if there is none.
+    async fn place(&self, id: u64, deadline: u64) -> Option<Place> {
         let addr = self.members.borrow().get(&id)?.clone();
+        if let Some(place) = self.lines.place(id, &addr, &self.endpoint) {
+            return Some(place);
+        }
         let mut connecting = pin!(self.endpoint.connect(&addr));
         let patience = self.time_left(deadline).min(self.config.attempt_timeout);
         let mut patience = pin!(self.endpoint.timers().sleep(patience));
@@ -118,8 +117,7 @@ impl<T: Transport> Client<T> {
             Poll::Pending => patience.as_mut().poll(context).map(|()| None),
         });
         let session = session.await?;
-        self.sessions.borrow_mut().insert(id, session.clone());
-        Some(session)
+        Some(self.lines.add(id, session))
     }
 
     fn time_left(&self, deadline: u64) -> Duration {

@@ -2,19 +2,21 @@
 
 mod attempt;
 mod error;
+mod lines;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
-use dunlin_rpc::{Endpoint, MsgBuf, Session, Timers};
+use dunlin_rpc::{Endpoint, MsgBuf, Timers};
 
 pub use error::ClientError;
 
 use self::attempt::Answered;
+use self::lines::Switchboard;
 use crate::sessions::COMMANDS_PER_SESSION_MAX;
 use crate::wire::command::{Command, Kind};
 use crate::wire::request::{Change, Request};
@@ -71,7 +73,7 @@ pub struct Client<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     config: ClientConfig,
     members: RefCell<BTreeMap<u64, Addr>>,
-    sessions: RefCell<HashMap<u64, Session>>,
+    lines: Switchboard,
     /// Who is asked next: the leader, as far as is known.
     target: Cell<u64>,
     commands: RefCell<Commands>,
@@ -110,7 +112,7 @@ impl<T: Transport> Client<T> {
             endpoint: endpoint.clone(),
             config,
             members: RefCell::new(members),
-            sessions: RefCell::default(),
+            lines: Switchboard::default(),
             target: Cell::new(first),
             commands: RefCell::default(),
             is_opening: Cell::new(false),
@@ -221,7 +223,7 @@ impl<T: Transport> Client<T> {
     /// Tells it of a member, or of another address of one.
     pub fn learn(&self, id: u64, addr: Addr) {
         if self.members.borrow_mut().insert(id, addr.clone()) != Some(addr) {
-            self.sessions.borrow_mut().remove(&id);
+            self.lines.forget(id);
         }
     }
 
