@@ -17,7 +17,7 @@ fn replicas_are_measured_beside_an_etcd() {
         rows.inspect(|row| assert!(row.value.is_finite() && row.value > 0.0, "{row:?}")).count()
     };
     // Two storages, two operations, two numbers of clients; requests, p50 and p99 of each.
-    assert_eq!(rows_of("Dunlin, "), 24);
+    assert_eq!((rows_of("Dunlin over shm, "), rows_of("Dunlin over udp, ")), (24, 24));
     if rows_of("etcd, ") != 24 {
         assert!(std::env::var_os("DUNLIN_ETCD").is_none(), "there must be an etcd");
         println!("SKIPPED: there is no etcd here; install Debian's etcd-server");

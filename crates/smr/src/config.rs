@@ -57,7 +57,7 @@ pub struct NodeConfig {
     pub appends_in_flight_max: usize,
     /// Entries since the last snapshot at which the next is taken. Default 1,000,000.
     pub snapshot_entries: u64,
-    /// Bytes of entries at which the next snapshot is taken. Default 256 MiB.
+    /// Bytes of entries at which the next snapshot is taken, and twice those that are kept before it. Default 256 MiB.
     pub snapshot_log_bytes: u64,
     /// Entries before a snapshot that are kept, so that a replica that is a little behind needs none. Default 10,000.
     pub keep_entries: u64,

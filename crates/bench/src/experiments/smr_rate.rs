@@ -1,5 +1,5 @@
-//! `smr-rate`: beyond the paper, which measures one client. Writes to three replicas, so many at a time, with logs in memory and on disk; the replicas have one
-//! core together, the client the other.
+//! `smr-rate`: beyond the paper, which measures one client. Writes to three replicas, so many at a time. With logs in memory the replicas have one core together, the
+//! client the other; with logs on disk, where threads flush, nothing is pinned.
 
 use super::smr_runs::{self, Ask};
 use crate::BenchError;
@@ -50,7 +50,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         lab.push(p99);
     }
     lab.note(format!(
-        "Over shared memory; keys of 16 B, values of 64 B. The floor of a log in memory is bare echoes, as many in flight. That of logs on disk is what flushing \
+        "Over shared memory; keys of 16 B, values of 64 B; no snapshot is taken meanwhile. The floor of a log in memory is bare echoes, as many in flight. That of logs on disk is what flushing \
          allows: the slowest of three files that are flushed at once, times the writes at a time, or the rate with logs in memory where that is less. The disk is \
          that of {}.",
         std::env::temp_dir().display()

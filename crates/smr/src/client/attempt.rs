@@ -105,10 +105,17 @@ impl<T: Transport> Client<T> {
 
     /// A place on a session with a replica, which is opened if there is none.
     async fn place(&self, id: u64, deadline: u64) -> Option<Place> {
-        let addr = self.members.borrow().get(&id)?.clone();
-        if let Some(place) = self.lines.place(id, &addr, &self.endpoint) {
-            return Some(place);
-        }
+        let (addr, opening) = loop {
+            if let Some(place) = self.lines.place(id, &self.endpoint) {
+                return Some(place);
+            }
+            let addr = self.members.borrow().get(&id)?.clone();
+            if let Some(opening) = self.lines.begin(id, &addr) {
+                break (addr, opening);
+            }
+            // Another request opens it.
+            self.pause(deadline, false).await.ok()?;
+        };
         let mut connecting = pin!(self.endpoint.connect(&addr));
         let patience = self.time_left(deadline).min(self.config.attempt_timeout);
         let mut patience = pin!(self.endpoint.timers().sleep(patience));
@@ -117,7 +124,7 @@ impl<T: Transport> Client<T> {
             Poll::Pending => patience.as_mut().poll(context).map(|()| None),
         });
         let session = session.await?;
-        Some(self.lines.add(id, session))
+        Some(opening.done(session))
     }
 
     fn time_left(&self, deadline: u64) -> Duration {

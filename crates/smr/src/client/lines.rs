@@ -43,8 +43,9 @@ impl Drop for Place {
 }
 
 /// The lines to one replica.
-#[derive(Default)]
 struct Lines {
+    /// Where it is reached.
+    addr: Addr,
     open: Vec<Line>,
     /// One more is being opened.
     is_opening: bool,
@@ -56,42 +57,84 @@ impl Lines {
     }
 }
 
+impl Drop for Lines {
+    fn drop(&mut self) {
+        for line in self.open.drain(..) {
+            // It ends at once; nobody need wait until the other side knows.
+            drop(line.session.close());
+        }
+    }
+}
+
 /// The lines to all replicas.
 #[derive(Clone, Default)]
 pub(super) struct Switchboard(Rc<RefCell<HashMap<u64, Lines>>>);
 
+/// The right to open the first line to a replica, while nobody else does.
+pub(super) struct Opening {
+    board: Switchboard,
+    id: u64,
+    addr: Addr,
+}
+
+impl Opening {
+    /// A place on the line that was opened.
+    pub fn done(self, session: Session) -> Place {
+        let line = Line::new(session);
+        let place = line.take();
+        self.board.add(self.id, &self.addr, Some(line));
+        place
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.board.add(self.id, &self.addr, None);
+    }
+}
+
 impl Switchboard {
     /// A place on the line to a replica that has the fewest requests. If all are busy, one more is opened, for requests that come later.
-    pub fn place<T: Transport>(&self, id: u64, addr: &Addr, endpoint: &Endpoint<T>) -> Option<Place> {
+    pub fn place<T: Transport>(&self, id: u64, endpoint: &Endpoint<T>) -> Option<Place> {
         let mut all = self.0.borrow_mut();
         let lines = all.get_mut(&id)?;
         lines.open.retain(|line| line.session.is_open());
         let place = lines.least_busy()?.take();
         let is_busy = place.in_progress.get() > SLOTS;
         if is_busy && lines.open.len() < LINES_MAX && !std::mem::replace(&mut lines.is_opening, true) {
-            let (connecting, board) = (endpoint.connect(addr), self.clone());
+            let (connecting, board, addr) = (endpoint.connect(&lines.addr), self.clone(), lines.addr.clone());
             endpoint.spawn(async move {
-                let result = connecting.await;
-                // Forgotten meanwhile: it was of another address.
-                let mut all = board.0.borrow_mut();
-                let Some(lines) = all.get_mut(&id) else { return };
-                lines.is_opening = false;
-                lines.open.extend(result.ok().map(Line::new));
+                let line = connecting.await.ok().map(Line::new);
+                board.add(id, &addr, line);
             });
         }
         Some(place)
     }
 
-    /// Adds a line, and takes a place on it.
-    pub fn add(&self, id: u64, session: Session) -> Place {
-        let line = Line::new(session);
-        let place = line.take();
-        self.0.borrow_mut().entry(id).or_default().open.push(line);
-        place
+    /// Begins to open the first line to a replica, unless somebody does.
+    pub fn begin(&self, id: u64, addr: &Addr) -> Option<Opening> {
+        let mut all = self.0.borrow_mut();
+        let lines = all.entry(id).or_insert_with(|| Lines { addr: addr.clone(), open: Vec::new(), is_opening: false });
+        let is_first = !std::mem::replace(&mut lines.is_opening, true);
+        is_first.then(|| Opening { board: self.clone(), id, addr: addr.clone() })
     }
 
-    /// Forgets the lines to a replica.
+    /// Opening a line has ended.
+    fn add(&self, id: u64, addr: &Addr, line: Option<Line>) {
+        let mut all = self.0.borrow_mut();
+        match all.get_mut(&id).filter(|lines| lines.addr == *addr) {
+            Some(lines) => {
+                lines.is_opening = false;
+                lines.open.extend(line);
+            }
+            // The replica is reached elsewhere by now.
+            None => drop(line.map(|line| line.session.close())),
+        }
+    }
+
+    /// Ends the lines to a replica.
     pub fn forget(&self, id: u64) {
-        self.0.borrow_mut().remove(&id);
+        let lines = self.0.borrow_mut().remove(&id);
+        drop(lines);
     }
 }

@@ -238,6 +238,10 @@ impl<D: Disk> LogStore for DurableLog<D> {
     fn entry_bytes(&self) -> u64 {
         self.view.entry_bytes()
     }
+
+    fn first_within(&self, last: u64, bytes: u64) -> u64 {
+        self.view.first_within(last, bytes)
+    }
 }
 
 #[cfg(test)]

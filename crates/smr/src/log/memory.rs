@@ -188,6 +188,14 @@ impl LogStore for MemoryLog {
     fn entry_bytes(&self) -> u64 {
         self.entry_bytes
     }
+
+    fn first_within(&self, last: u64, bytes: u64) -> u64 {
+        let count = (last.min(self.last()) + 1).saturating_sub(self.first()) as usize;
+        let mut left = bytes;
+        let fits = |entry: &&Entry| left.checked_sub(bytes_of(entry)).map(|rest| left = rest).is_some();
+        let fitting = self.entries.range(..count).rev().take_while(fits).count();
+        last + 1 - fitting as u64
+    }
 }
 
 #[cfg(test)]
@@ -223,6 +231,8 @@ mod tests {
         assert_eq!((log.last(), log.term(4).unwrap(), log.term(3).unwrap()), (4, 2, 1));
         assert_eq!(log.entry_bytes(), 4 * bytes_of(&entry(1, 1)));
         assert_eq!(indices(&log, 1, 5, u64::MAX), [1, 2, 3, 4]);
+        let each = bytes_of(&entry(1, 1));
+        assert_eq!([0, each, 2 * each + 1, 100 * each].map(|bytes| log.first_within(3, bytes)), [4, 3, 2, 1]);
         assert_eq!(indices(&log, 2, 5, 0), [2], "one at least");
         assert_eq!(indices(&log, 1, 5, 2 * bytes_of(&entry(1, 1))), [1, 2]);
         assert!(matches!(log.term(5), Err(Error::Store(StorageError::Unavailable))));

@@ -89,4 +89,8 @@ pub trait LogStore: Storage {
 
     /// Bytes of the entries that it has, about.
     fn entry_bytes(&self) -> u64;
+
+    /// The first of the entries up to `last` that together take at most so many bytes, as [`LogStore::entry_bytes`] counts; the one after `last` if that alone
+    /// takes more.
+    fn first_within(&self, last: u64, bytes: u64) -> u64;
 }

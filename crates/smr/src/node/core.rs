@@ -331,16 +331,23 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Takes a snapshot if the log has become long.
     pub fn compact_if_due(&mut self) -> Result<(), NodeError> {
         let base = self.raft.store().base().get_metadata().index;
-        let is_long = self.applied - base >= self.config.snapshot_entries
-            || self.raft.store().entry_bytes() >= self.config.snapshot_log_bytes
-                && self.applied - base > self.config.keep_entries;
+        let is_long = self.applied - base >= self.config.snapshot_entries || self.is_large(base);
         if is_long { self.compact() } else { Ok(()) }
     }
 
-    /// Takes a snapshot, and forgets what is before it but for the entries that are kept.
+    /// Whether the log has as many bytes as it may, and half of them came since the snapshot of `base`: what does not come of that, another snapshot would not
+    /// make less.
+    fn is_large(&self, base: u64) -> bool {
+        let (log, bytes_max) = (self.raft.store(), self.config.snapshot_log_bytes);
+        log.entry_bytes() >= bytes_max && log.first_within(self.applied, bytes_max / 2) > base + 1
+    }
+
+    /// Takes a snapshot, and forgets what is before it but for the entries that are kept: so many, unless they are half of what the log may have.
     pub fn compact(&mut self) -> Result<(), NodeError> {
         let snapshot = snapshot_of(&self.state, self.applied, self.raft.store().term(self.applied)?, self.conf_state());
-        let keep_from = (self.applied + 1).saturating_sub(self.config.keep_entries).max(self.raft.store().first_index()?);
+        let log = self.raft.store();
+        let kept = (self.applied + 1).saturating_sub(self.config.keep_entries);
+        let keep_from = kept.max(log.first_within(self.applied, self.config.snapshot_log_bytes / 2)).max(log.first_index()?);
         self.counters.snapshots_taken += 1;
         Ok(self.raft.mut_store().compact(snapshot, keep_from)?)
     }

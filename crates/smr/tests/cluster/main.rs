@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dunlin_net::Addr;
 use dunlin_rpc::msgbuf::MsgBuf;
+use dunlin_smr::LogStore as _;
 use dunlin_smr::kv;
 use dunlin_smr::wire::request::{Change, Request};
 use dunlin_smr::wire::response::{Response, Role};
@@ -263,6 +264,23 @@ fn large_commands_are_commands() {
     assert!(cluster.node(leader).counters().snapshots_taken > 0, "the log is as long as it may be");
     let too_long = vec![0; (2 << 20) + 1];
     assert_eq!(cluster.drive(cluster.client.execute(&too_long)).unwrap_err(), ClientError::TooLarge);
+}
+
+#[test]
+fn large_commands_do_not_make_the_log_longer_than_it_may_be() {
+    const LOG_BYTES: u64 = 1 << 20;
+    // As many entries are kept as by default: far more than come.
+    let cluster = Cluster::new(3, NodeConfig { snapshot_log_bytes: LOG_BYTES, ..config() });
+    let value = vec![7; 60_000];
+    for number in 0..100 {
+        cluster.put(&format!("key {}", number % 3), &value).unwrap();
+        for id in 1..=3 {
+            let bytes = cluster.node(id).with_log(|log| log.entry_bytes());
+            assert!(bytes < LOG_BYTES + 200_000, "{bytes} bytes after {number} writes");
+        }
+    }
+    let taken = cluster.node(cluster.leader()).counters().snapshots_taken;
+    assert!((5..20).contains(&taken), "{taken} snapshots of 6 MB that came");
 }
 
 #[test]

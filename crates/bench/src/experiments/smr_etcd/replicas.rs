@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use dunlin_net::{Addr, AnyTransport};
+use dunlin_net::{Addr, AnyTransport, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::kv::{Answer, Command, Condition, Query};
 use dunlin_smr::{Client, ClientConfig};
@@ -37,7 +37,9 @@ impl Role for ReplicaLoad {
         let members = self.members.iter().map(|(id, address)| Ok((*id, address.parse()?)));
         let members: Vec<(u64, Addr)> = members.collect::<Result<_, BenchError>>()?;
         let (_, first) = members.first().ok_or_else(|| failed("there are none"))?;
-        let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(first)?, EndpointConfig::default())?);
+        // It has a core of its own.
+        let endpoint_config = EndpointConfig { poll: PollPolicy::Spin, ..EndpointConfig::default() };
+        let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(first)?, endpoint_config)?);
         let config = ClientConfig { timeout: PATIENCE, attempt_timeout: Duration::from_secs(2), ..ClientConfig::default() };
         let client = Rc::new(Client::new(&endpoint, members.iter().cloned(), config));
         for from in (0..KEYS).step_by(FILL_WINDOW as usize) {
