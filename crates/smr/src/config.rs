@@ -167,6 +167,14 @@ pub enum NodeError {
     /// The log was not written.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// A leader remembers entries of this replica that it does not have.
+    #[error(
+        "replica {id} has lost entries that it had acknowledged; remove it from the cluster, and add it again under a new id, with an empty directory"
+    )]
+    LogLost {
+        /// Which.
+        id: u64,
+    },
     /// A snapshot could not be restored.
     #[error(transparent)]
     Restore(#[from] RestoreError),

@@ -8,6 +8,7 @@ use raft::eraftpb::{Message, MessageType};
 
 use super::core::{Core, Job};
 use super::link::Sent;
+use crate::config::NodeError;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 use crate::probe::Stage;
@@ -64,9 +65,15 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Takes a message, unless the library would not survive it.
     pub fn receive(&mut self, from: u64, message: Message) {
+        if self.failure.is_some() {
+            return;
+        }
         if message.from != from || message.to != self.config.id || from == self.config.id || !self.is_possible(&message) {
             self.counters.bad += 1;
             return;
+        }
+        if self.has_lost_log(&message) {
+            return self.fail(NodeError::LogLost { id: self.config.id });
         }
         let asks_for_vote = matches!(message.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
         if asks_for_vote && self.election.is_silent() {
@@ -78,6 +85,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.end(Stage::Step);
     }
 
+    /// Whether a leader remembers more of this replica than there is. Then it may have voted for another, or have acknowledged what it does not know: it must
+    /// not go on.
+    fn has_lost_log(&self, message: &Message) -> bool {
+        let raft = &self.raft.raft;
+        let is_leaders = message.get_msg_type() == MessageType::MsgHeartbeat && message.term >= raft.term;
+        is_leaders && message.commit > raft.raft_log.last_index()
+    }
+
     /// Whether a message can be true. The library takes some that cannot for a bug of its own, and panics.
     fn is_possible(&self, message: &Message) -> bool {
         let log = &self.raft.raft.raft_log;
@@ -85,14 +100,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return true;
         }
         match message.get_msg_type() {
-            // A leader that remembers more of this replica than there is: its log was lost.
-            MessageType::MsgHeartbeat if message.commit > log.last_index() => {
-                tracing::error!(
-                    id = self.config.id,
-                    "this replica has lost entries that it had; remove it from the cluster, and add it again under a new id"
-                );
-                false
-            }
             MessageType::MsgAppend => {
                 let known = message.get_entries().iter().take_while(|entry| entry.index <= log.committed);
                 let mut known = known.filter_map(|entry| log.term(entry.index).ok().map(|term| (entry.term, term)));

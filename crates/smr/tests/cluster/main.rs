@@ -267,6 +267,24 @@ fn large_commands_are_commands() {
 }
 
 #[test]
+fn who_comes_back_without_its_log_stops() {
+    let mut cluster = Cluster::new(3, config());
+    for number in 0..20_u32 {
+        cluster.put(&format!("key {number}"), &number.to_le_bytes()).unwrap();
+    }
+    let leader = cluster.leader();
+    let empty = leader % 3 + 1;
+    cluster.until("it has all", |cluster| cluster.local(empty, "key 19").is_some());
+    cluster.turns(Duration::from_millis(10));
+    cluster.stop(empty);
+    cluster.start(empty, MemoryLog::new(), Beginning::First((1..=3).map(|id| (id, Addr::Node(id as u32))).collect()));
+    cluster.until("it notices", |cluster| cluster.node(empty).failure().is_some());
+    assert_eq!(cluster.node(empty).failure(), Some(NodeError::LogLost { id: empty }));
+    // The others go on.
+    cluster.put("one more", b"").unwrap();
+}
+
+#[test]
 fn large_commands_do_not_make_the_log_longer_than_it_may_be() {
     const LOG_BYTES: u64 = 1 << 20;
     // As many entries are kept as by default: far more than come.
