@@ -7,7 +7,7 @@ use std::time::Duration;
 use dunlin_net::{Addr, AnyTransport, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::kv::{Answer, Command, Condition, Query};
-use dunlin_smr::{Client, ClientConfig};
+use dunlin_smr::{COMMANDS_PER_SESSION_MAX, Client, ClientConfig};
 use serde::{Deserialize, Serialize};
 
 use super::load::{FILL_WINDOW, Figures, KEYS, Load, Operation, Request, Tally, VALUE_BYTES};
@@ -41,14 +41,17 @@ impl Role for ReplicaLoad {
         let endpoint_config = EndpointConfig { poll: PollPolicy::Spin, ..EndpointConfig::default() };
         let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(first)?, endpoint_config)?);
         let config = ClientConfig { timeout: PATIENCE, attempt_timeout: Duration::from_secs(2), ..ClientConfig::default() };
-        let client = Rc::new(Client::new(&endpoint, members.iter().cloned(), config));
+        // Fewer on each than a session of commands may have: one that is late holds up the numbers behind it.
+        let sessions = self.load.clients.div_ceil(COMMANDS_PER_SESSION_MAX / 2);
+        let sessions: Vec<_> =
+            (0..sessions).map(|_| Rc::new(Client::new(&endpoint, members.iter().cloned(), config))).collect();
         for from in (0..KEYS).step_by(FILL_WINDOW as usize) {
             let puts = (from..KEYS.min(from + FILL_WINDOW)).map(|key| Request::new(Operation::Put, key));
-            all(&endpoint, control, puts.map(|put| ask(client.clone(), put)))?;
+            all(&endpoint, control, puts.map(|put| ask(sessions[0].clone(), put)))?;
         }
         let tally = Tally::start(self.load);
         let clients = (0..self.load.clients).map(|number| {
-            let client = client.clone();
+            let client = sessions[number % sessions.len()].clone();
             tally.clone().client(number, move |request| ask(client.clone(), request))
         });
         all(&endpoint, control, clients)?;
