@@ -252,6 +252,55 @@ fn who_was_away_for_long_gets_a_snapshot() {
     cluster.until("it has the last", |cluster| cluster.local(away, "key 199").is_some());
 }
 
+/// The state is taken piece by piece while commands are executed: what comes out is that of one entry, and the entries behind it are executed again on it.
+#[test]
+fn commands_are_executed_while_a_snapshot_is_taken() {
+    const KEYS: u32 = 800;
+    let config = NodeConfig { snapshot_entries: 1400, keep_entries: 1, snapshot_step_bytes: 1, ..config() };
+    let mut cluster = Cluster::new(3, config);
+    for number in 0..KEYS {
+        cluster.put(&format!("key {number}"), b"").unwrap();
+    }
+    let follower = cluster.leader() % 3 + 1;
+    let base = |cluster: &Cluster| cluster.node(follower).with_log(|log| log.base().get_metadata().index);
+    let (mut sent, mut meanwhile) = (0, 0);
+    while base(&cluster) <= 1 {
+        cluster.append(&format!("key {}", sent * 7 % KEYS), &[sent as u8]).unwrap();
+        sent += 1;
+        meanwhile = cluster.node(follower).status().applied - base(&cluster);
+    }
+    assert!(meanwhile > 10, "{meanwhile} entries were executed since the snapshot's");
+    let log = cluster.stop(follower);
+    cluster.start(follower, log, Beginning::Join);
+    cluster.put("last", b"").unwrap();
+    cluster.until("it has the last", |cluster| cluster.local(follower, "last").is_some());
+    for number in 0..KEYS {
+        let expected: Vec<u8> = (0..sent).filter(|at| at * 7 % KEYS == number).map(|at| at as u8).collect();
+        assert_eq!(cluster.local(follower, &format!("key {number}")), Some(expected), "key {number}");
+    }
+}
+
+/// Each takes its snapshots at entries of its own.
+#[test]
+fn replicas_take_turns_with_their_snapshots() {
+    let cluster = Cluster::new(3, NodeConfig { snapshot_entries: 80, keep_entries: 1, ..config() });
+    let mut bases = vec![Vec::new(); 3];
+    for number in 0..400_u32 {
+        cluster.put(&format!("key {}", number % 5), &number.to_le_bytes()).unwrap();
+        for (of, id) in bases.iter_mut().zip(1..) {
+            let base = cluster.node(id).with_log(|log| log.base().get_metadata().index);
+            if base > 1 && of.last() != Some(&base) {
+                of.push(base);
+            }
+        }
+    }
+    for (of, id) in bases.iter().zip(1_u64..) {
+        assert!(of.len() > 3, "{bases:?}");
+        // A burst may bring some entries more than are needed.
+        assert!(of.iter().all(|base| (base + 10 * id) % 80 < 10), "replica {id}: {bases:?}");
+    }
+}
+
 #[test]
 fn large_commands_are_commands() {
     let cluster = Cluster::new(3, NodeConfig { snapshot_log_bytes: 4 << 20, keep_entries: 1, ..config() });
