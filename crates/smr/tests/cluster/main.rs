@@ -1,6 +1,7 @@
 //! Whole clusters over loopback, on fake time.
 
 mod harness;
+mod members;
 
 use std::time::Duration;
 
