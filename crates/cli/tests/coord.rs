@@ -124,12 +124,12 @@ fn members_come_and_fail(target: &[&str]) {
 fn three_nodes_tell_of_a_member_that_is_killed() {
     let directory = Directory::new("coord");
     let peers = [1, 2, 3].map(free_replica).join(",");
-    let serve = |id: u64| {
+    let serve = |id: u64, more: &[&str]| {
         let (id_text, data) = (id.to_string(), directory.of(id));
         let node = ["coord", "serve", "--id", &id_text, "--peers", &peers, "--data", &data];
-        Server::start(dunlin(&[&node[..], &["--failure-timeout", FAILURE_TIMEOUT]].concat()))
+        Server::start(dunlin(&[&node[..], &["--failure-timeout", FAILURE_TIMEOUT], more].concat()))
     };
-    let mut nodes: Vec<Server> = (1..=3).map(serve).collect();
+    let mut nodes: Vec<Server> = (1..=3).map(|id| serve(id, &["--new"])).collect();
     let target = ["--peers", &peers];
     members_come_and_fail(&target);
     // All of it is there after a restart of one, and its directory is no key-value replica's.
@@ -138,7 +138,7 @@ fn three_nodes_tell_of_a_member_that_is_killed() {
     let data = directory.of(1);
     let other = dunlin(&["raft", "serve", "--id", "1", "--peers", &peers, "--data", &data]).output().unwrap();
     assert!(String::from_utf8_lossy(&other.stderr).contains("of a coordinator replica"), "{other:?}");
-    nodes.push(serve(1));
+    nodes.push(serve(1, &[]));
     assert_eq!(status(&target), before);
 }
 

@@ -5,7 +5,7 @@ mod program;
 use std::io::Write;
 use std::process::Stdio;
 
-use program::raft::{Directory, ask, done, free_replica, serve, status};
+use program::raft::{Directory, ask, done, found, free_replica, serve, status};
 use program::{Server, dunlin};
 
 fn three() -> String {
@@ -16,7 +16,7 @@ fn three() -> String {
 fn three_replicas_serve_and_leave_in_order() {
     let directory = Directory::new("three");
     let replicas = three();
-    let mut servers: Vec<Option<Server>> = (1..=3).map(|id| Some(serve(&directory, &replicas, id, &[]))).collect();
+    let mut servers: Vec<Option<Server>> = (1..=3).map(|id| Some(found(&directory, &replicas, id, &[]))).collect();
     let out = done(&["put", &replicas, "bird", "dunlin", "--timeout", "20"]);
     assert!(out.starts_with("version "), "{out}");
     assert_eq!(done(&["get", &replicas, "bird"]), "dunlin");
@@ -51,7 +51,7 @@ fn three_replicas_serve_and_leave_in_order() {
 fn values_have_versions_and_conditions() {
     let directory = Directory::new("values");
     let replica = free_replica(1);
-    let server = serve(&directory, &replica, 1, &["--reads", "lease"]);
+    let server = found(&directory, &replica, 1, &["--reads", "lease"]);
     let version = |out: String| out.trim().strip_prefix("version ").unwrap().to_owned();
     let first = version(done(&["put", &replica, "bird", "dunlin", "--if", "absent", "--timeout", "20"]));
     let second = version(done(&["cas", &replica, "bird", &first, "knot"]));
@@ -95,7 +95,7 @@ fn a_directory_is_of_one_replica() {
     let directory = Directory::new("owner");
     let replica = free_replica(1);
     let data = directory.of(1);
-    let server = serve(&directory, &replica, 1, &[]);
+    let server = found(&directory, &replica, 1, &[]);
     let refused = |arguments: &[&str], why: &str| {
         let output = dunlin(&[&["raft", "serve", "--data", &data], arguments].concat()).output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -112,10 +112,42 @@ fn a_directory_is_of_one_replica() {
 }
 
 #[test]
+fn a_replica_without_its_log_does_not_begin_anew() {
+    let directory = Directory::new("new");
+    let (replica, data) = (free_replica(1), directory.of(1));
+    let refused = |more: &[&str], why: &str| {
+        let (code, out, err) = ask(&[&["serve", "--id", "1", "--peers", &replica, "--data", &data], more].concat());
+        assert!(code == 1 && out.is_empty() && err.contains(why), "{more:?}: {code} {out} {err}");
+        err
+    };
+    // As if its mount were missing.
+    let err = refused(&[], "replica 1 cannot start: there is no log in ");
+    for part in
+        [&data, "with --new, to found a cluster", "(is it mounted?)", "dunlin raft remove", "dunlin raft serve --join"]
+    {
+        assert!(err.contains(part), "{err}");
+    }
+    assert!(!std::fs::exists(&data).unwrap());
+    let server = found(&directory, &replica, 1, &[]);
+    done(&["put", &replica, "bird", "dunlin", "--timeout", "20"]);
+    server.stop("-TERM");
+    let server = serve(&directory, &replica, 1, &[]);
+    assert_eq!(done(&["get", &replica, "bird", "--timeout", "20"]), "dunlin");
+    server.stop("-TERM");
+    // Not even by a service that has kept its first command line.
+    refused(&["--new"], "so this is not its first start: leave out --new");
+    refused(&["--join"], "so this is not its first start: leave out --join");
+    std::fs::remove_dir_all(&data).unwrap();
+    refused(&[], "there is no log in ");
+    std::fs::create_dir(&data).unwrap();
+    refused(&[], "never start it again under this id");
+}
+
+#[test]
 fn a_damaged_log_is_not_served() {
     let directory = Directory::new("damaged");
     let replica = free_replica(1);
-    let server = serve(&directory, &replica, 1, &[]);
+    let server = found(&directory, &replica, 1, &[]);
     for number in 0..10 {
         done(&["put", &replica, &format!("key {number}"), &"value".repeat(100), "--timeout", "20"]);
     }
@@ -144,8 +176,13 @@ fn wrong_command_lines_are_refused() {
         assert!(out.is_empty() && err.contains(why), "{more:?}: {code} {out} {err}");
         assert!(code == 1 || code == 2, "{more:?}: {code}");
     };
-    let peers = ["--id", "1", "--memory", "--peers", "1=shm:one,2=shm:two"];
+    let peers = ["--id", "1", "--new", "--memory", "--peers", "1=shm:one,2=shm:two"];
     serve(&["--id", "1", "--peers", "1=shm:one"], "--data <DIR>");
+    serve(&[&peers[..], &["--join"]].concat(), "cannot be used with");
+    serve(
+        &["--id", "1", "--memory", "--peers", "1=shm:one"],
+        "a replica with --memory has no log when it starts: say --new",
+    );
     serve(&[&peers[..], &["--data", "there"]].concat(), "cannot be used with");
     serve(&["--id", "0", "--memory", "--peers", "1=shm:one"], "0 is not in 1..");
     serve(&["--id", "3", "--memory", "--peers", "1=shm:one,2=shm:two"], "replica 3 is not among --peers");

@@ -3,7 +3,7 @@
 mod program;
 
 use program::Server;
-use program::raft::{Directory, Load, ask, done, free_replica, leader, read_back, serve, status, until};
+use program::raft::{Directory, Load, ask, done, found, free_replica, leader, read_back, serve, status, until};
 
 /// Short elections, and snapshots so often that some replicas come back by one.
 const QUICK: [&str; 8] = ["--election", "300", "--heartbeat", "30", "--snapshot-entries", "300", "--keep-entries", "50"];
@@ -24,7 +24,7 @@ fn has_caught_up(replicas: &str, id: u64, goal: &mut Option<u64>) -> Option<()> 
 fn what_was_acknowledged_outlives_kills() {
     let directory = Directory::new("kills");
     let replicas = [1, 2, 3].map(free_replica).join(",");
-    let mut servers: Vec<Server> = (1..=3).map(|id| serve(&directory, &replicas, id, &QUICK)).collect();
+    let mut servers: Vec<Server> = (1..=3).map(|id| found(&directory, &replicas, id, &QUICK)).collect();
     let load = Load::start(&replicas);
     load.go_on(100);
     for kill in 0..KILLS {
@@ -48,7 +48,7 @@ fn what_was_acknowledged_outlives_kills() {
 fn what_was_acknowledged_outlives_changes_of_members() {
     let directory = Directory::new("members");
     let first = [1, 2, 3].map(free_replica).join(",");
-    let mut servers: Vec<Option<Server>> = (1..=3).map(|id| Some(serve(&directory, &first, id, &QUICK))).collect();
+    let mut servers: Vec<Option<Server>> = (1..=3).map(|id| Some(found(&directory, &first, id, &QUICK))).collect();
     let load = Load::start(&first);
     load.go_on(100);
     let mut all = first;

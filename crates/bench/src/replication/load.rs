@@ -10,7 +10,7 @@ use dunlin_net::Transport;
 use dunlin_net::random::Random;
 use dunlin_rpc::Endpoint;
 use dunlin_smr::kv::Answer;
-use dunlin_smr::{COMMANDS_PER_SESSION_MAX, Client, ClientConfig, ClientError, Probe, Stage};
+use dunlin_smr::{COMMANDS_PER_SESSION_MAX, Client, ClientConfig, Probe, Stage};
 
 use super::group::{Group, put};
 use crate::BenchError;
@@ -84,8 +84,6 @@ impl Puts {
                     tally.writes += 1;
                     tally.latencies.record(nanos);
                 }
-                // A pause longer than all its commands: rare, beside other work.
-                Err(ClientError::TooManyCommands) => client.timers().sleep(Duration::from_millis(1)).await,
                 Ok(_) => return self.fail(BenchError::WrongEcho),
                 Err(error) => {
                     return self.fail(BenchError::OtherSystem { system: "replicas", why: error.to_string() });

@@ -60,6 +60,11 @@ impl Drop for Directory {
     }
 }
 
+/// Starts a replica with a log on disk for the first time, as one of the first members.
+pub fn found(directory: &Directory, peers: &str, id: u64, more: &[&str]) -> Server {
+    serve(directory, peers, id, &[&["--new"], more].concat())
+}
+
 /// Starts a replica with a log on disk.
 pub fn serve(directory: &Directory, peers: &str, id: u64, more: &[&str]) -> Server {
     let (id_text, data) = (id.to_string(), directory.of(id));

@@ -14,6 +14,9 @@ use crate::wire::CLIENT;
 use crate::wire::request::Request;
 use crate::wire::response::Response;
 
+/// Leaders that replicas may name in a row before the client waits a little.
+const REDIRECTS_MAX: usize = 2;
+
 /// How a request was answered.
 pub(super) struct Answered {
     /// The response, of which a reply is the rest; `None` if there is no such session.
@@ -35,40 +38,63 @@ impl<T: Transport> Client<T> {
     /// Asks until a leader answers or time is over.
     pub(super) async fn ask(&self, request: &Request<'_>, deadline: u64) -> Result<Answered, ClientError> {
         let mut in_doubt = false;
+        match self.ask_again(request, deadline, &mut in_doubt).await {
+            Ok(reply) => Ok(Answered { reply, was_in_doubt: in_doubt }),
+            Err(error) => Err(error.after(in_doubt)),
+        }
+    }
+
+    /// Asks until there is an answer; `None` if there is no such session.
+    async fn ask_again(
+        &self,
+        request: &Request<'_>,
+        deadline: u64,
+        in_doubt: &mut bool,
+    ) -> Result<Option<MsgBuf>, ClientError> {
+        let mut redirects = 0;
         loop {
             let target = self.target.get();
             let reply = match self.try_one(target, request, deadline).await? {
                 Attempt::Answered(reply) => reply,
                 attempt => {
-                    in_doubt |= matches!(attempt, Attempt::InDoubt);
+                    *in_doubt |= matches!(attempt, Attempt::InDoubt);
                     self.turn_from(target);
-                    self.pause(deadline, in_doubt).await?;
+                    self.pause(deadline, *in_doubt).await?;
                     continue;
                 }
             };
-            match Response::parse(&reply).map_err(|_| ClientError::Protocol)? {
-                Response::Ok(_) => return Ok(Answered { reply: Some(reply), was_in_doubt: in_doubt }),
-                Response::NoSession => return Ok(Answered { reply: None, was_in_doubt: in_doubt }),
-                Response::NotLeader { leader } => {
-                    if !self.turn_to(target, leader) {
-                        self.pause(deadline, in_doubt).await?;
-                    }
-                }
+            let Ok(response) = Response::parse(&reply) else {
+                *in_doubt = true;
+                return Err(ClientError::Protocol);
+            };
+            let was_named = match response {
+                Response::Ok(_) => return Ok(Some(reply)),
+                Response::NoSession => return Ok(None),
+                Response::NotLeader { leader } => self.turn_to(target, leader),
                 Response::Deposed { leader } => {
-                    in_doubt = true;
-                    if !self.turn_to(target, leader) {
-                        self.pause(deadline, in_doubt).await?;
-                    }
+                    *in_doubt = true;
+                    self.turn_to(target, leader)
                 }
-                Response::Busy => self.pause(deadline, in_doubt).await?,
+                Response::Busy => false,
                 Response::Failed => {
-                    in_doubt = true;
+                    *in_doubt = true;
                     self.turn_from(target);
-                    self.pause(deadline, in_doubt).await?;
+                    false
                 }
                 Response::TooLarge => return Err(ClientError::TooLarge),
                 Response::Refused(why) => return Err(ClientError::Refused(why)),
-                Response::Old | Response::Bad => return Err(ClientError::Protocol),
+                Response::Old => {
+                    // Its reply was given before.
+                    *in_doubt = true;
+                    return Err(ClientError::Protocol);
+                }
+                Response::Bad => return Err(ClientError::Protocol),
+            };
+            redirects += usize::from(was_named);
+            // Replicas may name each other for a while, when a leader has gone.
+            if !was_named || redirects >= REDIRECTS_MAX {
+                redirects = 0;
+                self.pause(deadline, *in_doubt).await?;
             }
         }
     }
@@ -116,18 +142,27 @@ impl<T: Transport> Client<T> {
             // Another request opens it.
             self.pause(deadline, false).await.ok()?;
         };
-        let mut connecting = pin!(self.endpoint.connect(&addr));
         let patience = self.time_left(deadline).min(self.config.attempt_timeout);
-        let mut patience = pin!(self.endpoint.timers().sleep(patience));
-        let session = poll_fn(|context| match connecting.as_mut().poll(context) {
-            Poll::Ready(result) => Poll::Ready(result.ok()),
-            Poll::Pending => patience.as_mut().poll(context).map(|()| None),
-        });
-        let session = session.await?;
+        let session = self.within(patience, self.endpoint.connect(&addr)).await?.ok()?;
         Some(opening.done(session))
     }
 
-    fn time_left(&self, deadline: u64) -> Duration {
+    /// What becomes of a future in this time, if anything.
+    pub(super) async fn within<F: Future>(&self, patience: Duration, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        // Most are ready at once, and need no timer.
+        if let Poll::Ready(output) = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await {
+            return Some(output);
+        }
+        let mut patience = pin!(self.endpoint.timers().sleep(patience));
+        poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => patience.as_mut().poll(context).map(|()| None),
+        })
+        .await
+    }
+
+    pub(super) fn time_left(&self, deadline: u64) -> Duration {
         Duration::from_nanos(deadline.saturating_sub(self.endpoint.now()))
     }
 

@@ -15,9 +15,6 @@ pub enum ClientError {
         "the cluster has ended this client's session; the command may have been executed: look, then decide whether to repeat it"
     )]
     SessionLost,
-    /// Too many commands of this client are in progress.
-    #[error("too many commands of this client are in progress: wait for the first of them, or use another client beside it")]
-    TooManyCommands,
     /// The command is longer than the cluster allows.
     #[error("the command is longer than the cluster allows; nothing was done")]
     TooLarge,
@@ -33,11 +30,33 @@ pub enum ClientError {
     /// There is no buffer for the request.
     #[error(transparent)]
     Alloc(#[from] dunlin_rpc::msgbuf::AllocError),
+    /// This, after an attempt of which nobody knows what became.
+    #[error("{0}; an attempt before it is in doubt: the command may have been executed, or may be yet")]
+    InDoubt(Box<ClientError>),
 }
 
 impl ClientError {
     /// Whether the command may have been executed, or may be yet.
     pub fn may_have_run(&self) -> bool {
-        matches!(self, ClientError::TimedOut { may_have_run: true } | ClientError::SessionLost)
+        match self {
+            ClientError::TimedOut { may_have_run } => *may_have_run,
+            ClientError::SessionLost | ClientError::InDoubt(_) => true,
+            _ => false,
+        }
+    }
+
+    /// This error, after attempts of which one may be in doubt. A change that is refused stays so: it may be refused because it was made.
+    pub(super) fn after(self, is_in_doubt: bool) -> ClientError {
+        let says_enough = self.may_have_run() || matches!(self, ClientError::Refused(_));
+        if is_in_doubt && !says_enough { ClientError::InDoubt(self.into()) } else { self }
+    }
+
+    /// This error, of something that left no trace.
+    pub(super) fn without_doubt(self) -> ClientError {
+        match self {
+            ClientError::TimedOut { .. } => ClientError::TimedOut { may_have_run: false },
+            ClientError::InDoubt(error) => *error,
+            error => error,
+        }
     }
 }

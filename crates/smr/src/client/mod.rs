@@ -3,9 +3,10 @@
 mod attempt;
 mod error;
 mod lines;
+mod window;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ pub use error::ClientError;
 
 use self::attempt::Answered;
 use self::lines::Switchboard;
-use crate::sessions::COMMANDS_PER_SESSION_MAX;
+use self::window::Window;
 use crate::wire::command::{Command, Kind};
 use crate::wire::request::{Change, Request};
 use crate::wire::response::{RESPONSE_BYTES, Response, Status};
@@ -56,19 +57,9 @@ impl Deref for Reply {
     }
 }
 
-/// A session of commands with the cluster.
-#[derive(Debug, Default)]
-struct Commands {
-    /// Its id; 0 for none.
-    session: u64,
-    /// Number of the last command.
-    last: u64,
-    /// Those that wait for a reply.
-    waiting: BTreeSet<u64>,
-}
-
-/// A client of a cluster. Its operations may run side by side; commands that do may be executed in any order. Dropping the future of an operation gives it
-/// up: a command may still be executed then.
+/// A client of a cluster. Its operations may run side by side; commands that do may be executed in any order. [`crate::COMMANDS_PER_SESSION_MAX`] commands are
+/// in progress at once, others wait for them: a program that wants more at a time takes another client beside it. Dropping the future of an operation gives
+/// it up: a command may still be executed then.
 pub struct Client<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     config: ClientConfig,
@@ -76,24 +67,8 @@ pub struct Client<T: Transport> {
     lines: Switchboard,
     /// Who is asked next: the leader, as far as is known.
     target: Cell<u64>,
-    commands: RefCell<Commands>,
+    window: Window,
     is_opening: Cell<bool>,
-}
-
-/// Takes a command out of those that wait, whatever becomes of it.
-struct Waiting<'a> {
-    commands: &'a RefCell<Commands>,
-    session: u64,
-    sequence: u64,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut commands = self.commands.borrow_mut();
-        if commands.session == self.session {
-            commands.waiting.remove(&self.sequence);
-        }
-    }
 }
 
 impl<T: Transport> Client<T> {
@@ -114,7 +89,7 @@ impl<T: Transport> Client<T> {
             members: RefCell::new(members),
             lines: Switchboard::default(),
             target: Cell::new(first),
-            commands: RefCell::default(),
+            window: Window::default(),
             is_opening: Cell::new(false),
         }
     }
@@ -127,16 +102,16 @@ impl<T: Transport> Client<T> {
         let deadline = self.deadline();
         loop {
             let session = self.open(deadline).await?;
-            let waiting = self.begin_command(session)?;
-            let waits_from = *self.commands.borrow().waiting.first().unwrap_or(&waiting.sequence);
-            let sequence = waiting.sequence;
+            let begun = self.within(self.time_left(deadline), self.window.begin(session)).await;
+            let Some(waiting) = begun.ok_or(ClientError::TimedOut { may_have_run: false })? else { continue };
+            let (sequence, waits_from) = (waiting.sequence, self.window.waits_from());
             let request = Command { kind: Kind::Apply, time: 0, session, sequence, waits_from, body: command };
             match self.ask(&Request::Command(request), deadline).await? {
                 Answered { reply: Some(reply), .. } => return Ok(Reply(reply)),
                 // It was the first to be asked: so it was not executed, and may be in another session.
-                Answered { reply: None, was_in_doubt: false } => self.forget_session(session),
+                Answered { reply: None, was_in_doubt: false } => self.window.leave(session),
                 Answered { reply: None, was_in_doubt: true } => {
-                    self.forget_session(session);
+                    self.window.leave(session);
                     return Err(ClientError::SessionLost);
                 }
             }
@@ -183,16 +158,13 @@ impl<T: Transport> Client<T> {
     /// # Errors
     /// [`ClientError`]; a session that is over is no error.
     pub async fn keep_alive(&self) -> Result<(), ClientError> {
-        let (session, waits_from) = {
-            let commands = self.commands.borrow();
-            (commands.session, commands.waiting.first().copied().unwrap_or(commands.last + 1))
-        };
+        let (session, waits_from) = (self.window.session(), self.window.waits_from());
         if session == 0 {
             return Ok(());
         }
         let command = Command { kind: Kind::KeepAlive, time: 0, session, sequence: 0, waits_from, body: &[] };
         if self.ask(&Request::Command(command), self.deadline()).await?.reply.is_none() {
-            self.forget_session(session);
+            self.window.leave(session);
         }
         Ok(())
     }
@@ -202,10 +174,11 @@ impl<T: Transport> Client<T> {
     /// # Errors
     /// [`ClientError`]; then it ends when it was not used for long.
     pub async fn close(&self) -> Result<(), ClientError> {
-        let session = std::mem::take(&mut *self.commands.borrow_mut()).session;
+        let session = self.window.session();
         if session == 0 {
             return Ok(());
         }
+        self.window.leave(session);
         let command = Command { kind: Kind::CloseSession, time: 0, session, sequence: 0, waits_from: 0, body: &[] };
         self.ask(&Request::Command(command), self.deadline()).await.map(|_| ())
     }
@@ -236,31 +209,10 @@ impl<T: Transport> Client<T> {
         self.endpoint.now().saturating_add(self.config.timeout.as_nanos() as u64)
     }
 
-    fn begin_command(&self, session: u64) -> Result<Waiting<'_>, ClientError> {
-        let mut commands = self.commands.borrow_mut();
-        // The server keeps replies from the oldest that waits on, whatever has come of those after it.
-        let oldest = commands.waiting.first().copied().unwrap_or(commands.last + 1);
-        if commands.last + 1 - oldest >= COMMANDS_PER_SESSION_MAX as u64 {
-            return Err(ClientError::TooManyCommands);
-        }
-        commands.last += 1;
-        let sequence = commands.last;
-        commands.waiting.insert(sequence);
-        drop(commands);
-        Ok(Waiting { commands: &self.commands, session, sequence })
-    }
-
-    fn forget_session(&self, session: u64) {
-        let mut commands = self.commands.borrow_mut();
-        if commands.session == session {
-            *commands = Commands::default();
-        }
-    }
-
     /// The session; opens one, or waits for whoever does.
     async fn open(&self, deadline: u64) -> Result<u64, ClientError> {
         loop {
-            let session = self.commands.borrow().session;
+            let session = self.window.session();
             if session != 0 {
                 return Ok(session);
             }
@@ -271,14 +223,11 @@ impl<T: Transport> Client<T> {
         }
         let _opening = Opening(&self.is_opening);
         let command = Command { kind: Kind::OpenSession, time: 0, session: 0, sequence: 0, waits_from: 0, body: &[] };
-        let answered = self.ask(&Request::Command(command), deadline).await.map_err(|error| match error {
-            // A session may have been opened, which nobody will use. The command was not sent.
-            ClientError::TimedOut { .. } => ClientError::TimedOut { may_have_run: false },
-            error => error,
-        })?;
+        // In doubt, a session may have been opened, which nobody will use. The command was not sent.
+        let answered = self.ask(&Request::Command(command), deadline).await.map_err(ClientError::without_doubt)?;
         let reply = answered.reply.map(Reply).ok_or(ClientError::Protocol)?;
         let session = reply[..].try_into().map(u64::from_le_bytes).map_err(|_| ClientError::Protocol)?;
-        *self.commands.borrow_mut() = Commands { session, ..Commands::default() };
+        self.window.enter(session);
         Ok(session)
     }
 }

@@ -57,6 +57,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return;
         }
         self.election.ticked = now;
+        self.links.set_now(now);
         self.election.silent = self.election.silent.saturating_sub(1);
         self.raft.tick();
         self.reconnect();

@@ -38,7 +38,7 @@ const STRANGERS_MAX: usize = 16;
 /// A request that is unanswered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
-    /// When it was handed over, by the replica's clock, and as leader of which term it spoke; 0 if as none.
+    /// When it was handed over at the earliest, by the replica's clock, and as leader of which term it spoke; 0 if as none.
     pub at: u64,
     pub leader_of: u64,
     is_large: bool,
@@ -84,7 +84,7 @@ impl Links {
         self.links.iter_mut().find(|link| link.id == id)
     }
 
-    /// What is sent from now on is sent at this time.
+    /// What is sent from now on is sent at this time, or later by less than a tick.
     pub fn set_now(&mut self, now: u64) {
         self.clock_now = now;
     }

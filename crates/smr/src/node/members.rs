@@ -1,5 +1,5 @@
 //! Changes of who belongs to the cluster: learners are added, get votes, and members leave, one at a time (Raft dissertation, chapter 4). A change
-//! counts from when its entry is executed.
+//! counts from when its entry is executed. None is begun after which those who were heard of lately would be no majority.
 
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfChangeType, ConfChangeV2, Entry, EntryType};
@@ -26,8 +26,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if raft.has_pending_conf() && !is_planted(Mutation::TwoChangesAtOnce) {
             return Err("another change is under way, or this leader is new: try again".into());
         }
-        let conf = self.conf_state();
-        let is_learner = |id: &u64| conf.learners.contains(id);
+        let mut conf = self.conf_state();
+        let learners = std::mem::take(&mut conf.learners);
+        let is_learner = |id: &u64| learners.contains(id);
         let mut proposal = ConfChange::default();
         let kind = match change {
             Change::AddLearner { id, address } => {
@@ -55,6 +56,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                     let behind = raft.raft_log.committed - matched;
                     return Err(format!("{id} is {behind} entries behind: try again when it has caught up"));
                 }
+                if let [_] = self.silent(&[*id])[..] {
+                    return Err(format!(
+                        "{id} was not heard of lately, and its vote would be missed: start it, and try again"
+                    ));
+                }
+                conf.voters.push(*id);
+                self.check_majority(&conf.voters)?;
                 proposal.node_id = *id;
                 ConfChangeType::AddNode
             }
@@ -65,12 +73,42 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 if !conf.voters.contains(id) && !is_learner(id) {
                     return Err(format!("{id} is no member"));
                 }
+                if conf.voters.contains(id) {
+                    conf.voters.retain(|voter| voter != id);
+                    self.check_majority(&conf.voters)?;
+                }
                 proposal.node_id = *id;
                 ConfChangeType::RemoveNode
             }
         };
         proposal.set_change_type(kind);
         Ok(proposal)
+    }
+
+    /// Those of them that this leader did not hear of for an election timeout.
+    fn silent(&self, ids: &[u64]) -> Vec<u64> {
+        let now = self.now();
+        let timeout = self.config.tick.as_nanos() as u64 * u64::from(self.config.election_ticks);
+        let heard = self.links.heard(ids.iter().copied(), self.raft.raft.term, self.config.id, now);
+        let is_silent = |heard: u64| heard == 0 || heard + timeout < now;
+        ids.iter().zip(heard).filter(|(_, heard)| is_silent(*heard)).map(|(id, _)| *id).collect()
+    }
+
+    /// Whether a majority of these was heard of lately. With others as voters the cluster might stand still from the change on, for good, since no further
+    /// change would be possible either.
+    fn check_majority(&self, voters: &[u64]) -> Result<(), String> {
+        let silent = self.silent(voters);
+        if silent.len() <= (voters.len() - 1) / 2 {
+            return Ok(());
+        }
+        let list = |ids: &[u64]| ids.iter().map(u64::to_string).collect::<Vec<String>>().join(", ");
+        Err(format!(
+            "of {}, which would have votes then, {} {} not heard of lately, and the others are no majority: start or remove who is missing first, and try \
+             again",
+            list(voters),
+            list(&silent),
+            if silent.len() == 1 { "was" } else { "were" }
+        ))
     }
 
     pub fn propose_change(&mut self, proposal: ConfChange, reply: DeferredReply) {

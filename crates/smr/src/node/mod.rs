@@ -49,6 +49,9 @@ use crate::wire;
 use crate::wire::response::Status;
 
 /// With what a replica begins whose log is empty. One whose log is not goes on from there.
+///
+/// A log that was lost looks like one that never was. A replica that begins anew under an id that it had before may vote twice in a term, and then writes
+/// that were acknowledged are lost: whoever starts it must know that this is its first start. `dunlin raft serve` has `--new` and `--join` for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Beginning {
     /// It is one of the first members of a new cluster, all of which are given the same list: id and address of each.

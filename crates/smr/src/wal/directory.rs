@@ -16,8 +16,8 @@ use super::disk::{Disk, DiskFile};
 const FILE_MODE: u32 = 0o600;
 /// Rights of the directory, if it is made.
 const DIRECTORY_MODE: u32 = 0o700;
-/// The file that is locked while a process uses the directory.
-const LOCK_NAME: &str = "lock";
+/// The file that is locked while a process uses the directory, and stays there.
+pub const LOCK_NAME: &str = "lock";
 
 /// Why a directory cannot be used.
 #[derive(Debug, Error)]

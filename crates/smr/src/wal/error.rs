@@ -10,7 +10,8 @@ use super::format::VERSION;
 
 /// What to do with a node whose log is damaged.
 const WAY_OUT: &str = "This node must not go on with it: it may have promised what is lost. If a majority of the other members is well, \
-    remove this member from the group, empty its directory and add it again; else restore the directory from a copy";
+    remove this member from the group, and add another with an id that was never used and a directory of its own; only if no majority is left, restore the \
+    directory from a copy, and what came after the copy is lost";
 
 /// Why a log was not opened, or something of it not read. Offsets are bytes from the start of the file.
 #[derive(Debug, Error)]

@@ -53,7 +53,7 @@ mod writer;
 
 pub use commit::Stepper;
 pub use config::{SEGMENT_BYTES_MIN, WalConfig};
-pub use directory::{Directory, DirectoryError, DirectoryFile};
+pub use directory::{Directory, DirectoryError, DirectoryFile, LOCK_NAME};
 pub use disk::{Disk, DiskFile};
 pub use error::{AppendError, Failure, Misplaced, WalError};
 pub use format::{ENTRY_BYTES_MAX, FRAME_BYTES_MAX, SEGMENT_BYTES_MAX, VERSION};

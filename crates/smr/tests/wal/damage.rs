@@ -66,7 +66,11 @@ fn is_refused(error: &WalError, name: &str, near: usize) {
     assert!(message.contains(name), "{message}");
     match error {
         WalError::Damaged { offset, .. } => {
-            assert!(message.contains(&format!("at byte {offset}")) && message.contains("add it again"), "{message}");
+            assert!(
+                message.contains(&format!("at byte {offset}"))
+                    && message.contains("add another with an id that was never used"),
+                "{message}"
+            );
             // What is damaged begins before it, or is what follows a length that is wrong.
             assert!(*offset as usize <= near.max(1024), "{message}, {near}");
         }
@@ -176,7 +180,10 @@ fn files_that_do_not_belong_together_are_refused() {
     let (files, _) = files(false);
     let refused = |files: &[(String, Vec<u8>)]| opened(files).unwrap_err().to_string();
     let said = refused(&files[1..]);
-    assert!(said.contains("log-0000000000000001 is missing") && said.contains("add it again"), "{said}");
+    assert!(
+        said.contains("log-0000000000000001 is missing") && said.contains("add another with an id that was never used"),
+        "{said}"
+    );
     // The second segment of another log, which has another identity.
     let other = SimDisk::new(77, SimDiskConfig::default());
     let (mut wal, _) = open_stepped(other.clone(), config()).unwrap();

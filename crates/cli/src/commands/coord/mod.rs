@@ -22,9 +22,9 @@ use dunlin_bench::peer::Interrupt;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples, in four terminals:
-  dunlin coord serve --id 1 --data c1 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903
-  dunlin coord serve --id 2 --data c2 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903
-  dunlin coord serve --id 3 --data c3 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903
+  dunlin coord serve --id 1 --data c1 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903 --new
+  dunlin coord serve --id 2 --data c2 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903 --new
+  dunlin coord serve --id 3 --data c3 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903 --new
 
   P=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903
   dunlin coord join 7 --peers $P --lease /locks/a &
@@ -32,6 +32,8 @@ Examples, in four terminals:
   dunlin coord watch --peers $P
 
 On an etcd that is there already: dunlin coord watchman http://127.0.0.1:2379, and --etcd http://127.0.0.1:2379 in the others.
+
+Without --new when they are started again.
 
 Exit codes of what asks: 0 done, 1 no such thing, 2 failed or refused, 3 a condition does not hold, 4 it is not known whether it was done.")]
 pub struct Arguments {

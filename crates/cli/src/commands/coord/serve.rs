@@ -45,13 +45,16 @@ impl Patience {
 /// SIGTERM and ctrl-C end it in order: if it leads, another is asked to lead first; a second one ends it at once. It says on standard error who leads.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Run three, on machines that fail separately, or one. All are started with the same --peers, and know each other by it.
+Run three, on machines that fail separately, or one. All are started with --new and the same --peers for the first time, and know each other by it; from then on
+without --new. Without it an empty directory is refused, since a node that has lost its log must not begin anew under its id.
 
 Examples:
-  dunlin coord serve --id 1 --data c1 --peers 1=udp://10.0.0.1:7901,2=udp://10.0.0.2:7901,3=udp://10.0.0.3:7901
-  dunlin coord serve --id 1 --memory --peers 1=shm:coord --failure-timeout 1
+  dunlin coord serve --id 1 --data c1 --peers 1=udp://10.0.0.1:7901,2=udp://10.0.0.2:7901,3=udp://10.0.0.3:7901 --new
+  dunlin coord serve --id 1 --data c1 --peers 1=udp://10.0.0.1:7901,2=udp://10.0.0.2:7901,3=udp://10.0.0.3:7901      from then on
+  dunlin coord serve --id 1 --memory --peers 1=shm:coord --failure-timeout 1 --new
 
-With --memory a node that has stopped must not come back: remove it (dunlin raft remove), and add another with an id that was never used.")]
+With --memory a node that has ended must not come back: remove it (dunlin raft remove), and add another with an id that was never used. Nothing keeps it from being
+started with --new again, and then what was acknowledged may be lost: let nothing restart it.")]
 pub struct Arguments {
     #[command(flatten)]
     replica: Replica,

@@ -5,9 +5,9 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use dunlin_smr::DurableLog;
-use dunlin_smr::wal::{self, Directory, Disk, Opening, WalConfig};
+use dunlin_smr::wal::{self, Directory, Disk, HardState, LOCK_NAME, Opening, WalConfig};
 
 /// The file that says whose the directory is.
 const NAME: &str = "replica.toml";
@@ -56,11 +56,37 @@ enum State {
     Begun,
 }
 
-/// Locks a directory, made if it is not there, and opens the log in it.
+/// How a replica is started. Only who starts it knows: an empty directory looks the same before the first start and when the log is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// For the first time, to found a cluster.
+    New,
+    /// For the first time, to be added to a cluster.
+    Join,
+    /// Again: there is a log.
+    Again,
+}
+
+impl Start {
+    fn flag(self) -> Option<&'static str> {
+        match self {
+            Start::New => Some("--new"),
+            Start::Join => Some("--join"),
+            Start::Again => None,
+        }
+    }
+}
+
+/// Locks a directory, and opens the log in it. Both are made if this is the first start.
 ///
 /// # Errors
-/// It is in use, of another replica, or its log is damaged or gone; the message says what to do.
-pub fn open(path: &Path, owner: Owner) -> Result<(DurableLog<Directory>, Opening)> {
+/// It is in use, of another replica, its log is damaged or gone, or this is the first start and should not be, or the other way round; the message says
+/// what to do.
+pub fn open(path: &Path, owner: Owner, start: Start) -> Result<(DurableLog<Directory>, Opening)> {
+    // Before anything is made: where a mount is missing, nothing is to be left.
+    if start == Start::Again && is_absent_or_empty(path)? {
+        return Err(no_log(path, owner));
+    }
     let directory = Directory::open(path)?;
     let file = path.join(NAME);
     let known = match fs::read_to_string(&file) {
@@ -81,7 +107,14 @@ pub fn open(path: &Path, owner: Owner) -> Result<(DurableLog<Directory>, Opening
                     owner.id
                 );
             }
+            if state == State::Made && start == Start::Again {
+                bail!(
+                    "the first start in {} did not come to its end: start it as then, with --new or --join",
+                    path.display()
+                );
+            }
         }
+        None if is_empty && start == Start::Again => return Err(no_log(path, owner)),
         None if is_empty => write(&directory, path, owner, State::Made)?,
         None => bail!(
             "{} has files, but no {NAME}, so it is not the directory of a replica: give one that is empty or not there",
@@ -92,7 +125,34 @@ pub fn open(path: &Path, owner: Owner) -> Result<(DurableLog<Directory>, Opening
     if known.is_none_or(|(_, state)| state == State::Made) {
         write(&directory, path, owner, State::Begun)?;
     }
+    let is_blank = log.last().index == 0 && log.hard_state() == HardState::default();
+    if let (Some(flag), false) = (start.flag(), is_blank) {
+        bail!(
+            "{} has the log of replica {}, so this is not its first start: leave out {flag}, lest it begins anew when the log is lost one day",
+            path.display(),
+            owner.id
+        );
+    }
     Ok((DurableLog::new(log)?, opening))
+}
+
+fn is_absent_or_empty(path: &Path) -> Result<bool> {
+    match fs::read_dir(path) {
+        Ok(mut entries) => Ok(entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == LOCK_NAME))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error).with_context(|| format!("cannot list {}", path.display())),
+    }
+}
+
+/// What to do about a directory without a log.
+fn no_log(path: &Path, Owner { id, .. }: Owner) -> Error {
+    anyhow!(
+        "there is no log in {}. If replica {id} was never started before, start it once with --new, to found a cluster with all of --peers, or with \
+         --join, to be added to one. If it was, look for its directory (is it mounted?), and if that is lost, never start it again under this id, \
+         since it may have promised what is lost: remove it from the cluster (dunlin raft remove), and add another with an id that was never used \
+         (dunlin raft serve --join, dunlin raft add)",
+        path.display()
+    )
 }
 
 fn check(path: &Path, found: Owner, wanted: Owner) -> Result<()> {
@@ -163,25 +223,34 @@ fn write_flushed(path: &PathBuf, text: &str) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use dunlin_smr::log::{Batch, Urgency};
+    use dunlin_smr::{LogStore, raft};
+
     use super::*;
 
     const OWNER: Owner = Owner { cluster: u64::MAX, id: 3, kind: Kind::KeyValue { limit: 1 << 20 } };
 
     fn refused(path: &Path, owner: Owner, why: &str) {
-        let error = format!("{:#}", open(path, owner).unwrap_err());
+        refused_to(Start::Again, path, owner, why);
+    }
+
+    fn refused_to(start: Start, path: &Path, owner: Owner, why: &str) {
+        let error = format!("{:#}", open(path, owner, start).unwrap_err());
         assert!(error.contains(why), "{error}");
     }
 
     #[test]
     fn a_directory_has_one_owner() {
         let path = std::env::temp_dir().join(format!("dunlin-test-home-{}", std::process::id()));
-        let (log, opening) = open(&path, OWNER).unwrap();
+        let (log, opening) = open(&path, OWNER, Start::New).unwrap();
         assert!(opening.is_new);
         refused(&path, OWNER, "is in use by another node");
         drop(log);
-        let (log, opening) = open(&path, OWNER).unwrap();
-        assert!(!opening.is_new);
-        drop(log);
+        // Until something is in the log, nothing was promised, and all is possible.
+        for start in [Start::Join, Start::New, Start::Again] {
+            let (_log, opening) = open(&path, OWNER, start).unwrap();
+            assert!(!opening.is_new);
+        }
         refused(&path, Owner { id: 4, ..OWNER }, "is the directory of replica 3, not of replica 4");
         refused(&path, Owner { cluster: 0, ..OWNER }, "is of cluster 18446744073709551615, not of cluster 0");
         refused(&path, Owner { kind: Kind::KeyValue { limit: 5 }, ..OWNER }, "start it with that");
@@ -198,6 +267,30 @@ mod tests {
         fs::create_dir(&path).unwrap();
         fs::write(path.join(NAME), saved).unwrap();
         refused(&path, OWNER, "is gone, and with it what replica 3 promised");
+        refused_to(Start::New, &path, OWNER, "is gone, and with it what replica 3 promised");
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn only_a_first_start_begins_a_log() {
+        let path = std::env::temp_dir().join(format!("dunlin-test-home-start-{}", std::process::id()));
+        refused(&path, OWNER, "start it once with --new, to found a cluster");
+        assert!(!path.exists(), "where a mount is missing, nothing is made");
+        fs::create_dir(&path).unwrap();
+        refused(&path, OWNER, "never start it again under this id");
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+
+        // Nobody knows what a start that did not come to its end was for.
+        write(&Directory::open(&path).unwrap(), &path, OWNER, State::Made).unwrap();
+        refused(&path, OWNER, "did not come to its end");
+        let (mut log, _) = open(&path, OWNER, Start::New).unwrap();
+        // From its first vote on it has begun.
+        let vote = raft::eraftpb::HardState { term: 2, vote: 1, ..Default::default() };
+        log.append(Batch { hard_state: Some(vote), urgency: Urgency::Urgent, ..Batch::default() }).unwrap();
+        drop(log);
+        refused_to(Start::New, &path, OWNER, "leave out --new, lest it begins anew");
+        refused_to(Start::Join, &path, OWNER, "leave out --join, lest it begins anew");
+        drop(open(&path, OWNER, Start::Again).unwrap());
         fs::remove_dir_all(&path).unwrap();
     }
 }

@@ -24,14 +24,16 @@ use dunlin_bench::peer::Interrupt;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples, in four terminals:
-  dunlin raft serve --id 1 --data r1 --peers 1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803
-  dunlin raft serve --id 2 --data r2 --peers 1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803
-  dunlin raft serve --id 3 --data r3 --peers 1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803
+  dunlin raft serve --id 1 --data r1 --peers 1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803 --new
+  dunlin raft serve --id 2 --data r2 --peers 1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803 --new
+  dunlin raft serve --id 3 --data r3 --peers 1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803 --new
 
   R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803
   dunlin raft put $R bird dunlin
   dunlin raft get $R bird
   dunlin raft status $R
+
+Without --new when they are started again.
 
 Exit codes of clients: 0 done, 1 no such item, 2 failed or refused, 3 a condition does not hold, 4 it is not known whether it was done.")]
 pub struct Arguments {

@@ -16,7 +16,7 @@ use dunlin_smr::{Beginning, LogStore, MemoryLog, Node, NodeConfig, Reads, StateM
 use tracing::Level;
 
 use super::cluster::{Replicas, SIGNAL_LOOK, within};
-use super::home::{self, Kind, Owner};
+use super::home::{self, Kind, Owner, Start};
 use crate::commands::kv::size::bytes;
 use crate::output;
 
@@ -35,13 +35,16 @@ pub struct Replica {
     /// The first members of the cluster, ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME. Others reach this replica at its own
     #[arg(long, value_name = "REPLICAS")]
     peers: Replicas,
-    /// Keep the log in DIR, which is made if it is not there; one for each replica
+    /// Keep the log in DIR, one for each replica, which the first start makes if it is not there
     #[arg(long, value_name = "DIR", required_unless_present = "memory", conflicts_with = "memory")]
     data: Option<PathBuf>,
-    /// Keep the log in memory
+    /// Keep the log in memory: when this process has ended, its id must never be used again
     #[arg(long)]
     memory: bool,
-    /// Wait to be added to a cluster that is there
+    /// Found a cluster, with all of --peers: at the first start of this replica, and at no other
+    #[arg(long, conflicts_with = "join")]
+    new: bool,
+    /// Wait to be added to a cluster that is there: at the first start of this replica, and at no other
     #[arg(long)]
     join: bool,
     /// Listen here instead of at the address that others use: shm:NAME or udp://HOST:PORT
@@ -125,6 +128,19 @@ impl Replica {
         Ok(config)
     }
 
+    fn start(&self) -> Start {
+        match (self.new, self.join) {
+            (true, _) => Start::New,
+            (_, true) => Start::Join,
+            _ => Start::Again,
+        }
+    }
+
+    /// A log that has begun is gone on with, whatever this says.
+    fn beginning(&self) -> Beginning {
+        if self.new { Beginning::First(self.peers.0.clone()) } else { Beginning::Join }
+    }
+
     fn own_address(&self) -> Result<&Addr> {
         let own = self.peers.address(self.id);
         own.with_context(|| format!("replica {} is not among --peers: say where it is reached", self.id))
@@ -180,10 +196,17 @@ pub fn serve(arguments: &Replica, service: &impl Service, interrupt: &Interrupt)
     arguments.check_kinds()?;
     tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
     let Some(path) = &arguments.data else {
+        ensure!(
+            arguments.start() != Start::Again,
+            "a replica with --memory has no log when it starts: say --new, if it founds a cluster with all of --peers, or --join, if it is to be added to \
+             one. One that has ended, whose promises are lost, must not come back under its id: remove it (dunlin raft remove), and add another with an id that \
+             was never used"
+        );
         return serve_on(arguments, service, config, MemoryLog::new(), interrupt);
     };
     let owner = Owner { cluster: arguments.cluster, id: arguments.id, kind: service.kind() };
-    let (log, opening) = home::open(path, owner).with_context(|| format!("replica {} cannot start", arguments.id))?;
+    let (log, opening) =
+        home::open(path, owner, arguments.start()).with_context(|| format!("replica {} cannot start", arguments.id))?;
     if let Some(torn) = &opening.torn {
         eprintln!(
             "dunlin: what a crash left unfinished at the end of the log was cut off: {} bytes of segment {}, from byte {} on",
@@ -204,10 +227,14 @@ fn serve_on<S: Service, L: LogStore + 'static>(
     warn_if_exposed(listen);
     let machine = service.machine()?;
     let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(listen)?, EndpointConfig::default())?);
-    let beginning = if arguments.join { Beginning::Join } else { Beginning::First(arguments.peers.0.clone()) };
     let patience = config.tick * config.election_ticks * 2;
-    let node = Node::start(&endpoint, config, log, machine, beginning)?;
+    let node = Node::start(&endpoint, config, log, machine, arguments.beginning())?;
     check_members(arguments, own, &node.status())?;
+    if arguments.start() == Start::Again && node.status().addresses.is_empty() {
+        eprintln!(
+            "dunlin: nothing is in the log yet, so a leader is waited for; if this replica is to found a cluster, start it with --new"
+        );
+    }
     // It may hold the endpoint, so it goes first.
     let companion = service.accompany(&endpoint, &node)?;
     output::line(ready_line(arguments, &endpoint.local_addr(), &node.status()))?;

@@ -23,15 +23,18 @@ const LIMIT_MAX: u64 = 2 << 30;
 /// SIGTERM and ctrl-C end it in order: if it leads, another is asked to lead first; a second one ends it at once. It says on standard error who leads.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-All first members of a cluster are started with the same --peers, and know each other by it. From then on a replica knows the members from its log, and
-needs --peers for its own address only. One that is added later is started with --join, and then added: dunlin raft add.
+All first members of a cluster are started with --new and the same --peers, and know each other by it. One that is added later is started with --join, and
+then added: dunlin raft add. From then on a replica is started with neither: it knows the members from its log, and needs --peers for its own address only.
+Without --new and --join an empty directory is refused, since a replica that has lost its log must not begin anew under its id.
 
 Examples:
-  dunlin raft serve --id 1 --data r1 --peers 1=udp://10.0.0.1:7801,2=udp://10.0.0.2:7801,3=udp://10.0.0.3:7801
+  dunlin raft serve --id 1 --data r1 --peers 1=udp://10.0.0.1:7801,2=udp://10.0.0.2:7801,3=udp://10.0.0.3:7801 --new
+  dunlin raft serve --id 1 --data r1 --peers 1=udp://10.0.0.1:7801                           from then on
   dunlin raft serve --id 4 --data r4 --peers 4=udp://10.0.0.4:7801 --join
-  dunlin raft serve --id 1 --memory --peers 1=shm:one,2=shm:two,3=shm:three --reads lease
+  dunlin raft serve --id 1 --memory --peers 1=shm:one,2=shm:two,3=shm:three --reads lease --new
 
-With --memory a replica that has stopped must not come back: remove it, and add another with an id that was never used.")]
+With --memory a replica that has ended must not come back: remove it, and add another with an id that was never used. Nothing keeps it from being started with
+--new again, and then writes that were acknowledged may be lost: let nothing restart it.")]
 pub struct Arguments {
     #[command(flatten)]
     replica: Replica,

@@ -1,0 +1,100 @@
+//! Changes of members that would leave no majority of replicas that are there.
+
+use std::time::Duration;
+
+use dunlin_net::Addr;
+use dunlin_smr::wire::request::Change;
+use dunlin_smr::{Beginning, ClientError, MemoryLog};
+
+use super::change;
+use super::harness::{Cluster, config};
+
+/// Longer than an election timeout.
+const LONG: Duration = Duration::from_millis(30);
+
+/// Asks once.
+fn ask(cluster: &Cluster, change: Change) -> Result<(), ClientError> {
+    cluster.drive(cluster.client.change(change))
+}
+
+fn refused(cluster: &Cluster, change: Change, why: &str) {
+    match ask(cluster, change) {
+        Err(ClientError::Refused(said)) => assert!(said.contains(why) && said.contains("try again"), "{said}"),
+        other => panic!("{other:?}, and not refused because {why:?}"),
+    }
+}
+
+/// Three, and a learner that has all they have. Gives who leads, and the two others.
+fn three_and_a_learner() -> (Cluster, u64, [u64; 2]) {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    let leader = cluster.leader();
+    cluster.start(4, MemoryLog::new(), Beginning::Join);
+    change(&cluster, Change::AddLearner { id: 4, address: Addr::Node(4).to_string() }).unwrap();
+    cluster.until("the learner has it", |cluster| cluster.local(4, "a").is_some());
+    let has_caught_up = |cluster: &Cluster| cluster.node(leader).status().matched[3] > 1;
+    cluster.until("the leader knows", has_caught_up);
+    (cluster, leader, [leader % 3 + 1, (leader + 1) % 3 + 1])
+}
+
+#[test]
+fn a_replica_is_replaced_without_a_wait() {
+    let (cluster, leader, [leaving, _]) = three_and_a_learner();
+    assert_eq!(ask(&cluster, Change::Promote { id: 4 }), Ok(()));
+    assert_eq!(ask(&cluster, Change::Remove { id: leaving }), Ok(()));
+    let mut voters = vec![1, 2, 3, 4];
+    voters.retain(|id| *id != leaving);
+    assert_eq!(cluster.node(leader).status().voters, voters);
+}
+
+#[test]
+fn a_learner_that_is_not_there_gets_no_vote() {
+    let (mut cluster, leader, [away, _]) = three_and_a_learner();
+    let log = cluster.stop(4);
+    cluster.turns(LONG);
+    refused(&cluster, Change::Promote { id: 4 }, "4 was not heard of lately, and its vote would be missed");
+    cluster.start(4, log, Beginning::Join);
+    change(&cluster, Change::Promote { id: 4 }).unwrap();
+    assert_eq!(cluster.node(leader).status().voters, [1, 2, 3, 4]);
+    // Three of four are enough, two of three as well.
+    cluster.stop(away);
+    cluster.turns(LONG);
+    assert_eq!(ask(&cluster, Change::Remove { id: 4 }), Ok(()));
+}
+
+#[test]
+fn nobody_is_removed_without_whom_no_majority_is_there() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    let leader = cluster.leader();
+    let (away, there) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    cluster.paused = vec![away];
+    cluster.turns(LONG);
+    let mut left = [leader, away];
+    left.sort_unstable();
+    let why = format!("of {}, {}, which would have votes then, {away} was not heard of lately", left[0], left[1]);
+    refused(&cluster, Change::Remove { id: there }, &why);
+    cluster.put("a", b"2").unwrap();
+    // Once it is there again it is possible.
+    cluster.paused.clear();
+    cluster.until("it has it", |cluster| cluster.local(away, "a").as_deref() == Some(b"2"));
+    cluster.turns(Duration::from_millis(5));
+    assert_eq!(ask(&cluster, Change::Remove { id: there }), Ok(()));
+    cluster.put("a", b"3").unwrap();
+}
+
+#[test]
+fn who_is_not_there_is_removed() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    let leader = cluster.leader();
+    let away = leader % 3 + 1;
+    cluster.stop(away);
+    cluster.turns(LONG);
+    assert_eq!(ask(&cluster, Change::Remove { id: away }), Ok(()));
+    cluster.put("a", b"2").unwrap();
+    // Of the two that are left each is needed, but if one goes, the other is a majority.
+    let other = (1..=3).find(|id| ![leader, away].contains(id)).unwrap();
+    assert_eq!(ask(&cluster, Change::Remove { id: other }), Ok(()));
+    cluster.put("a", b"3").unwrap();
+}
