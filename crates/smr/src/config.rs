@@ -51,6 +51,8 @@ pub struct NodeConfig {
     pub command_bytes_max: usize,
     /// Reads that wait. Default 4096.
     pub reads_max: usize,
+    /// Bytes of these. Default 64 MiB.
+    pub read_bytes_max: usize,
     /// Bytes of entries in one append, unless a single one is longer. Default 256 KiB.
     pub append_bytes_max: u64,
     /// Appends to one replica that may be on their way. Default 64.
@@ -72,6 +74,9 @@ pub struct NodeConfig {
     pub sessions_max: usize,
     /// A session that was not used for so long may end. Default 10 minutes.
     pub session_idle_max: Duration,
+    /// Bytes of the replies that sessions keep, each with 32 more. Beyond that those sessions end that were used longest ago, of those that keep some. Default
+    /// 64 MiB.
+    pub session_reply_bytes_max: u64,
     /// Seed of election timeouts. `None` takes it from the id and the clock.
     pub seed: Option<u64>,
     /// The clock. Default that of the operating system.
@@ -94,6 +99,7 @@ impl NodeConfig {
             proposal_bytes_max: 64 << 20,
             command_bytes_max: 2 << 20,
             reads_max: 4096,
+            read_bytes_max: 64 << 20,
             append_bytes_max: 256 << 10,
             appends_in_flight_max: 64,
             snapshot_entries: 1_000_000,
@@ -104,6 +110,7 @@ impl NodeConfig {
             chunk_bytes: 256 << 10,
             sessions_max: 65_536,
             session_idle_max: Duration::from_secs(600),
+            session_reply_bytes_max: 64 << 20,
             seed: None,
             clock: system_clock(),
             probe: None,

@@ -62,7 +62,7 @@ impl<M: StateMachine> Replicated<M> {
 
     fn execute(&mut self, index: u64, command: &Command<'_>) -> Outcome<'_> {
         let Command { session, sequence, waits_from, body, .. } = *command;
-        let Replicated { machine, sessions, reply, time, .. } = self;
+        let Replicated { machine, sessions, reply, time, limits, .. } = self;
         if session == 0 || is_planted(Mutation::CommandRunsAgain) {
             machine.apply(index, body, reply);
             return Outcome::Reply(reply);
@@ -78,7 +78,7 @@ impl<M: StateMachine> Replicated<M> {
             Admission::TooMany => return Outcome::Busy,
         }
         machine.apply(index, body, reply);
-        sessions.note(session, sequence, reply);
+        sessions.note(session, sequence, reply, *limits);
         Outcome::Reply(reply)
     }
 

@@ -77,6 +77,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let limits = Limits {
             sessions_max: config.sessions_max,
             idle_max: config.session_idle_max.as_nanos().try_into().unwrap_or(u64::MAX),
+            reply_bytes_max: config.session_reply_bytes_max,
         };
         let mut state = Replicated::new(machine, limits, Default::default());
         if let (Beginning::First(members), 0) = (&beginning, log.base().get_metadata().index) {
