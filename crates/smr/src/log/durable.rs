@@ -2,6 +2,7 @@
 //! the event loop waits.
 
 use std::collections::VecDeque;
+use std::error::Error;
 use std::task::Waker;
 
 use protobuf::Message as _;
@@ -116,8 +117,14 @@ impl<D: Disk> DurableLog<D> {
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> LogError {
-    LogError { why: error.to_string() }
+fn failed(error: impl Error) -> LogError {
+    let mut why = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        why += &format!(": {error}");
+        cause = error.source();
+    }
+    LogError { why }
 }
 
 fn foreign(place: String, what: String) -> OpenError {
@@ -229,6 +236,10 @@ impl<D: Disk> LogStore for DurableLog<D> {
         self.wal.compact(position, keep_from - 1).map_err(failed)?;
         self.wal.submit();
         self.view.compact(snapshot, keep_from)
+    }
+
+    fn close(&mut self) -> Result<(), LogError> {
+        self.wal.seal().map_err(failed)
     }
 
     fn base(&self) -> &Snapshot {

@@ -181,6 +181,11 @@ impl LogStore for MemoryLog {
         Ok(())
     }
 
+    /// Nothing of it is left in any case.
+    fn close(&mut self) -> Result<(), LogError> {
+        Ok(())
+    }
+
     fn base(&self) -> &Snapshot {
         &self.snapshot
     }
