@@ -1,8 +1,11 @@
-//! ctrl-C and termination: the first asks to finish, the second ends at once.
+//! ctrl-C and termination: the first asks to finish, the second ends at once. And files that are as long as they may be.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use dunlin_bench::peer::Interrupt;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 /// Exit code of a process that was ended by SIGINT, as a shell counts it.
@@ -17,5 +20,7 @@ pub fn interrupt() -> Result<Interrupt> {
             .and_then(|_| flag::register(signal, interrupt.flag()))
             .context("cannot handle signals")?;
     }
+    // Whoever writes beyond a limit on the length of files (`ulimit -f`) is told by the error of the write, and not ended by this signal.
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).context("cannot handle signals")?;
     Ok(interrupt)
 }

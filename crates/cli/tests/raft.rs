@@ -2,8 +2,8 @@
 
 mod program;
 
-use std::io::Write;
-use std::process::Stdio;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
 
 use program::raft::{Directory, ask, done, found, free_replica, serve, status};
 use program::{Server, dunlin};
@@ -163,6 +163,69 @@ fn a_damaged_log_is_not_served() {
     for part in [&format!("{segment}, at byte "), "remove this member from the group", "restore the directory from a copy"] {
         assert!(err.contains(part), "{err}");
     }
+}
+
+/// The last bytes of a log that was closed are no end that a crash may have torn, so damage there is damage.
+#[test]
+fn the_end_of_a_log_that_was_closed_is_not_cut_off() {
+    let directory = Directory::new("closed");
+    let replica = free_replica(1);
+    let server = found(&directory, &replica, 1, &[]);
+    done(&["put", &replica, "bird", "dunlin", "--timeout", "20"]);
+    let again = ["serve", "--id", "1", "--peers", &replica, "--data", &directory.of(1)];
+    server.stop("-TERM");
+    let segment = format!("{}/log-0000000000000001", directory.of(1));
+    let whole = std::fs::read(&segment).unwrap();
+    // Frames begin so; the last is the mark.
+    let frames: Vec<usize> = (0..whole.len()).step_by(8).filter(|at| whole[*at..].starts_with(b"FRAM")).collect();
+    let [.., last, mark] = frames[..] else { panic!("{frames:?}") };
+    assert_eq!(&whole[mark + 4..mark + 8], [0; 4], "the mark has no records");
+    let mut damaged = whole.clone();
+    damaged[last + 40] ^= 0x10;
+    std::fs::write(&segment, damaged).unwrap();
+    let (code, out, err) = ask(&again);
+    assert!(code == 1 && out.is_empty(), "{code} {out}");
+    for part in
+        [&format!("{segment}, at byte {last}: "), "remove this member from the group", "restore the directory from a copy"]
+    {
+        assert!(err.contains(part), "{err}");
+    }
+    std::fs::write(&segment, whole).unwrap();
+    let server = serve(&directory, &replica, 1, &[]);
+    assert_eq!(done(&["get", &replica, "bird", "--timeout", "20"]), "dunlin");
+    server.stop("-INT");
+}
+
+/// Files of a replica end at 1 MiB from some time on: what a full disk does, on any machine.
+#[test]
+fn a_full_disk_stops_a_replica_that_loses_nothing() {
+    const LIMIT: &str = "1048576";
+    let directory = Directory::new("full");
+    let replica = free_replica(1);
+    let mut server = found(&directory, &replica, 1, &[]);
+    done(&["put", &replica, "key", "v", "--timeout", "20"]);
+    let limit =
+        Command::new("prlimit").args([&format!("--fsize={LIMIT}"), "--pid", &server.process.id().to_string()]).status();
+    assert!(limit.unwrap().success());
+    let value = |number: u32| format!("{number} ").repeat(100_000 / 3);
+    // Of the last write nobody knows how it went.
+    let put = |number: &u32| ask(&["put", &replica, &format!("key {number}"), &value(*number), "--timeout", "5"]).0 == 0;
+    let acknowledged = (10..100).take_while(put).count() as u32;
+    assert!((5..=16).contains(&acknowledged), "{acknowledged} values of 100 kB in 1 MiB");
+
+    assert_eq!(server.process.wait().unwrap().code(), Some(1));
+    let mut said = String::new();
+    server.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let place = format!("cannot write {}/log-0000000000000001: the log takes nothing more", directory.of(1));
+    for part in ["replica 1 has stopped", &place, "raise the limit that was reached, and start it again", "File too large"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let server = serve(&directory, &replica, 1, &[]);
+    for number in 10..10 + acknowledged {
+        let found = done(&["get", &replica, &format!("key {number}"), "--timeout", "20"]);
+        assert!(found == value(number), "{number} is not as it was acknowledged: {} bytes", found.len());
+    }
+    server.stop("-TERM");
 }
 
 #[test]

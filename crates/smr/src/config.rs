@@ -186,6 +186,9 @@ pub enum NodeError {
         /// Which.
         id: u64,
     },
+    /// It was closed.
+    #[error("this replica was closed")]
+    Closed,
     /// A snapshot could not be restored.
     #[error(transparent)]
     Restore(#[from] RestoreError),

@@ -58,7 +58,7 @@ impl Role for KvReplica {
         control.ready(());
         // Ticks wake the loop often enough.
         endpoint.run_until(|| control.stopping() || node.failure().is_some());
-        node.failure().map_or(Ok(()), |failure| Err(failed(failure)))
+        node.close().map_err(failed)
     }
 }
 

@@ -2,6 +2,7 @@
 //! counts when it is durable; one from a leader is waited for.
 
 use std::collections::VecDeque;
+use std::error::Error;
 use std::task::Waker;
 
 use protobuf::Message as _;
@@ -136,8 +137,14 @@ impl<D: Disk> DurableLog<D> {
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> LogError {
-    LogError { why: error.to_string() }
+fn failed(error: impl Error) -> LogError {
+    let mut why = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        why += &format!(": {error}");
+        cause = error.source();
+    }
+    LogError { why }
 }
 
 fn foreign(place: String, what: String) -> OpenError {
@@ -253,6 +260,10 @@ impl<D: Disk> LogStore for DurableLog<D> {
 
     fn is_compacting(&self) -> bool {
         self.compacting.is_some()
+    }
+
+    fn close(&mut self) -> Result<(), LogError> {
+        self.wal.seal().map_err(failed)
     }
 
     fn base(&self) -> &Snapshot {

@@ -200,6 +200,11 @@ impl LogStore for MemoryLog {
         false
     }
 
+    /// Nothing of it is left in any case.
+    fn close(&mut self) -> Result<(), LogError> {
+        Ok(())
+    }
+
     fn base(&self) -> &Snapshot {
         &self.snapshot
     }

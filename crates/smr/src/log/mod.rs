@@ -51,7 +51,7 @@ impl Batch {
 
 /// A write failed, or a flush. What is on disk is not known any more: the replica stops for good.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the log cannot be written: {why}; this replica stops, restart it when its disk is sound")]
+#[error("the log cannot be written: {why}")]
 pub struct LogError {
     /// What went wrong, and where.
     pub why: String,
@@ -90,6 +90,12 @@ pub trait LogStore: Storage {
 
     /// Whether a snapshot was given to [`LogStore::compact`] that is not durable yet.
     fn is_compacting(&self) -> bool;
+
+    /// Waits until all is durable, and marks that it is: nothing is missing at the end of a log that was closed. For the end of the replica.
+    ///
+    /// # Errors
+    /// [`LogError`] if it is not, and never will be.
+    fn close(&mut self) -> Result<(), LogError>;
 
     /// The snapshot that the log begins with; empty if there is none.
     fn base(&self) -> &Snapshot;

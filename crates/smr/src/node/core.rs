@@ -160,11 +160,25 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Stops for good.
     pub fn fail(&mut self, error: NodeError) {
         tracing::error!(id = self.config.id, %error, "a replica stops");
-        self.failure = Some(error);
+        self.stop(error);
+    }
+
+    fn stop(&mut self, why: NodeError) {
+        self.failure = Some(why);
         self.waiters.fail_all();
         self.reads.fail_all();
         self.incoming = None;
         self.abandon_snapshot();
+    }
+
+    /// Stops in order: what is in the log is durable, and says so.
+    pub fn close(&mut self) -> Result<(), NodeError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let closed = self.raft.mut_store().close().map_err(NodeError::Log);
+        self.stop(closed.clone().err().unwrap_or(NodeError::Closed));
+        closed
     }
 
     /// Does all that the library says is to be done.

@@ -1,6 +1,6 @@
 //! What may be wrong with a log.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ pub enum WalError {
 /// The write or flush that failed, and with it the log, for good: nobody knows what is on the disk now, so nothing may be reported as
 /// durable any more. The node ends, and finds out when it opens the log again.
 #[derive(Debug, Clone, Error)]
-#[error("cannot {what} {}: the log takes nothing more. End this node, look after the disk, and start it again", path.display())]
+#[error("cannot {what} {}: the log takes nothing more. End this node, {}, and start it again", path.display(), cure(source))]
 pub struct Failure {
     /// What was to be done.
     pub what: &'static str,
@@ -95,6 +95,15 @@ pub struct Failure {
     /// Why not.
     #[source]
     pub source: Arc<io::Error>,
+}
+
+/// What to do about a write or flush that failed.
+fn cure(source: &io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::StorageFull => "make room on the disk",
+        ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => "raise the limit that was reached",
+        _ => "look after the disk",
+    }
 }
 
 /// Why the log took nothing. It is as it was before.

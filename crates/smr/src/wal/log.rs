@@ -275,6 +275,14 @@ impl<D: Disk> Wal<D> {
     /// # Errors
     /// [`Failure`] if it could not.
     pub fn close(mut self) -> Result<(), Failure> {
+        self.seal()
+    }
+
+    /// The same for a log that cannot be given away. What is appended later is behind the mark.
+    ///
+    /// # Errors
+    /// [`Failure`] if it could not.
+    pub fn seal(&mut self) -> Result<(), Failure> {
         self.submit();
         self.wait()?;
         // A group of its own, since what was before is flushed.

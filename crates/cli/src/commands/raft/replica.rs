@@ -261,6 +261,7 @@ fn serve_on<S: Service, L: LogStore + 'static>(
         Ok(())
     })?;
     drop(companion);
+    node.close().with_context(|| format!("replica {} did not end in order", arguments.id))?;
     output::line("ended")?;
     Ok(ExitCode::SUCCESS)
 }
