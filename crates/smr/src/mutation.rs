@@ -13,6 +13,8 @@ dunlin_rpc::mutations! {
     TornFrameAccepted,
     /// A change of members begins while another is under way.
     TwoChangesAtOnce,
+    /// Entries are forgotten when their snapshot is handed over, and not when it is durable.
+    ForgottenBeforeDurable,
     /// A lease lasts longer than those who granted it keep to it.
     LeaseTooLong,
 }

@@ -34,7 +34,7 @@ const LOOK: u64 = 1_000_000;
 /// What of the first writes is not counted: sessions are opened.
 const WARM_UP: u64 = 1_000_000;
 /// Writes from which the costs are taken, over shared memory.
-const MEASURED: Ask = Ask { carrier: Carrier::Shm, storage: Storage::Memory, window: 1, keys: KEYS };
+const MEASURED: Ask = Ask { carrier: Carrier::Shm, storage: Storage::Memory, window: 1, keys: KEYS, snapshot_entries: None };
 
 /// What each side takes of a processor, for each time of each stage.
 struct Costs {

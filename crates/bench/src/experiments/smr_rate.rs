@@ -6,7 +6,7 @@ use crate::BenchError;
 use crate::lab::Lab;
 use crate::measure::Measured;
 use crate::report::{Metric, RowBuilder, Target};
-use crate::roles::{BareFlushes, Carrier, PutFigures, RateFloor, Storage, Watch};
+use crate::roles::{BareFlushes, Carrier, PutFigures, RateFloor, ReplicaFigures, Storage, Watch};
 
 /// Writes at a time.
 const WINDOWS: [usize; 5] = [1, 4, 16, 64, 256];
@@ -14,6 +14,10 @@ const WINDOWS: [usize; 5] = [1, 4, 16, 64, 256];
 const SHARE_MIN: f64 = 0.8;
 /// Keys: fewer than in the paper's experiment, since every run stores them all first.
 const KEYS: u64 = 100_000;
+/// Keys, writes at a time and entries between two snapshots where snapshots are taken meanwhile.
+const SNAPSHOT_KEYS: u64 = 1_000_000;
+const SNAPSHOT_WINDOW: usize = 64;
+const SNAPSHOT_ENTRIES: u64 = 4_000;
 /// Replicas, and their bytes in the log for a write.
 const REPLICAS: usize = 3;
 const ENTRY_BYTES: usize = 136;
@@ -24,35 +28,40 @@ struct Rate {
     rate: f64,
     p50: f64,
     p99: f64,
+    /// The longest time that a replica did nothing else for a snapshot, in nanoseconds.
+    snapshot_pause_max: f64,
 }
 
-impl From<PutFigures> for Rate {
-    fn from(figures: PutFigures) -> Rate {
-        Rate { rate: figures.rate, p50: figures.latency.p50, p99: figures.latency.p99 }
+impl Rate {
+    fn of(puts: &PutFigures, replicas: &ReplicaFigures) -> Rate {
+        let snapshot_pause_max = replicas.snapshot_pause_max;
+        Rate { rate: puts.rate, p50: puts.latency.p50, p99: puts.latency.p99, snapshot_pause_max }
     }
 }
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(2 * WINDOWS.len());
+    lab.expect_cases(2 * WINDOWS.len() + 1);
     for window in WINDOWS {
         let case = format!("memory, {window} at a time");
-        let runs = lab.case_beside_floor(&case, cost, |lab| in_memory(lab, window))?;
+        let runs = lab.case_beside_floor(&case, cost, |lab| in_memory(lab, ask(Storage::Memory, window)))?;
         for row in rows(&case, &runs)? {
             lab.push(row);
         }
     }
     for window in WINDOWS {
         let case = format!("disk, {window} at a time");
-        let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, window))?;
+        let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, ask(Storage::Disk, window)))?;
         let [rate, p50, p99] = rows(&case, &runs)?;
         lab.push(rate.target(Target::FloorTimes(SHARE_MIN)));
         lab.push(p50);
         lab.push(p99);
     }
+    with_snapshots(lab)?;
     lab.note(format!(
-        "Over shared memory; keys of 16 B, values of 64 B; no snapshot is taken meanwhile. The floor of a log in memory is bare echoes, as many in flight. That of logs on disk is what flushing \
+        "Over shared memory; keys of 16 B, values of 64 B; no snapshot is taken meanwhile but in the last case, where replicas with {} keys take one every {SNAPSHOT_ENTRIES} entries, if that before is done. The floor of a log in memory is bare echoes, as many in flight. That of logs on disk is what flushing \
          allows: the slowest of three files that are flushed at once, times the writes at a time, or the rate with logs in memory where that is less. The disk is \
          that of {}.",
+        lab.items(SNAPSHOT_KEYS),
         std::env::temp_dir().display()
     ));
     Ok(())
@@ -71,25 +80,45 @@ fn rows(case: &str, runs: &crate::measure::BesideFloor<Rate>) -> Result<[RowBuil
     ])
 }
 
-fn load(lab: &Lab, storage: Storage, window: usize) -> Result<Rate, BenchError> {
-    let ask = Ask { carrier: Carrier::Shm, storage, window, keys: KEYS };
-    Ok(smr_runs::load(lab, ask, Watch::Nothing)?.0.into())
+/// What snapshots cost, and the longest time that they keep a replica from all else.
+fn with_snapshots(lab: &mut Lab) -> Result<(), BenchError> {
+    let case = format!("disk, {SNAPSHOT_WINDOW} at a time, snapshots");
+    let ask = Ask { keys: SNAPSHOT_KEYS, snapshot_entries: Some(SNAPSHOT_ENTRIES), ..ask(Storage::Disk, SNAPSHOT_WINDOW) };
+    let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, ask))?;
+    let pause = runs.spread(|run| run.snapshot_pause_max)?.ours;
+    rows(&case, &runs)?.into_iter().for_each(|row| lab.push(row));
+    lab.push(RowBuilder::new(format!("{case}: longest pause"), Metric::LatencyMax, pause));
+    Ok(())
+}
+
+fn ask(storage: Storage, window: usize) -> Ask {
+    Ask { carrier: Carrier::Shm, storage, window, keys: KEYS, snapshot_entries: None }
+}
+
+fn load(lab: &Lab, ask: Ask) -> Result<Rate, BenchError> {
+    let (puts, replicas) = smr_runs::load(lab, ask, Watch::Nothing)?;
+    if ask.snapshot_entries.is_some() && replicas.snapshot_pause_max == 0.0 {
+        // So few writes were there that none was due.
+        return Err(BenchError::NoSamples { what: "snapshots" });
+    }
+    Ok(Rate::of(&puts, &replicas))
 }
 
 fn floor(rate: f64) -> Rate {
-    Rate { rate, p50: f64::NAN, p99: f64::NAN }
+    Rate { rate, p50: f64::NAN, p99: f64::NAN, snapshot_pause_max: f64::NAN }
 }
 
-fn in_memory(lab: &Lab, window: usize) -> Result<Measured<Rate>, BenchError> {
-    let echoes = RateFloor { carrier: Carrier::Shm, in_flight: window, cores: lab.cores()?, run: lab.run_length() };
+fn in_memory(lab: &Lab, ask: Ask) -> Result<Measured<Rate>, BenchError> {
+    let echoes = RateFloor { carrier: Carrier::Shm, in_flight: ask.window, cores: lab.cores()?, run: lab.run_length() };
     let echoes = lab.anywhere(echoes, lab.run_length())?.result()?;
-    Ok(Measured { ours: load(lab, Storage::Memory, window)?, floor: floor(echoes) })
+    Ok(Measured { ours: load(lab, ask)?, floor: floor(echoes) })
 }
 
-fn on_disk(lab: &Lab, window: usize) -> Result<Measured<Rate>, BenchError> {
-    let flushes = BareFlushes { files: REPLICAS, entries: window, entry_bytes: ENTRY_BYTES, run: lab.run_length() };
+/// The floor is that of replicas that take no snapshot.
+fn on_disk(lab: &Lab, ask: Ask) -> Result<Measured<Rate>, BenchError> {
+    let flushes = BareFlushes { files: REPLICAS, entries: ask.window, entry_bytes: ENTRY_BYTES, run: lab.run_length() };
     let flushes = lab.anywhere(flushes, lab.run_length())?.result()?;
-    let in_memory = load(lab, Storage::Memory, window)?;
-    let allowed = (flushes * window as f64).min(in_memory.rate);
-    Ok(Measured { ours: load(lab, Storage::Disk, window)?, floor: floor(allowed) })
+    let in_memory = load(lab, Ask { storage: Storage::Memory, snapshot_entries: None, ..ask })?;
+    let allowed = (flushes * ask.window as f64).min(in_memory.rate);
+    Ok(Measured { ours: load(lab, ask)?, floor: floor(allowed) })
 }

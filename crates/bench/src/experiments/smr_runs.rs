@@ -18,12 +18,15 @@ pub(super) struct Ask {
     pub window: usize,
     /// Keys that there are from the beginning.
     pub keys: u64,
+    /// Entries after which each replica takes a snapshot; `None` if none is to be taken.
+    pub snapshot_entries: Option<u64>,
 }
 
 /// Starts a group, puts the load on it, and stops it.
 pub(super) fn load(lab: &Lab, ask: Ask, watch: Watch) -> Result<(PutFigures, ReplicaFigures), BenchError> {
     let keys = lab.items(ask.keys);
-    let group = ReplicaGroup { carrier: ask.carrier, storage: ask.storage, keys, watch };
+    let group =
+        ReplicaGroup { carrier: ask.carrier, storage: ask.storage, keys, watch, snapshot_entries: ask.snapshot_entries };
     // Threads that flush need a core, too: on two, all share both.
     let mut group = match ask.storage {
         Storage::Memory => lab.server(group, lab.run_length() + SLACK)?,

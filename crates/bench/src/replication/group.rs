@@ -104,6 +104,11 @@ impl<L: LogStore + 'static> Replica<L> {
         self.node.counters().applied
     }
 
+    /// The longest time that it did nothing else for a snapshot of its state, in nanoseconds.
+    pub fn snapshot_pause_max(&self) -> u64 {
+        self.node.status().snapshot_pause_max
+    }
+
     /// Whether it runs.
     ///
     /// # Errors

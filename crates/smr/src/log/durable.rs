@@ -253,8 +253,13 @@ impl<D: Disk> LogStore for DurableLog<D> {
 
     fn compact(&mut self, snapshot: Snapshot, keep_from: u64) -> Result<(), LogError> {
         assert!(self.compacting.is_none(), "one snapshot is kept at a time");
-        self.write_snapshot(&snapshot)?;
+        let position = self.write_snapshot(&snapshot)?;
         self.compacting = Some((snapshot, keep_from));
+        if is_planted(Mutation::ForgottenBeforeDurable) {
+            let under_way = self.compacting.clone();
+            self.finish_compaction(Some(position))?;
+            self.compacting = under_way;
+        }
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use dunlin_net::{Addr, AnyTransport, Clock, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::config::system_clock;
 use dunlin_smr::wal::{Directory, WalConfig, open};
-use dunlin_smr::{DurableLog, LogStore, MemoryLog, Probe};
+use dunlin_smr::{DurableLog, LogStore, MemoryLog, NodeConfig, Probe};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
@@ -42,6 +42,8 @@ pub struct ReplicaGroup {
     pub keys: u64,
     /// Whether it is measured what they work on, which makes them slower.
     pub watch: Watch,
+    /// Entries after which each takes a snapshot of its state; `None` if none is to be taken.
+    pub snapshot_entries: Option<u64>,
 }
 
 /// What is measured beside the load.
@@ -66,6 +68,8 @@ pub struct ReplicaFigures {
     pub all: f64,
     /// Entries that were executed by the leader.
     pub commits: u64,
+    /// The longest time that one of them did nothing else for a snapshot, in nanoseconds.
+    pub snapshot_pause_max: f64,
 }
 
 impl Role for ReplicaGroup {
@@ -123,7 +127,9 @@ impl ReplicaGroup {
         for (endpoint, (id, _)) in endpoints.into_iter().zip(&addresses) {
             let stages = (self.watch == Watch::Stages).then(Stages::new);
             let probe = stages.clone().map(|stages| stages as Rc<dyn Probe>);
-            let replica = group.start(&endpoint, group.config(*id, system_clock()), log(*id)?, probe)?;
+            let config = group.config(*id, system_clock());
+            let config = NodeConfig { snapshot_entries: self.snapshot_entries.unwrap_or(config.snapshot_entries), ..config };
+            let replica = group.start(&endpoint, config, log(*id)?, probe)?;
             members.push(Member { endpoint, replica, stages });
         }
         while !members.iter().any(|member| member.replica.leads()) && !control.stopping() {
@@ -135,7 +141,8 @@ impl ReplicaGroup {
             Watch::Nothing => unwatched(&members, self.storage, control),
         };
         members.iter().try_for_each(|member| member.replica.check())?;
-        Ok(figures)
+        let pauses = members.iter().map(|member| member.replica.snapshot_pause_max() as f64);
+        Ok(ReplicaFigures { snapshot_pause_max: pauses.fold(0.0, f64::max), ..figures })
     }
 }
 
@@ -188,5 +195,6 @@ fn watched<L: LogStore + 'static>(members: &[Member<L>], control: &Control<Repli
         busy: busy as f64,
         all: (clock.now() - begin) as f64,
         commits: members[leader].replica.commits() - commits,
+        ..ReplicaFigures::default()
     }
 }
