@@ -149,7 +149,7 @@ fn a_client_of_another_cluster_is_refused() {
     let replica = free_replica(1);
     let server = found(&directory, &replica, 1, &["--cluster", "7"]);
     done(&["put", &replica, "bird", "dunlin", "--cluster", "7", "--timeout", "20"]);
-    for arguments in [&["put", &replica, "bird", "knot", "--timeout", "2"][..], &["status", &replica]] {
+    for arguments in [&["put", &replica, "bird", "knot", "--timeout", "20"][..], &["status", &replica]] {
         let (code, _, err) = ask(arguments);
         assert!(code == 2 && err.contains("a replica of cluster 7 has answered"), "{arguments:?}: {code} {err}");
     }

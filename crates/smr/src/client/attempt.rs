@@ -40,7 +40,7 @@ impl<T: Transport> Client<T> {
         let (mut in_doubt, mut other_cluster) = (false, None);
         match (self.ask_again(request, deadline, &mut in_doubt, &mut other_cluster).await, other_cluster) {
             (Ok(reply), _) => Ok(Answered { reply, was_in_doubt: in_doubt }),
-            (Err(ClientError::TimedOut { may_have_run: false }), Some(found)) => Err(ClientError::OtherCluster { found }),
+            (Err(ClientError::TimedOut { .. }), Some(found)) => Err(ClientError::OtherCluster { found }.after(in_doubt)),
             (Err(error), _) => Err(error.after(in_doubt)),
         }
     }
@@ -53,13 +53,15 @@ impl<T: Transport> Client<T> {
         in_doubt: &mut bool,
         other_cluster: &mut Option<u64>,
     ) -> Result<Option<MsgBuf>, ClientError> {
-        let mut redirects = 0;
+        // Answers from another cluster in a row.
+        let (mut redirects, mut strangers) = (0, 0);
         loop {
             let target = self.target.get();
             let reply = match self.try_one(target, request, deadline).await? {
                 Attempt::Answered(reply) => reply,
                 attempt => {
                     *in_doubt |= matches!(attempt, Attempt::InDoubt);
+                    strangers = 0;
                     self.turn_from(target);
                     self.pause(deadline, *in_doubt).await?;
                     continue;
@@ -81,8 +83,12 @@ impl<T: Transport> Client<T> {
                 Response::OtherCluster { ours } => {
                     // Others may be of the one that is asked: addresses are used again.
                     *other_cluster = Some(ours);
+                    strangers += 1;
+                    if strangers >= self.members.borrow().len() {
+                        return Err(ClientError::OtherCluster { found: ours });
+                    }
                     self.turn_from(target);
-                    false
+                    continue;
                 }
                 Response::Failed => {
                     *in_doubt = true;
@@ -98,6 +104,7 @@ impl<T: Transport> Client<T> {
                 }
                 Response::Bad => return Err(ClientError::Protocol),
             };
+            strangers = 0;
             redirects += usize::from(was_named);
             // Replicas may name each other for a while, when a leader has gone.
             if !was_named || redirects >= REDIRECTS_MAX {

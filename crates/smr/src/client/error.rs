@@ -21,7 +21,7 @@ pub enum ClientError {
     /// The leader refuses it, and why.
     #[error("refused: {0}")]
     Refused(String),
-    /// Nobody of the cluster that was asked has answered in time, but somebody of another.
+    /// All who were asked are of another cluster, or nobody else has answered in time.
     #[error(
         "a replica of cluster {found} has answered, and not one of the cluster that was asked: look at the addresses, and at the number of the cluster (--cluster)"
     )]
