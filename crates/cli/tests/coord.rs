@@ -2,7 +2,7 @@
 
 mod program;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use program::raft::{Directory, free_replica};
@@ -19,7 +19,7 @@ struct Told {
 }
 
 impl Told {
-    fn start(mut command: Command) -> Told {
+    fn start(command: &mut Command) -> Told {
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap());
         Told { process, lines }
@@ -59,7 +59,7 @@ fn status(target: &[&str]) -> Value {
 }
 
 fn told(arguments: &[&str], target: &[&str]) -> Told {
-    Told::start(dunlin(&[&["coord"], arguments, target].concat()))
+    Told::start(&mut dunlin(&[&["coord"], arguments, target].concat()))
 }
 
 /// What stands behind the revision, which is not the same in each run.
@@ -140,6 +140,30 @@ fn three_nodes_tell_of_a_member_that_is_killed() {
     assert!(String::from_utf8_lossy(&other.stderr).contains("of a coordinator replica"), "{other:?}");
     nodes.push(serve(1, &[]));
     assert_eq!(status(&target), before);
+}
+
+#[test]
+fn who_cannot_renew_a_lease_ends_before_another_has_it() {
+    let replica = free_replica(1);
+    let node = ["coord", "serve", "--id", "1", "--new", "--memory", "--peers", &replica];
+    let mut node = Server::start(dunlin(&node));
+    let mut holder =
+        dunlin(&["coord", "join", "7", "--lease", "/locks/a", "--lease", "/locks/b", "--ttl", "2", "--peers", &replica]);
+    let mut holder = Told::start(holder.stderr(Stdio::piped()));
+    assert!(holder.next().starts_with("joined as member 7"));
+    let mut held: Vec<String> = (0..2).map(|_| holder.next()).collect();
+    held.sort();
+    assert!(
+        held[0].starts_with("holds /locks/a with token ") && held[1].starts_with("holds /locks/b with token "),
+        "{held:?}"
+    );
+    node.kill();
+    // It does not wait for an answer, nor say that it holds anything.
+    assert_eq!(holder.next(), "");
+    let mut said = String::new();
+    holder.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("could not be renewed in time, so another may have it soon: stop what rests on it"), "{said}");
+    assert_eq!(holder.process.wait().unwrap().code(), Some(3));
 }
 
 #[test]

@@ -64,14 +64,19 @@ pub struct NodeConfig {
     pub command_bytes_max: usize,
     /// Reads that wait. Default 4096.
     pub reads_max: usize,
+    /// Bytes of these. Default 64 MiB.
+    pub read_bytes_max: usize,
     /// Bytes of entries in one append, unless a single one is longer. Default 256 KiB.
     pub append_bytes_max: u64,
     /// Appends to one replica that may be on their way. Default 64.
     pub appends_in_flight_max: usize,
-    /// Entries since the last snapshot at which the next is taken. Default 1,000,000.
+    /// A snapshot is taken each time when so many entries were executed; when, differs by id, so that replicas do not take theirs at the same time. Default
+    /// 1,000,000.
     pub snapshot_entries: u64,
-    /// Bytes of entries at which the next snapshot is taken, and twice those that are kept before it. Default 256 MiB.
+    /// Bytes of entries at which the next snapshot is taken at the latest, and twice those that are kept before it. Default 256 MiB.
     pub snapshot_log_bytes: u64,
+    /// Bytes of the state that go into a snapshot in one turn of the event loop, about. 1 byte or more; default 32 KiB.
+    pub snapshot_step_bytes: usize,
     /// Entries before a snapshot that are kept, so that a replica that is a little behind needs none. Default 10,000.
     pub keep_entries: u64,
     /// Largest snapshot that is accepted, in bytes. Default 4 GiB.
@@ -82,6 +87,9 @@ pub struct NodeConfig {
     pub sessions_max: usize,
     /// A session that was not used for so long may end. Default 10 minutes.
     pub session_idle_max: Duration,
+    /// Bytes of the replies that sessions keep, each with 32 more. Beyond that those sessions end that were used longest ago, of those that keep some. Default
+    /// 64 MiB.
+    pub session_reply_bytes_max: u64,
     /// Seed of election timeouts. `None` takes it from the id and the clock.
     pub seed: Option<u64>,
     /// The clock. Default that of the operating system.
@@ -105,15 +113,18 @@ impl NodeConfig {
             proposal_bytes_max: 64 << 20,
             command_bytes_max: 2 << 20,
             reads_max: 4096,
+            read_bytes_max: 64 << 20,
             append_bytes_max: 256 << 10,
             appends_in_flight_max: 64,
             snapshot_entries: 1_000_000,
             snapshot_log_bytes: 256 << 20,
+            snapshot_step_bytes: 32 << 10,
             keep_entries: 10_000,
             snapshot_bytes_max: 4 << 30,
             chunk_bytes: 256 << 10,
             sessions_max: 65_536,
             session_idle_max: Duration::from_secs(600),
+            session_reply_bytes_max: 64 << 20,
             seed: None,
             clock: system_clock(),
             probe: None,
@@ -147,8 +158,8 @@ impl NodeConfig {
         if self.chunk_bytes == 0 || self.chunk_bytes > 4 << 20 {
             return fail("chunk_bytes", "choose 1 byte to 4 MiB");
         }
-        if self.snapshot_entries == 0 || self.snapshot_log_bytes == 0 {
-            return fail("snapshot_entries, snapshot_log_bytes", "choose 1 or more");
+        if self.snapshot_entries == 0 || self.snapshot_log_bytes == 0 || self.snapshot_step_bytes == 0 {
+            return fail("snapshot_entries, snapshot_log_bytes, snapshot_step_bytes", "choose 1 or more");
         }
         Ok(())
     }

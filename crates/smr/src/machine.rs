@@ -19,14 +19,39 @@ pub trait StateMachine {
     /// Answers a question and changes nothing; appends the answer to `reply`.
     fn query(&self, query: &[u8], reply: &mut Vec<u8>);
 
-    /// Appends all of the state to `out`. It takes the event loop's time: some milliseconds for each 10 MB.
+    /// Appends all of the state to `out`.
     fn snapshot(&self, out: &mut Vec<u8>);
+
+    /// Begins a snapshot of the state as it is now. Commands are executed before it is complete, and are not in it; `out` gets what is ready, and
+    /// [`StateMachine::continue_snapshot`] the rest. One that was begun before is given up. By default everything is ready, which takes the event loop's time:
+    /// some milliseconds for each 10 MB.
+    fn begin_snapshot(&mut self, out: &mut Vec<u8>) {
+        self.snapshot(out);
+    }
+
+    /// Appends more of the snapshot that was begun to `out`, `bytes` or about that, and says whether that was all. All pieces together are as
+    /// [`StateMachine::snapshot`] could have given them when it was begun.
+    fn continue_snapshot(&mut self, _bytes: usize, _out: &mut Vec<u8>) -> Piece {
+        Piece::Last
+    }
+
+    /// Gives up the snapshot that was begun, if there is one: the rest of it is not asked for.
+    fn abandon_snapshot(&mut self) {}
 
     /// Takes the state of a snapshot for its own, and forgets the one before.
     ///
     /// # Errors
     /// If the bytes are no snapshot of such a machine. The replica then fails for good.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError>;
+}
+
+/// A piece of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// There are more.
+    Another,
+    /// It was the last.
+    Last,
 }
 
 /// A snapshot that a state machine cannot be restored from.

@@ -24,7 +24,12 @@ struct Session {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Sessions {
     by_id: HashMap<u64, Session>,
+    /// What all replies count.
+    reply_bytes: u64,
 }
+
+/// What a reply counts beyond its own bytes.
+const REPLY_OVERHEAD: u64 = 32;
 
 /// Limits, the same at all replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +38,8 @@ pub(crate) struct Limits {
     pub sessions_max: usize,
     /// A session that was not used for so long ends when another is opened, in nanoseconds.
     pub idle_max: u64,
+    /// Bytes of the replies that are kept, each with [`REPLY_OVERHEAD`]. More end the sessions that were used longest ago, of those that keep some.
+    pub reply_bytes_max: u64,
 }
 
 /// What is to be done with a command.
@@ -58,32 +65,39 @@ impl Sessions {
 
     /// Opens session `id`. Others end if they were not used for long, or if there are too many.
     pub fn open(&mut self, id: u64, time: u64, limits: Limits) {
-        self.by_id.retain(|_, session| time.saturating_sub(session.used) <= limits.idle_max);
+        let reply_bytes = &mut self.reply_bytes;
+        self.by_id.retain(|_, session| {
+            let is_used = time.saturating_sub(session.used) <= limits.idle_max;
+            *reply_bytes -= if is_used { 0 } else { session.reply_bytes() };
+            is_used
+        });
         while self.by_id.len() >= limits.sessions_max.max(1) {
             // Ids are unique, so that all replicas choose the same.
             let oldest = self.by_id.iter().map(|(id, session)| (session.used, *id)).min();
             let Some((_, oldest)) = oldest else { break };
-            self.by_id.remove(&oldest);
+            self.close(oldest);
         }
         self.by_id.insert(id, Session { used: time, waits_from: 1, replies: Vec::new() });
     }
 
     /// Ends a session.
     pub fn close(&mut self, id: u64) {
-        self.by_id.remove(&id);
+        if let Some(session) = self.by_id.remove(&id) {
+            self.reply_bytes -= session.reply_bytes();
+        }
     }
 
     /// Notes that a session is in use; says whether there is one.
     pub fn keep(&mut self, id: u64, time: u64, waits_from: u64) -> bool {
         let Some(session) = self.by_id.get_mut(&id) else { return false };
-        session.advance(time, waits_from);
+        self.reply_bytes -= session.advance(time, waits_from);
         true
     }
 
     /// Looks whether a command is to be executed.
     pub fn admit(&mut self, id: u64, sequence: u64, waits_from: u64, time: u64) -> Admission<'_> {
         let Some(session) = self.by_id.get_mut(&id) else { return Admission::NoSession };
-        session.advance(time, waits_from);
+        self.reply_bytes -= session.advance(time, waits_from);
         if let Some(place) = session.replies.iter().position(|(number, _)| *number == sequence) {
             return Admission::Done(&session.replies[place].1);
         }
@@ -96,10 +110,27 @@ impl Sessions {
         Admission::New
     }
 
-    /// Notes the reply to a command that was executed.
-    pub fn note(&mut self, id: u64, sequence: u64, reply: &[u8]) {
+    /// Notes the reply to a command that was executed. Sessions end if too much is kept; this one too, if it was used as long ago as the others.
+    pub fn note(&mut self, id: u64, sequence: u64, reply: &[u8], limits: Limits) {
         if let Some(session) = self.by_id.get_mut(&id) {
             session.replies.push((sequence, reply.into()));
+            self.reply_bytes += counted(reply);
+        }
+        if self.reply_bytes > limits.reply_bytes_max {
+            self.end_oldest(limits.reply_bytes_max - limits.reply_bytes_max / 8);
+        }
+    }
+
+    /// Ends those that were used longest ago and keep replies, until no more is kept: all at once, so that not every command has to look for one.
+    fn end_oldest(&mut self, bytes: u64) {
+        let keeps = self.by_id.iter().filter(|(_, session)| !session.replies.is_empty());
+        let mut oldest: Vec<(u64, u64)> = keeps.map(|(id, session)| (session.used, *id)).collect();
+        oldest.sort_unstable();
+        for (_, id) in oldest {
+            if self.reply_bytes <= bytes {
+                break;
+            }
+            self.close(id);
         }
     }
 
@@ -136,17 +167,30 @@ impl Sessions {
             let replies = (0..replies).map(reply).collect::<Result<_, WireError>>()?;
             by_id.insert(id, Session { used, waits_from, replies });
         }
-        Ok(Sessions { by_id })
+        let reply_bytes = by_id.values().map(Session::reply_bytes).sum();
+        Ok(Sessions { by_id, reply_bytes })
     }
 }
 
+fn counted(reply: &[u8]) -> u64 {
+    REPLY_OVERHEAD + reply.len() as u64
+}
+
 impl Session {
-    fn advance(&mut self, time: u64, waits_from: u64) {
+    /// Forgets replies that the client does not wait for any more; gives what they counted.
+    fn advance(&mut self, time: u64, waits_from: u64) -> u64 {
         self.used = self.used.max(time);
-        if waits_from > self.waits_from {
-            self.waits_from = waits_from;
-            self.replies.retain(|(sequence, _)| *sequence >= waits_from);
+        if waits_from <= self.waits_from {
+            return 0;
         }
+        let before = self.reply_bytes();
+        self.waits_from = waits_from;
+        self.replies.retain(|(sequence, _)| *sequence >= waits_from);
+        before - self.reply_bytes()
+    }
+
+    fn reply_bytes(&self) -> u64 {
+        self.replies.iter().map(|(_, reply)| counted(reply)).sum()
     }
 }
 
@@ -154,7 +198,7 @@ impl Session {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { sessions_max: 3, idle_max: 100 };
+    const LIMITS: Limits = Limits { sessions_max: 3, idle_max: 100, reply_bytes_max: 1 << 20 };
 
     #[test]
     fn a_command_is_new_once() {
@@ -162,9 +206,9 @@ mod tests {
         assert_eq!(sessions.admit(5, 1, 1, 0), Admission::NoSession);
         sessions.open(5, 0, LIMITS);
         assert_eq!(sessions.admit(5, 1, 1, 1), Admission::New);
-        sessions.note(5, 1, b"one");
+        sessions.note(5, 1, b"one", LIMITS);
         assert_eq!(sessions.admit(5, 2, 1, 2), Admission::New);
-        sessions.note(5, 2, b"two");
+        sessions.note(5, 2, b"two", LIMITS);
         assert_eq!(sessions.admit(5, 1, 1, 3), Admission::Done(b"one"));
         // The client has the first.
         assert_eq!(sessions.admit(5, 2, 2, 4), Admission::Done(b"two"));
@@ -180,7 +224,7 @@ mod tests {
         sessions.open(5, 0, LIMITS);
         for sequence in 1..=COMMANDS_PER_SESSION_MAX as u64 {
             assert_eq!(sessions.admit(5, sequence, 1, 0), Admission::New);
-            sessions.note(5, sequence, b"");
+            sessions.note(5, sequence, b"", LIMITS);
         }
         assert_eq!(sessions.admit(5, 65, 1, 0), Admission::TooMany);
         assert_eq!(sessions.admit(5, 65, 2, 0), Admission::New);
@@ -198,12 +242,45 @@ mod tests {
         assert_eq!(sessions.len(), 2);
     }
 
+    /// What is kept, counted anew.
+    fn kept(sessions: &Sessions) -> u64 {
+        sessions.by_id.values().map(Session::reply_bytes).sum()
+    }
+
+    #[test]
+    fn sessions_end_by_the_bytes_of_their_replies() {
+        let limits = Limits { sessions_max: 10, idle_max: 1000, reply_bytes_max: 8 * 132 };
+        let mut sessions = Sessions::default();
+        (1..=4).for_each(|id| sessions.open(id, id, limits));
+        for sequence in 1..=2 {
+            for id in [1, 2, 3] {
+                assert_eq!(sessions.admit(id, sequence, 1, 10 * sequence + id), Admission::New);
+                sessions.note(id, sequence, &[7; 100], limits);
+            }
+        }
+        // What a client has got counts no more.
+        assert!(sessions.keep(2, 30, 3));
+        assert_eq!((sessions.reply_bytes, kept(&sessions)), (4 * 132, 4 * 132));
+        (3..=6).for_each(|sequence| sessions.note(2, sequence, &[7; 100], limits));
+        assert_eq!((sessions.len(), sessions.reply_bytes), (4, 8 * 132), "as much as may be");
+        sessions.note(2, 7, b"", limits);
+        // The first one was used longest ago of those that keep something: the fourth, which keeps nothing, stays.
+        assert!(!sessions.keep(1, 40, 1) && sessions.keep(3, 41, 1) && sessions.keep(4, 42, 1) && sessions.keep(2, 43, 1));
+        assert_eq!((sessions.reply_bytes, kept(&sessions)), (6 * 132 + 32, 6 * 132 + 32));
+        // One reply that is too much alone ends all that keep some, with its own.
+        sessions.note(2, 8, &[7; 9 * 132], limits);
+        assert_eq!((sessions.len(), sessions.reply_bytes), (1, 0));
+        sessions.note(4, 1, b"reply", limits);
+        sessions.open(9, 5000, limits);
+        assert_eq!((sessions.len(), sessions.reply_bytes), (1, 0), "it was not used for long");
+    }
+
     #[test]
     fn they_are_read_as_they_were_written() {
         let mut sessions = Sessions::default();
         for id in [9, 4, 7] {
             sessions.open(id, id, LIMITS);
-            sessions.note(id, 3, b"reply");
+            sessions.note(id, 3, b"reply", LIMITS);
         }
         let mut out = vec![0; sessions.encoded_len()];
         sessions.encode(&mut Writer::new(&mut out));

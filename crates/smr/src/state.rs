@@ -62,7 +62,7 @@ impl<M: StateMachine> Replicated<M> {
 
     fn execute(&mut self, index: u64, command: &Command<'_>) -> Outcome<'_> {
         let Command { session, sequence, waits_from, body, .. } = *command;
-        let Replicated { machine, sessions, reply, time, .. } = self;
+        let Replicated { machine, sessions, reply, time, limits, .. } = self;
         if session == 0 || is_planted(Mutation::CommandRunsAgain) {
             machine.apply(index, body, reply);
             return Outcome::Reply(reply);
@@ -78,12 +78,26 @@ impl<M: StateMachine> Replicated<M> {
             Admission::TooMany => return Outcome::Busy,
         }
         machine.apply(index, body, reply);
-        sessions.note(session, sequence, reply);
+        sessions.note(session, sequence, reply, *limits);
         Outcome::Reply(reply)
     }
 
     /// All of it as bytes.
     pub fn snapshot(&self) -> Vec<u8> {
+        let mut out = self.own_part();
+        self.machine.snapshot(&mut out);
+        out
+    }
+
+    /// Begins a snapshot, of which this is the first piece.
+    pub fn begin_snapshot(&mut self) -> Vec<u8> {
+        let mut out = self.own_part();
+        self.machine.begin_snapshot(&mut out);
+        out
+    }
+
+    /// All but the machine as bytes.
+    fn own_part(&self) -> Vec<u8> {
         let none = Sessions::default();
         let sessions = if is_planted(Mutation::SessionsNotInSnapshot) { &none } else { &self.sessions };
         let mut out = vec![0; 16 + sessions.encoded_len() + members::encoded_len(&self.members)];
@@ -92,7 +106,6 @@ impl<M: StateMachine> Replicated<M> {
         writer.u64(self.time);
         sessions.encode(&mut writer);
         members::encode(&mut writer, &self.members);
-        self.machine.snapshot(&mut out);
         out
     }
 

@@ -1,7 +1,9 @@
 //! Three replicas of a key-value machine, a process each, and a client that writes all the while and remembers what it was told.
 
 use std::cell::{Cell, RefCell};
+use std::fs::DirBuilder;
 use std::net::UdpSocket;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -27,6 +29,8 @@ const WRITERS: u64 = 16;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Bytes of a value.
 const VALUE_BYTES: usize = 64;
+/// Rights of the directory of the replicas.
+const DIRECTORY_MODE: u32 = 0o700;
 /// How long the client waits for one replica before it asks another.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long it waits for anything.
@@ -66,7 +70,7 @@ impl Replicas {
         Self::start_in(lab, election, limit, (Carrier::Udp, Placing::Anywhere), &std::env::temp_dir())
     }
 
-    /// The same over this carrier, on these cores, with directories in `parent`.
+    /// The same over this carrier, on these cores, with directories in `parent`, which is there.
     pub fn start_in(
         lab: &Lab,
         election: Duration,
@@ -75,7 +79,9 @@ impl Replicas {
         parent: &Path,
     ) -> Result<Replicas, BenchError> {
         let directory = parent.join(format!("dunlin-replicas-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).map_err(BenchError::io(format!("make {}", directory.display())))?;
+        // Not one that is there: replicas of another run would go on from their logs.
+        let made = DirBuilder::new().mode(DIRECTORY_MODE).create(&directory);
+        made.map_err(BenchError::io(format!("make {}", directory.display())))?;
         let members = match carrier {
             Carrier::Udp => free_addresses()?,
             // Of names that no other process has.

@@ -1,10 +1,11 @@
 //! The machine.
 
 use arrayvec::ArrayVec;
-use dunlin_store::{Key, Mode, Partition, PartitionConfig, PartitionError, Put, Refused, Store, Visit};
+use dunlin_store::{Key, Mode, Partition, PartitionConfig, PartitionError, Put, Refused, Store, Sweep, Visit};
 
+use super::frozen::{Frozen, write_item};
 use super::wire::{Answer, Command, Condition, VALUE_BYTES_MAX};
-use crate::machine::{PREFETCHED_MAX, RestoreError, StateMachine};
+use crate::machine::{PREFETCHED_MAX, Piece, RestoreError, StateMachine};
 use crate::wire::bytes::Reader;
 
 /// What an item counts beyond its key and value.
@@ -28,9 +29,15 @@ impl KvMachine {
     /// # Errors
     /// [`PartitionError`] if there is no such memory.
     pub fn new(bytes_max: u64) -> Result<KvMachine, PartitionError> {
-        let memory = (bytes_max as usize).saturating_mul(MEMORY_FACTOR).saturating_add(MEMORY_EXTRA);
-        let store = Partition::new(PartitionConfig::new(Mode::Store, memory))?;
-        Ok(KvMachine { store, bytes: 0, bytes_max })
+        Ok(KvMachine { store: Partition::new(config(bytes_max))?, bytes: 0, bytes_max })
+    }
+
+    /// As [`KvMachine::new`], with this secret of its hash, so that a simulation repeats itself. Whoever knows the secret can make keys that slow it down.
+    ///
+    /// # Errors
+    /// [`PartitionError`] if there is no such memory.
+    pub fn with_secret(bytes_max: u64, secret: [u64; 2]) -> Result<KvMachine, PartitionError> {
+        Ok(KvMachine { store: Partition::with_secret(config(bytes_max), secret)?, bytes: 0, bytes_max })
     }
 
     /// Items that it has.
@@ -86,6 +93,11 @@ impl KvMachine {
     }
 }
 
+fn config(bytes_max: u64) -> PartitionConfig {
+    let memory = (bytes_max as usize).saturating_mul(MEMORY_FACTOR).saturating_add(MEMORY_EXTRA);
+    PartitionConfig::new(Mode::Store, memory)
+}
+
 fn cost(key: &[u8], value_len: usize) -> u64 {
     ITEM_BYTES + (key.len() + value_len) as u64
 }
@@ -112,16 +124,29 @@ impl StateMachine for KvMachine {
 
     fn snapshot(&self, out: &mut Vec<u8>) {
         out.reserve(self.bytes as usize);
-        self.store.visit(0..=u64::MAX, &mut |_, key, item| {
-            out.extend_from_slice(&(key.len() as u32).to_le_bytes());
-            out.extend_from_slice(&(item.value.len() as u32).to_le_bytes());
-            out.extend_from_slice(&item.cas.to_le_bytes());
-            out.extend_from_slice(key);
-            out.extend_from_slice(item.value);
-        });
+        self.store.visit(0..=u64::MAX, &mut |_, key, item| write_item(key, item, out));
+    }
+
+    fn begin_snapshot(&mut self, out: &mut Vec<u8>) {
+        out.reserve(self.bytes as usize);
+        self.store.watch(Box::new(Frozen::new(&self.store, self.bytes)));
+    }
+
+    fn continue_snapshot(&mut self, bytes: usize, out: &mut Vec<u8>) -> Piece {
+        let Some(mut frozen) = Frozen::take(&mut self.store) else { return Piece::Last };
+        let piece = frozen.next_piece(&self.store, bytes, out);
+        if piece == Piece::Another {
+            self.store.watch(frozen);
+        }
+        piece
+    }
+
+    fn abandon_snapshot(&mut self) {
+        self.store.unwatch();
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError> {
+        self.abandon_snapshot();
         self.store.flush();
         self.bytes = 0;
         let wrong = |error| RestoreError::new(format!("an item: {error}"));
@@ -224,6 +249,70 @@ mod tests {
         }
         assert_eq!(get(&second, b"not there any more"), None);
         assert!(second.restore(&snapshot[..snapshot.len() - 1]).is_err());
+    }
+
+    #[test]
+    fn a_snapshot_in_pieces_is_of_one_instant() {
+        const ITEMS: u64 = 5_000;
+        let mut machine = KvMachine::with_secret(64 << 20, [1, 2]).unwrap();
+        let key = |number: u64| format!("key {}", number % (ITEMS + 50));
+        // Values in lines and in the log.
+        let value = |number: u64| vec![number as u8; (number * 7 % 300) as usize];
+        for number in 0..ITEMS {
+            run(&mut machine, number + 2, put(key(number).as_bytes(), &value(number), Condition::Always));
+        }
+        let mut whole = Vec::new();
+        machine.snapshot(&mut whole);
+        let (mut pieces, mut out) = (0, Vec::new());
+        machine.begin_snapshot(&mut out);
+        // Values change, come and go, and the index grows.
+        for number in 0.. {
+            let changed = number * 61;
+            run(&mut machine, ITEMS + 2 + number, put(key(changed).as_bytes(), &value(changed + 1), Condition::Always));
+            run(&mut machine, ITEMS + 2 + number, Command::Delete { key: key(changed + 7).as_bytes() });
+            run(&mut machine, ITEMS + 2 + number, put(format!("more {number}").as_bytes(), &[1; 50], Condition::Always));
+            pieces += 1;
+            let before = out.len();
+            if machine.continue_snapshot(2000, &mut out) == Piece::Last {
+                break;
+            }
+            assert!(out.len() - before < 60_000, "a piece is bounded");
+        }
+        assert!(pieces > 100, "{pieces}");
+        assert_eq!(machine.continue_snapshot(2000, &mut out), Piece::Last, "there is no more");
+        assert_eq!(out.len(), whole.len());
+        let (mut first, mut second) = (KvMachine::new(64 << 20).unwrap(), KvMachine::new(64 << 20).unwrap());
+        first.restore(&whole).unwrap();
+        second.restore(&out).unwrap();
+        assert_eq!((second.items(), second.bytes), (ITEMS, first.bytes));
+        for number in 0..ITEMS + 50 {
+            assert_eq!(get(&first, key(number).as_bytes()), get(&second, key(number).as_bytes()));
+        }
+    }
+
+    #[test]
+    fn a_snapshot_is_given_up_and_another_begins() {
+        let mut machine = KvMachine::with_secret(64 << 20, [1, 2]).unwrap();
+        let fill = |machine: &mut KvMachine, value: &[u8]| {
+            for number in 0..3000_u64 {
+                run(machine, 2, put(&number.to_le_bytes(), value, Condition::Always));
+            }
+        };
+        fill(&mut machine, b"first");
+        let mut out = Vec::new();
+        machine.begin_snapshot(&mut out);
+        assert_eq!(machine.continue_snapshot(10, &mut out), Piece::Another);
+        machine.abandon_snapshot();
+        fill(&mut machine, b"other");
+        machine.begin_snapshot(&mut out);
+        fill(&mut machine, b"third");
+        // One of everything, in place of the one before.
+        machine.begin_snapshot(&mut out);
+        out.clear();
+        while machine.continue_snapshot(usize::MAX, &mut out) == Piece::Another {}
+        let mut restored = KvMachine::new(64 << 20).unwrap();
+        restored.restore(&out).unwrap();
+        assert_eq!((restored.items(), get(&restored, &7_u64.to_le_bytes())), (3000, Some((2, b"third".to_vec()))));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A replicated key-value machine on a partition of [`dunlin_store`]: values with versions, and changes on condition of them.
 
+mod frozen;
 mod machine;
 mod wire;
 

@@ -1,5 +1,5 @@
-//! A log on disk: [`Wal`] writes, and all entries that it has are in memory as well, where they are read. Snapshots, which are rare, are written while
-//! the event loop waits.
+//! A log on disk: [`Wal`] writes, and all entries that it has are in memory as well, where they are read. A snapshot of this replica is written beside that, and
+//! counts when it is durable; one from a leader is waited for.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -11,13 +11,15 @@ use raft::{GetEntriesContext, RaftState, Storage};
 
 use super::{Batch, LogError, LogStore, MemoryLog, Ticket, Urgency};
 use crate::mutation::{Mutation, is_planted};
-use crate::wal::{self, AppendError, Disk, Position, SnapshotReader, SnapshotWriter, Wal, WalError};
+use crate::wal::{self, AppendError, Disk, Position, SnapshotReader, Wal, WalError};
 
 /// A log on disk.
 #[derive(Debug)]
 pub struct DurableLog<D: Disk> {
     wal: Wal<D>,
     view: MemoryLog,
+    /// A snapshot that is being written, and from which entry on entries are kept when it is there.
+    compacting: Option<(Snapshot, u64)>,
     /// Writes that are not known to be durable, by our tickets and the disk's.
     issued: VecDeque<(Ticket, wal::Ticket)>,
     written: Ticket,
@@ -63,7 +65,7 @@ impl<D: Disk> DurableLog<D> {
         let hard_state = HardState { term, vote, commit, ..HardState::default() };
         let before = (compaction.compacted.index, compaction.compacted.term);
         let view = MemoryLog::restored(hard_state, snapshot, before, entries);
-        Ok(DurableLog { wal, view, issued: VecDeque::new(), written: Ticket(0), done: Ticket(0) })
+        Ok(DurableLog { wal, view, compacting: None, issued: VecDeque::new(), written: Ticket(0), done: Ticket(0) })
     }
 
     /// What writes.
@@ -106,14 +108,32 @@ impl<D: Disk> DurableLog<D> {
         Ok(())
     }
 
-    fn write_snapshot(&self, snapshot: &Snapshot) -> Result<Position, LogError> {
+    /// Hands a snapshot to the thread that writes.
+    fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<Position, LogError> {
         let metadata = snapshot.get_metadata();
         let position = Position { index: metadata.index, term: metadata.term };
         let about = metadata.get_conf_state().write_to_bytes().map_err(failed)?;
-        let mut writer =
-            SnapshotWriter::create(self.wal.disk().clone(), self.wal.log(), position, &about).map_err(failed)?;
-        writer.write(&snapshot.data).map_err(failed)?;
-        writer.finish().map_err(failed)
+        self.wal.write_snapshot(position, about, snapshot.data.clone());
+        Ok(position)
+    }
+
+    /// Forgets entries, if the snapshot that has them is on the disk.
+    fn finish_compaction(&mut self, written: Option<Position>) -> Result<(), LogError> {
+        let Some(position) = written else { return Ok(()) };
+        let Some((snapshot, keep_from)) = self.compacting.take() else { return Ok(()) };
+        self.make_room()?;
+        self.wal.compact(position, keep_from - 1).map_err(failed)?;
+        self.wal.submit();
+        self.view.compact(snapshot, keep_from)
+    }
+
+    /// Begins anew with a snapshot from a leader.
+    fn begin_anew(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
+        let before = self.wal.wait_for_snapshot().map_err(failed)?;
+        self.finish_compaction(before)?;
+        let position = self.write_snapshot(snapshot)?;
+        self.wal.wait_for_snapshot().map_err(failed)?;
+        self.wal.reset(position).map_err(failed)
     }
 }
 
@@ -189,8 +209,7 @@ impl<D: Disk> LogStore for DurableLog<D> {
         self.make_room()?;
         let is_reset = batch.snapshot.is_some();
         if let Some(snapshot) = &batch.snapshot {
-            let position = self.write_snapshot(snapshot)?;
-            self.wal.reset(position).map_err(failed)?;
+            self.begin_anew(snapshot)?;
         }
         self.write_entries(&batch.entries).map_err(failed)?;
         if let Some(hard_state) = &batch.hard_state {
@@ -216,6 +235,8 @@ impl<D: Disk> LogStore for DurableLog<D> {
         if let Some(failure) = self.wal.failure() {
             return Err(failed(failure));
         }
+        let written = self.wal.take_written_snapshot();
+        self.finish_compaction(written)?;
         let durable = self.wal.durable();
         while let Some((ticket, on_disk)) = self.issued.front()
             && *on_disk <= durable
@@ -235,11 +256,14 @@ impl<D: Disk> LogStore for DurableLog<D> {
     }
 
     fn compact(&mut self, snapshot: Snapshot, keep_from: u64) -> Result<(), LogError> {
-        let position = self.write_snapshot(&snapshot)?;
-        self.make_room()?;
-        self.wal.compact(position, keep_from - 1).map_err(failed)?;
-        self.wal.submit();
-        self.view.compact(snapshot, keep_from)
+        assert!(self.compacting.is_none(), "one snapshot is kept at a time");
+        self.write_snapshot(&snapshot)?;
+        self.compacting = Some((snapshot, keep_from));
+        Ok(())
+    }
+
+    fn is_compacting(&self) -> bool {
+        self.compacting.is_some()
     }
 
     fn close(&mut self) -> Result<(), LogError> {
@@ -317,6 +341,10 @@ mod tests {
         let mut log = log_on(&disk);
         log.append(urgent((1..=40).map(|index| entry(index, 1)).collect(), 40)).unwrap();
         log.compact(snapshot(30, 1), 25).unwrap();
+        log.wal.wait().unwrap();
+        assert!(log.is_compacting() && log.first_index().unwrap() == 1, "it has not looked whether the snapshot is there");
+        log.durable().unwrap();
+        assert!(!log.is_compacting() && log.first_index().unwrap() == 25);
         log.wal.wait().unwrap();
         drop(log);
         let log = log_on(&disk.crash(Crash::Power));

@@ -68,7 +68,7 @@ pub trait LogStore: Storage {
     /// [`LogError`], which is final.
     fn append(&mut self, batch: Batch) -> Result<Ticket, LogError>;
 
-    /// Up to which write all is durable. Does not wait.
+    /// Up to which write all is durable; ends a compaction whose snapshot is durable. Does not wait.
     ///
     /// # Errors
     /// [`LogError`] if a write or a flush failed, which is final.
@@ -81,11 +81,18 @@ pub trait LogStore: Storage {
     fn wake_when_durable(&mut self, waker: &Waker);
 
     /// Keeps a snapshot of the state as of an entry that was applied, instead of the one before, and forgets entries before `keep_from`, which
-    /// is not behind the entry after that of the snapshot. Until the snapshot is durable, a crash finds the one before, and its entries.
+    /// is not behind the entry after that of the snapshot. Both happen when the snapshot is durable, in a later [`LogStore::durable`], or now if nothing has to be
+    /// waited for. Whoever is to be woken then is told as of a write.
     ///
     /// # Errors
     /// [`LogError`], which is final.
+    ///
+    /// # Panics
+    /// If one is under way.
     fn compact(&mut self, snapshot: Snapshot, keep_from: u64) -> Result<(), LogError>;
+
+    /// Whether a snapshot was given to [`LogStore::compact`] that is not durable yet.
+    fn is_compacting(&self) -> bool;
 
     /// Waits until all is durable, and marks that it is: nothing is missing at the end of a log that was closed. For the end of the replica.
     ///

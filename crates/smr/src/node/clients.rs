@@ -173,6 +173,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     fn on_read(&mut self, burst: &mut RequestBurst<'_>, i: usize, query: &[u8]) -> Result<(), Response<'static>> {
+        if query.len() > self.config.read_bytes_max {
+            return Err(Response::TooLarge);
+        }
         if self.may_read_now() {
             let mut out = Vec::new();
             self.read_now(query, &mut out);
@@ -180,7 +183,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             burst.respond_with(i, response.encoded_len(), |out| response.encode(out));
             return Ok(());
         }
-        if !self.may_wait_to_read() {
+        if !self.may_wait_to_read(query) {
             return Err(Response::Busy);
         }
         if let Ok(reply) = burst.defer_reply(i) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dunlin_net::Addr;
 use dunlin_net::random::Random;
 use dunlin_rpc::{ContinuationId, DeferredReply};
-use raft::eraftpb::{ConfState, HardState, Message, MessageType, Snapshot};
+use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
 use super::clients::Waiters;
@@ -15,6 +15,8 @@ use super::gather::Gather;
 use super::later::Later;
 use super::link::Links;
 use super::reads::PendingReads;
+use super::settings::library_config;
+use super::snapshots::{FIRST, Snapshots, first_batch};
 use super::transfer::{Incoming, Outgoing};
 use super::{Beginning, Counters, first_members};
 use crate::config::{NodeConfig, NodeError, Reads};
@@ -24,11 +26,6 @@ use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::sessions::Limits;
 use crate::state::Replicated;
-use crate::wire::response::{Role, Status};
-
-/// Term and index of the snapshot that the first members of a cluster make alike. With it they all have what no later member has in its log, who
-/// therefore gets a snapshot first, and with it the configuration.
-const FIRST: u64 = 1;
 
 /// What takes longer than a visit.
 pub(super) enum Job {
@@ -60,6 +57,7 @@ pub(super) struct Core<M, L: LogStore> {
     pub reads: PendingReads,
     pub incoming: Option<Incoming>,
     pub later: Later,
+    pub snapshots: Snapshots,
     pub continuation: Option<ContinuationId>,
     pub counters: Counters,
     /// Why it has stopped.
@@ -84,6 +82,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let limits = Limits {
             sessions_max: config.sessions_max,
             idle_max: config.session_idle_max.as_nanos().try_into().unwrap_or(u64::MAX),
+            reply_bytes_max: config.session_reply_bytes_max,
         };
         let mut state = Replicated::new(machine, limits, Default::default());
         if let (Beginning::First(members), 0) = (&beginning, log.base().get_metadata().index) {
@@ -115,6 +114,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             reads: PendingReads::default(),
             incoming: None,
             later: Later::default(),
+            snapshots: Snapshots::default(),
             continuation: None,
             counters: Counters::default(),
             failure: None,
@@ -175,6 +175,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.waiters.fail_all();
         self.reads.fail_all();
         self.incoming = None;
+        self.abandon_snapshot();
     }
 
     /// Stops in order: what is in the log is durable, and says so.
@@ -271,10 +272,17 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Goes on with what has become durable.
     fn settle(&mut self) -> Result<(), NodeError> {
-        if self.unpersisted.is_empty() {
+        let is_compacting = self.raft.store().is_compacting();
+        if self.unpersisted.is_empty() && !is_compacting {
             return Ok(());
         }
+        let begun = is_compacting.then(|| self.now());
         let durable = self.raft.mut_store().durable()?;
+        if let Some(begun) = begun
+            && !self.raft.store().is_compacting()
+        {
+            self.note_pause(begun);
+        }
         let mut number = None;
         while self.unpersisted.front().is_some_and(|write| write.ticket <= durable) {
             let Some(write) = self.unpersisted.pop_front() else { break };
@@ -316,6 +324,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     fn restore(&mut self, snapshot: &Snapshot) -> Result<(), NodeError> {
         self.counters.snapshots_restored += 1;
         self.later.forget();
+        self.abandon_snapshot();
         self.state.restore(&snapshot.data)?;
         self.applied = snapshot.get_metadata().index;
         self.links.follow(&self.state.members);
@@ -359,69 +368,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         cluster + (self.now() - own)
     }
 
-    /// Takes a snapshot if the log has become long.
-    pub fn compact_if_due(&mut self) -> Result<(), NodeError> {
-        let base = self.raft.store().base().get_metadata().index;
-        let is_long = self.applied - base >= self.config.snapshot_entries || self.is_large(base);
-        if is_long { self.compact() } else { Ok(()) }
-    }
-
-    /// Whether the log has as many bytes as it may, and half of them came since the snapshot of `base`: what does not come of that, another snapshot would not
-    /// make less.
-    fn is_large(&self, base: u64) -> bool {
-        let (log, bytes_max) = (self.raft.store(), self.config.snapshot_log_bytes);
-        log.entry_bytes() >= bytes_max && log.first_within(self.applied, bytes_max / 2) > base + 1
-    }
-
-    /// Takes a snapshot, and forgets what is before it but for the entries that are kept: so many, unless they are half of what the log may have.
-    pub fn compact(&mut self) -> Result<(), NodeError> {
-        let snapshot = snapshot_of(&self.state, self.applied, self.raft.store().term(self.applied)?, self.conf_state());
-        let log = self.raft.store();
-        let kept = (self.applied + 1).saturating_sub(self.config.keep_entries);
-        let keep_from = kept.max(log.first_within(self.applied, self.config.snapshot_log_bytes / 2)).max(log.first_index()?);
-        self.counters.snapshots_taken += 1;
-        Ok(self.raft.mut_store().compact(snapshot, keep_from)?)
-    }
-
-    pub fn conf_state(&self) -> ConfState {
-        let conf = self.raft.raft.prs().conf().to_conf_state();
-        let sorted = |ids: &[u64]| {
-            let mut ids = ids.to_vec();
-            ids.sort_unstable();
-            ids
-        };
-        ConfState { voters: sorted(&conf.voters), learners: sorted(&conf.learners), ..ConfState::default() }
-    }
-
-    pub fn status(&self) -> Status {
-        let raft = &self.raft.raft;
-        let conf = self.conf_state();
-        let matched = |id: &u64| raft.prs().get(*id).map_or(0, |progress| progress.matched);
-        Status {
-            id: self.config.id,
-            role: match raft.state {
-                StateRole::Follower => Role::Follower,
-                StateRole::Leader => Role::Leader,
-                StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
-            },
-            term: raft.term,
-            leader: (raft.leader_id != 0).then_some(raft.leader_id),
-            first: raft.raft_log.first_index(),
-            last: raft.raft_log.last_index(),
-            committed: raft.raft_log.committed,
-            applied: self.applied,
-            sessions: self.state.sessions.len() as u64,
-            matched: if self.is_leader() {
-                conf.voters.iter().chain(&conf.learners).map(matched).collect()
-            } else {
-                Vec::new()
-            },
-            voters: conf.voters,
-            learners: conf.learners,
-            addresses: self.state.members.clone(),
-        }
-    }
-
     /// What may be answered now: whatever was stepped before that has had its effect, for good.
     pub fn all_is_persisted(&self) -> bool {
         self.last_persisted == self.last_ready
@@ -448,45 +394,4 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     pub fn answer_later(&mut self, from: u64, reply: DeferredReply) {
         self.links.await_persisted(from, self.last_ready, reply);
     }
-}
-
-fn library_config(config: &NodeConfig, applied: u64) -> raft::Config {
-    let election_tick = config.election_ticks as usize;
-    raft::Config {
-        id: config.id,
-        election_tick,
-        heartbeat_tick: config.heartbeat_ticks as usize,
-        applied,
-        max_size_per_msg: config.append_bytes_max,
-        max_inflight_msgs: config.appends_in_flight_max,
-        // Who is cut off steps down, and who comes back disturbs nobody (Raft dissertation, sections 6.2 and 9.6).
-        check_quorum: true,
-        pre_vote: true,
-        // The library draws timeouts from the operating system's chance, which no seed repeats. So it is given no choice, and a late one; see
-        // `election`.
-        min_election_tick: 2 * election_tick - 1,
-        max_election_tick: 2 * election_tick,
-        // Leases are of our own; see `reads`.
-        read_only_option: raft::ReadOnlyOption::Safe,
-        // A follower learns that an entry is committed with the next, or with a heartbeat: half as many messages.
-        skip_bcast_commit: true,
-        batch_append: true,
-        ..raft::Config::default()
-    }
-}
-
-/// What the first members of a cluster begin with.
-fn first_batch<M: StateMachine>(state: &Replicated<M>) -> Batch {
-    let voters = state.members.keys().copied().collect();
-    let snapshot = snapshot_of(state, FIRST, FIRST, ConfState { voters, ..ConfState::default() });
-    let hard_state = HardState { term: FIRST, commit: FIRST, ..HardState::default() };
-    Batch { snapshot: Some(snapshot), hard_state: Some(hard_state), urgency: Urgency::Urgent, ..Batch::default() }
-}
-
-fn snapshot_of<M: StateMachine>(state: &Replicated<M>, index: u64, term: u64, conf_state: ConfState) -> Snapshot {
-    let mut snapshot = Snapshot { data: state.snapshot().into(), ..Snapshot::default() };
-    let metadata = snapshot.mut_metadata();
-    (metadata.index, metadata.term) = (index, term);
-    metadata.set_conf_state(conf_state);
-    snapshot
 }

@@ -14,7 +14,9 @@
 //! | `members` | changes of who belongs to the cluster |
 //! | `election` | ticks |
 //! | `later` | what can wait until messages are on their way |
+//! | `snapshots` | snapshots of its own state |
 //! | `transfer` | snapshots on their way |
+//! | `settings`, `status` | how the library is set up; how the replica is |
 
 mod clients;
 mod core;
@@ -25,6 +27,9 @@ mod link;
 mod members;
 mod reads;
 mod receive;
+mod settings;
+mod snapshots;
+mod status;
 mod transfer;
 
 use std::cell::RefCell;
@@ -180,6 +185,19 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
             if is_time {
                 node.enter(|core| {
                     if let Err(error) = core.work_later() {
+                        core.fail(error);
+                    }
+                });
+            }
+            Poll::Pending
+        }));
+        let weak = node.downgrade();
+        endpoint.spawn(poll_fn(move |context| {
+            let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
+            let is_time = node.shared.core.borrow_mut().snapshots.is_time(context);
+            if is_time {
+                node.enter(|core| {
+                    if let Err(error) = core.continue_snapshot() {
                         core.fail(error);
                     }
                 });

@@ -39,6 +39,8 @@ pub(super) struct PendingReads {
     granted: VecDeque<(u64, Vec<Read>)>,
     next: u64,
     count: usize,
+    /// Bytes of what is asked.
+    bytes: usize,
     /// The latest term in which another was asked to take over: from then on there is no lease.
     given_up: u64,
 }
@@ -63,7 +65,7 @@ impl PendingReads {
     }
 
     fn drain(&mut self) -> impl Iterator<Item = Read> + use<> {
-        self.count = 0;
+        (self.count, self.bytes) = (0, 0);
         let waiting = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.granted));
         waiting.flat_map(|(_, reads)| reads).chain(std::mem::take(&mut self.fresh))
     }
@@ -108,12 +110,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.end(Stage::Machine);
     }
 
-    pub fn may_wait_to_read(&self) -> bool {
-        self.reads.count < self.config.reads_max
+    pub fn may_wait_to_read(&self, query: &[u8]) -> bool {
+        self.reads.count < self.config.reads_max && self.reads.bytes + query.len() <= self.config.read_bytes_max
     }
 
     pub fn wait_to_read(&mut self, query: &[u8], reply: DeferredReply) {
         self.reads.count += 1;
+        self.reads.bytes += query.len();
         self.reads.fresh.push(Read { query: Bytes::copy_from_slice(query), reply });
     }
 
@@ -138,6 +141,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.reads.count -= reads.len();
             self.counters.reads += reads.len() as u64;
             for read in reads {
+                self.reads.bytes -= read.query.len();
                 let mut out = Vec::new();
                 self.begin(Stage::Machine);
                 self.state.machine.query(&read.query, &mut out);

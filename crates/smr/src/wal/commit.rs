@@ -1,6 +1,7 @@
-//! Group commit: all that is submitted while one flush is under way goes to the disk together with the next.
+//! Group commit: all that is submitted while one flush is under way goes to the disk together with the next. The pieces of a snapshot take turns with
+//! these groups, so that nobody waits for more than one piece.
 //!
-//! On a real disk a thread writes and flushes. In virtual time the same steps are done by a [`Stepper`], when their time has come.
+//! On a real disk a thread writes and flushes. In virtual time the same turns are done by a [`Stepper`], when their time has come.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use std::thread::{self, JoinHandle};
 
 use super::disk::Disk;
 use super::error::{Failure, WalError};
+use super::job::{Job, Source};
 use super::work::Work;
 use super::writer::Writer;
 
@@ -25,6 +27,8 @@ pub struct Shared {
     /// The last frame that is on the disk.
     durable: AtomicU64,
     flushes: AtomicU64,
+    /// Snapshots that were handed over and are on the disk.
+    snapshots: AtomicU64,
     failure: OnceLock<Failure>,
     waker: Mutex<Option<Waker>>,
     /// Who does the writer's steps, if it is no thread.
@@ -34,6 +38,8 @@ pub struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     work: Work,
+    /// A snapshot that the writer did not begin yet.
+    snapshot: Option<Source>,
     /// Bytes that the writer took and that are not durable.
     in_flight: usize,
     /// Whether the writer's thread sleeps: waking it is a system call.
@@ -68,10 +74,27 @@ impl Shared {
         *lock(&self.waker) = waker;
     }
 
+    /// Snapshots that were handed over and are on the disk.
+    pub fn snapshots(&self) -> u64 {
+        self.snapshots.load(Ordering::Acquire)
+    }
+
     /// Adds work.
     pub fn add(&self, add: impl FnOnce(&mut Work)) {
         let mut queue = lock(&self.queue);
         add(&mut queue.work);
+        self.wake(queue);
+    }
+
+    /// Hands over a snapshot. There is none before it that is not on the disk.
+    pub fn add_snapshot(&self, source: Source) {
+        let mut queue = lock(&self.queue);
+        queue.snapshot = Some(source);
+        self.wake(queue);
+    }
+
+    /// Wakes the writer if it sleeps.
+    fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
         if std::mem::take(&mut queue.is_asleep) {
             drop(queue);
             self.wanted.notify_one();
@@ -118,11 +141,11 @@ impl Shared {
         }
     }
 
-    /// Sleeps until a frame is durable.
-    pub fn wait(&self, sequence: u64) -> Result<(), Failure> {
+    /// Sleeps until something is done that is told by [`Shared::notify`].
+    pub fn wait(&self, is_done: impl Fn(&Shared) -> bool) -> Result<(), Failure> {
         let mut queue = lock(&self.queue);
         loop {
-            if self.durable() >= sequence {
+            if is_done(self) {
                 return Ok(());
             }
             if let Some(failure) = self.failure() {
@@ -136,30 +159,99 @@ impl Shared {
         lock(&self.queue).is_ending = true;
         self.wanted.notify_one();
     }
+}
+
+/// What ends with one flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// All frames that wait.
+    Group,
+    /// A piece of a snapshot.
+    Snapshot,
+}
+
+/// What is written, turn by turn.
+#[derive(Debug)]
+struct Turns<D: Disk> {
+    shared: Arc<Shared>,
+    writer: Writer<D>,
+    work: Work,
+    snapshot: Option<Job<D>>,
+    /// The one under way, or the last.
+    turn: Turn,
+}
+
+impl<D: Disk> Turns<D> {
+    fn new(shared: Arc<Shared>, writer: Writer<D>) -> Turns<D> {
+        Turns { shared, writer, work: Work::default(), snapshot: None, turn: Turn::Snapshot }
+    }
+
+    /// Takes what is to be written next; says whether there is anything.
+    fn take(&mut self, queue: &mut Queue) -> bool {
+        if self.snapshot.is_none() {
+            let source = queue.snapshot.take();
+            self.snapshot = source.map(|source| Job::new(self.writer.disk().clone(), source));
+        }
+        let is_snapshots_turn = queue.work.is_empty() || self.turn == Turn::Group;
+        if self.snapshot.is_some() && is_snapshots_turn {
+            self.turn = Turn::Snapshot;
+        } else if queue.work.is_empty() {
+            return false;
+        } else {
+            self.turn = Turn::Group;
+            Shared::take(queue, &mut self.work);
+        }
+        true
+    }
+
+    /// Writes what was taken.
+    fn begin(&mut self) -> Result<(), Failure> {
+        match (self.turn, &mut self.snapshot) {
+            (Turn::Snapshot, Some(snapshot)) => snapshot.write_piece(),
+            _ => self.writer.begin(&mut self.work),
+        }
+    }
+
+    /// Flushes it, and tells that it is on the disk.
+    fn finish(&mut self) -> Result<(), Failure> {
+        if self.turn == Turn::Snapshot {
+            return self.finish_piece();
+        }
+        self.writer.finish()?;
+        self.shared.publish(self.work.last, self.writer.flushes());
+        self.writer.remove()
+    }
+
+    fn finish_piece(&mut self) -> Result<(), Failure> {
+        let Some(job) = self.snapshot.take() else { return Ok(()) };
+        self.snapshot = job.flush_piece()?;
+        if self.snapshot.is_none() {
+            self.shared.snapshots.fetch_add(1, Ordering::Release);
+            self.shared.notify();
+        }
+        Ok(())
+    }
 
     /// What the thread does.
-    fn run<D: Disk>(&self, mut writer: Writer<D>) {
-        let _panicking = FailOnPanic { shared: self, path: writer.disk().place("") };
-        let mut work = Work::default();
+    fn run(mut self) {
+        let shared = self.shared.clone();
+        let _panicking = FailOnPanic { shared: &shared, path: self.writer.disk().place("") };
         loop {
-            let mut queue = lock(&self.queue);
-            while queue.work.is_empty() {
-                if queue.is_ending {
+            let mut queue = lock(&shared.queue);
+            loop {
+                // Nobody would say that a snapshot is there, so the rest of it is for nothing.
+                if queue.is_ending && queue.work.is_empty() {
                     return;
                 }
+                if self.take(&mut queue) {
+                    break;
+                }
                 queue.is_asleep = true;
-                queue = self.wanted.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue = shared.wanted.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
-            Shared::take(&mut queue, &mut work);
             drop(queue);
-            let last = work.last;
-            let done = writer.begin(&mut work).and_then(|()| writer.finish());
-            let removed = done.and_then(|()| {
-                self.publish(last, writer.flushes());
-                writer.remove()
-            });
-            if let Err(failure) = removed {
-                return self.fail(failure);
+            if let Err(failure) = self.begin().and_then(|()| self.finish()) {
+                return shared.fail(failure);
             }
         }
     }
@@ -189,8 +281,8 @@ pub struct Threaded {
 
 impl Threaded {
     pub fn start<D: Disk>(shared: Arc<Shared>, writer: Writer<D>) -> Result<Threaded, WalError> {
-        let theirs = shared.clone();
-        let run = move || theirs.run(writer);
+        let turns = Turns::new(shared.clone(), writer);
+        let run = move || turns.run();
         let thread = thread::Builder::new().name("log".to_owned()).spawn(run).map_err(WalError::Thread)?;
         Ok(Threaded { shared, thread: Some(thread) })
     }
@@ -212,7 +304,7 @@ pub struct Stepper<D: Disk>(Arc<Mutex<Stepped<D>>>);
 
 impl<D: Disk> Stepper<D> {
     pub(super) fn new(shared: Arc<Shared>, writer: Writer<D>) -> Stepper<D> {
-        Stepper(Arc::new(Mutex::new(Stepped { shared, writer, work: Work::default(), due: None })))
+        Stepper(Arc::new(Mutex::new(Stepped { turns: Turns::new(shared, writer), due: None })))
     }
 
     /// Does what is due at this time, in nanoseconds, and says when there is more to do; `None` if that is when something is submitted.
@@ -222,51 +314,45 @@ impl<D: Disk> Stepper<D> {
 
     /// Who is woken when something is submitted while there is nothing to do.
     pub fn set_waker(&self, waker: Option<Waker>) {
-        let shared = lock(&self.0).shared.clone();
+        let shared = lock(&self.0).turns.shared.clone();
         *lock(&shared.stepper) = waker;
     }
 }
 
 #[derive(Debug)]
 struct Stepped<D: Disk> {
-    shared: Arc<Shared>,
-    writer: Writer<D>,
-    work: Work,
+    turns: Turns<D>,
     /// When the flush under way is over, in nanoseconds.
     due: Option<u64>,
 }
 
 impl<D: Disk> Stepped<D> {
     fn step(&mut self, now: u64) -> Option<u64> {
+        let shared = self.turns.shared.clone();
         loop {
-            if self.shared.failure().is_some() {
+            if shared.failure().is_some() {
                 return None;
             }
             let done = match self.due {
                 Some(due) if due > now => return Some(due),
-                Some(_) => self.finish(),
+                Some(_) => {
+                    self.due = None;
+                    self.turns.finish()
+                }
                 None => {
-                    let mut queue = lock(&self.shared.queue);
-                    if queue.work.is_empty() {
+                    let mut queue = lock(&shared.queue);
+                    if !self.turns.take(&mut queue) {
                         queue.is_asleep = true;
                         return None;
                     }
-                    Shared::take(&mut queue, &mut self.work);
                     drop(queue);
-                    self.due = Some(now.saturating_add(self.writer.disk().flush_time().as_nanos() as u64));
-                    self.writer.begin(&mut self.work)
+                    self.due = Some(now.saturating_add(self.turns.writer.disk().flush_time().as_nanos() as u64));
+                    self.turns.begin()
                 }
             };
             if let Err(failure) = done {
-                self.shared.fail(failure);
+                shared.fail(failure);
             }
         }
-    }
-
-    fn finish(&mut self) -> Result<(), Failure> {
-        self.due = None;
-        self.writer.finish()?;
-        self.shared.publish(self.work.last, self.writer.flushes());
-        self.writer.remove()
     }
 }

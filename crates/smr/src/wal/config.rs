@@ -18,12 +18,20 @@ pub struct WalConfig {
     pub unflushed_bytes_max: usize,
     /// With more bytes than this in all segments the log takes no entries. 16 GiB by default.
     pub log_bytes_max: u64,
+    /// Bytes of a snapshot that are written and flushed between two flushes of the log ([`super::Wal::write_snapshot`]). 1 MiB by default.
+    pub snapshot_piece_bytes: usize,
 }
 
 impl WalConfig {
     /// The defaults.
     pub fn new(owner: u64) -> WalConfig {
-        WalConfig { owner, segment_bytes: 64 << 20, unflushed_bytes_max: 32 << 20, log_bytes_max: 16 << 30 }
+        WalConfig {
+            owner,
+            segment_bytes: 64 << 20,
+            unflushed_bytes_max: 32 << 20,
+            log_bytes_max: 16 << 30,
+            snapshot_piece_bytes: 1 << 20,
+        }
     }
 
     pub(super) fn check(&self) -> Result<(), WalError> {
@@ -37,6 +45,9 @@ impl WalConfig {
         }
         if self.log_bytes_max < u64::from(self.segment_bytes) {
             return Err(WalError::Config("a log must be allowed to have a segment"));
+        }
+        if self.snapshot_piece_bytes == 0 {
+            return Err(WalError::Config("a snapshot is written in pieces of 1 byte or more"));
         }
         Ok(())
     }

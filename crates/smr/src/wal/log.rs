@@ -1,8 +1,6 @@
 //! The log as its owner uses it.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::task::Waker;
 
 use super::commit::{Shared, Stepper, Threaded};
 use super::config::WalConfig;
@@ -11,9 +9,11 @@ use super::error::{AppendError, Failure, Misplaced, WalError};
 use super::format::{
     ENTRY_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, frame_bytes,
 };
+use super::progress::Handed;
 use super::read::Reader;
-use super::record::{BASE_BYTES, Base, Compaction, ENTRY_HEADER_BYTES, Entry, HardState, Position, Record};
+use super::record::{BASE_BYTES, Compaction, ENTRY_HEADER_BYTES, Entry, HardState, Position, Record};
 use super::segment::segment_name;
+use super::segments::Segments;
 use super::snapshot::snapshot_name;
 use super::state::{LogState, Slot};
 use super::work::Task;
@@ -34,8 +34,8 @@ impl Ticket {
 /// It belongs to one thread. What it holds ([`Wal::last`], [`Wal::hard_state`] and so on) is what was appended, durable or not.
 #[derive(Debug)]
 pub struct Wal<D: Disk> {
-    config: WalConfig,
-    log: u64,
+    pub(super) config: WalConfig,
+    pub(super) log: u64,
     state: LogState,
     /// The frame that is being collected: space for its header, then records. Empty if there are none.
     frame: Vec<u8>,
@@ -45,36 +45,12 @@ pub struct Wal<D: Disk> {
     obsolete: Vec<String>,
     segments: Segments,
     /// The sequence number of the last frame.
-    sequence: u64,
-    shared: Arc<Shared>,
-    driver: Driver<D>,
+    pub(super) sequence: u64,
+    /// The snapshot that the writer has.
+    pub(super) snapshot: Option<Handed>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) driver: Driver<D>,
     reader: Reader<D>,
-}
-
-/// Where the next frame goes, and the segments that there are.
-#[derive(Debug)]
-pub(super) struct Segments {
-    /// Numbers and lengths, oldest first; frames go to the last.
-    pub all: VecDeque<(u64, u32)>,
-    /// Where the last one is free.
-    pub end: u32,
-    /// Length of them all.
-    pub bytes: u64,
-    /// The state at that place.
-    pub base: Base,
-}
-
-impl Segments {
-    fn current(&self) -> (u64, u32) {
-        // There is one from the start, and the last one is never removed.
-        self.all.back().copied().unwrap_or_default()
-    }
-
-    fn roll(&mut self, number: u64, bytes: u32) {
-        self.all.push_back((number, bytes));
-        self.bytes += u64::from(bytes);
-        self.end = (SEGMENT_HEADER_BYTES + frame_bytes(BASE_BYTES)) as u32;
-    }
 }
 
 /// Who writes.
@@ -110,6 +86,7 @@ impl<D: Disk> Wal<D> {
             obsolete: Vec::new(),
             segments: parts.segments,
             sequence: parts.sequence,
+            snapshot: None,
             shared: parts.shared,
             driver: parts.driver,
             reader: Reader::new(parts.disk),
@@ -170,7 +147,7 @@ impl<D: Disk> Wal<D> {
     }
 
     /// Drops the entries up to `up_to`, which are in the snapshot that ends with `snapshot`. That snapshot must be on the disk
-    /// ([`super::SnapshotWriter::finish`]). Segments and snapshots that are needed no more are removed when the record of this is durable.
+    /// ([`Wal::take_written_snapshot`], [`super::SnapshotWriter::finish`]). Segments and snapshots that are needed no more are removed when the record of this is durable.
     ///
     /// # Errors
     /// [`AppendError`]; nothing was changed.
@@ -186,7 +163,7 @@ impl<D: Disk> Wal<D> {
     }
 
     /// Drops all entries: the log goes on behind the entry with which `snapshot` ends. That snapshot, which came from another node, must be on the
-    /// disk ([`super::SnapshotWriter::finish`]).
+    /// disk ([`Wal::take_written_snapshot`], [`super::SnapshotWriter::finish`]).
     ///
     /// # Errors
     /// [`AppendError`]; nothing was changed.
@@ -291,46 +268,6 @@ impl<D: Disk> Wal<D> {
             let names = std::mem::take(&mut self.obsolete);
             self.shared.add(|work| work.tasks.push(Task::Remove(names)));
         }
-    }
-
-    /// All up to this ticket is on the disk. While there is a [`Wal::failure`] it does not advance.
-    pub fn durable(&self) -> Ticket {
-        Ticket(self.shared.durable())
-    }
-
-    /// Why nothing will be durable any more.
-    pub fn failure(&self) -> Option<&Failure> {
-        self.shared.failure()
-    }
-
-    /// Who is woken each time when more is durable, or the log has failed: a task of the owner's event loop. Any thread may wake it.
-    pub fn set_waker(&self, waker: Option<Waker>) {
-        self.shared.set_waker(waker);
-    }
-
-    /// Whether a batch would be taken now, as far as what waits for the disk matters.
-    pub fn has_room(&self) -> bool {
-        self.shared.unflushed() <= self.config.unflushed_bytes_max
-    }
-
-    /// What writes and flushes, if that is no thread ([`super::open_stepped`]).
-    pub fn stepper(&self) -> Option<Stepper<D>> {
-        match &self.driver {
-            Driver::Threaded { .. } => None,
-            Driver::Stepped(stepper) => Some(stepper.clone()),
-        }
-    }
-
-    /// Sleeps until all that was submitted is durable. A log without a thread flushes at once instead.
-    ///
-    /// # Errors
-    /// [`Failure`] if it will never be.
-    pub fn wait(&mut self) -> Result<(), Failure> {
-        if let Driver::Stepped(stepper) = &self.driver {
-            // Nothing is later.
-            stepper.step(u64::MAX);
-        }
-        self.shared.wait(self.sequence)
     }
 
     /// Brings all to the disk, and a mark that all was there, so that the next opening can tell damage in the last batches from a crash.

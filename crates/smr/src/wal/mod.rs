@@ -14,6 +14,9 @@
 //! [`WalConfig::unflushed_bytes_max`], and goes to the disk with the next: one flush for many batches. In virtual time the same code runs without a
 //! thread ([`open_stepped`]).
 //!
+//! **Snapshots** are written by the same thread ([`Wal::write_snapshot`]), in pieces that take turns with these flushes. The log refers to one only when it is on the
+//! disk ([`Wal::take_written_snapshot`], then [`Wal::compact`]).
+//!
 //! **Assumed of disks**: a sector of 512 bytes is written whole or not at all, and a flush that succeeds keeps its promise.
 //!
 //! | File | What it holds |
@@ -21,10 +24,10 @@
 //! | `disk`, `directory`, `sim` | what is asked of a disk; a real one; one in memory that crashes and fails as it is told |
 //! | `format`, `record` | what stands where in a segment; the changes of a log as bytes |
 //! | `state` | what the changes make |
-//! | `log`, `read` | the log as its owner uses it; entries from the disk |
+//! | `log`, `progress`, `read` | the log as its owner uses it; how far the writer is; entries from the disk |
 //! | `work`, `writer`, `commit` | what waits for the disk; writing it; when |
-//! | `segment`, `window`, `recover`, `open` | from files to a log |
-//! | `snapshot` | snapshots as files |
+//! | `segment`, `segments`, `window`, `recover`, `open` | from files to a log |
+//! | `snapshot`, `job` | snapshots as files; one on its way to the disk |
 
 mod commit;
 mod config;
@@ -32,12 +35,15 @@ mod directory;
 mod disk;
 mod error;
 mod format;
+mod job;
 mod log;
 mod open;
+mod progress;
 mod read;
 mod record;
 mod recover;
 mod segment;
+mod segments;
 pub mod sim;
 mod snapshot;
 mod state;

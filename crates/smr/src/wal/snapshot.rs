@@ -113,6 +113,14 @@ impl<D: Disk> SnapshotWriter<D> {
         Ok(())
     }
 
+    /// Brings what was written of whole blocks to the disk, so that there is less to flush at the end.
+    ///
+    /// # Errors
+    /// [`Failure`]: the disk is broken.
+    pub fn flush(&self) -> Result<(), Failure> {
+        self.file.flush().map_err(|source| failure(&self.disk, self.position, "flush", source))
+    }
+
     /// Brings it to the disk, and gives it its name: from now on [`super::Wal::compact`] and [`super::Wal::reset`] may refer to it.
     ///
     /// # Errors

@@ -159,6 +159,8 @@ pub struct Status {
     pub applied: u64,
     /// Sessions of clients.
     pub sessions: u64,
+    /// The longest time that it did nothing else for a snapshot of its state, since it was started, in nanoseconds.
+    pub snapshot_pause_max: u64,
     /// Replicas with a vote.
     pub voters: Vec<u64>,
     /// Replicas without.
@@ -173,14 +175,15 @@ impl Status {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let ids = [&self.voters, &self.learners, &self.matched];
-        let len = 8 + 8 * 8 + ids.iter().map(|ids| 4 + 8 * ids.len()).sum::<usize>() + members_len(&self.addresses);
+        let len = 8 + 9 * 8 + ids.iter().map(|ids| 4 + 8 * ids.len()).sum::<usize>() + members_len(&self.addresses);
         let mut out = vec![0; len];
         let mut writer = Writer::new(&mut out);
         writer.u8(self.role as u8);
         writer.bytes(&[0; 7]);
         let leader = self.leader.unwrap_or(0);
-        let words = [self.id, self.term, leader, self.first, self.last, self.committed, self.applied, self.sessions];
-        words.into_iter().for_each(|word| writer.u64(word));
+        let log = [self.first, self.last, self.committed, self.applied];
+        let words = [self.id, self.term, leader].into_iter().chain(log).chain([self.sessions, self.snapshot_pause_max]);
+        words.for_each(|word| writer.u64(word));
         for ids in ids {
             writer.u32(ids.len() as u32);
             ids.iter().for_each(|id| writer.u64(*id));
@@ -204,8 +207,9 @@ impl Status {
         };
         reader.take(7)?;
         let mut word = || reader.u64();
-        let (id, term, leader, first) = (word()?, word()?, word()?, word()?);
-        let (last, committed, applied, sessions) = (word()?, word()?, word()?, word()?);
+        let (id, term, leader) = (word()?, word()?, word()?);
+        let (first, last, committed, applied) = (word()?, word()?, word()?, word()?);
+        let (sessions, snapshot_pause_max) = (word()?, word()?);
         let mut ids = || {
             let count = reader.u32()? as usize;
             if count > reader.left() / 8 {
@@ -217,8 +221,6 @@ impl Status {
         let addresses = parse_members(&mut reader)?;
         reader.end()?;
         let leader = (leader != 0).then_some(leader);
-        let log = (first, last, committed, applied);
-        let (first, last, committed, applied) = log;
         Ok(Status {
             id,
             role,
@@ -229,6 +231,7 @@ impl Status {
             committed,
             applied,
             sessions,
+            snapshot_pause_max,
             voters,
             learners,
             matched,
@@ -275,6 +278,7 @@ mod tests {
             committed: 8,
             applied: 7,
             sessions: 4,
+            snapshot_pause_max: 5,
             voters: vec![1, 2],
             learners: vec![3],
             matched: vec![9, 9, 8],

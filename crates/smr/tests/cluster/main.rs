@@ -2,12 +2,12 @@
 
 mod harness;
 mod members;
+mod snapshots;
 
 use std::time::Duration;
 
 use dunlin_net::Addr;
 use dunlin_rpc::msgbuf::MsgBuf;
-use dunlin_smr::LogStore as _;
 use dunlin_smr::kv;
 use dunlin_smr::wire::request::{Change, Request};
 use dunlin_smr::wire::response::{Response, Role};
@@ -195,20 +195,6 @@ fn a_leader_that_removes_itself_steps_down() {
 }
 
 #[test]
-fn who_joins_gets_a_snapshot_that_knows_of_it() {
-    let mut cluster = Cluster::new(3, config());
-    cluster.put("a", b"1").unwrap();
-    cluster.start(4, MemoryLog::new(), Beginning::Join);
-    // There is no snapshot but the first one, and no load that would bring about another.
-    change(&cluster, Change::AddLearner { id: 4, address: Addr::Node(4).to_string() }).unwrap();
-    cluster.until("4 has it", |cluster| cluster.local(4, "a").is_some());
-    assert_eq!(cluster.node(cluster.leader()).counters().snapshots_taken, 1);
-    change(&cluster, Change::Promote { id: 4 }).unwrap();
-    cluster.put("a", b"2").unwrap();
-    cluster.until("4 has it", |cluster| cluster.local(4, "a").as_deref() == Some(b"2"));
-}
-
-#[test]
 fn a_command_is_in_no_doubt_that_was_never_sent() {
     let mut cluster = Cluster::new(3, config());
     let leader = cluster.leader();
@@ -233,24 +219,30 @@ fn a_leader_that_leaves_hands_over_to_who_is_there() {
     assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"2"[..]));
 }
 
+/// Two reads wait at a leader that hears of nobody: the second is turned away when both are more than may wait, and asks again.
 #[test]
-fn who_was_away_for_long_gets_a_snapshot() {
-    let mut cluster = Cluster::new(3, snapshots());
-    let leader = cluster.leader();
-    let away = leader % 3 + 1;
-    let log = cluster.stop(away);
-    for number in 0..200_u32 {
-        cluster.put(&format!("key {number}"), &number.to_le_bytes()).unwrap();
+fn reads_that_wait_are_bounded_by_their_bytes() {
+    let long = "k".repeat(200);
+    for (read_bytes_max, turned_away) in [(300, true), (400, false)] {
+        let mut cluster = Cluster::new(3, NodeConfig { read_bytes_max, ..config() });
+        cluster.put(&long, b"1").unwrap();
+        let leader = cluster.leader();
+        cluster.paused = (1..=3).filter(|id| *id != leader).collect();
+        {
+            let query = || Box::pin(cluster.client.query(long.as_bytes()));
+            let (mut first, mut second) = (query(), query());
+            for _ in 0..100 {
+                assert!(cluster.endpoint.poll_once(first.as_mut()).is_none());
+                assert!(cluster.endpoint.poll_once(second.as_mut()).is_none());
+                cluster.turn();
+            }
+        }
+        assert_eq!(cluster.node(leader).counters().pushed_back > 0, turned_away, "{read_bytes_max}");
+        let too_long = "k".repeat(read_bytes_max + 1);
+        assert_eq!(cluster.drive(cluster.client.query(too_long.as_bytes())).map(drop), Err(ClientError::TooLarge));
+        cluster.paused.clear();
+        assert_eq!(cluster.get(&long).unwrap().as_deref(), Some(&b"1"[..]));
     }
-    cluster.start(away, log, Beginning::Join);
-    cluster.until("it has the last", |cluster| cluster.local(away, "key 199").is_some());
-    assert_eq!(cluster.local(away, "key 3").as_deref(), Some(&3_u32.to_le_bytes()[..]));
-    assert_eq!(cluster.node(away).counters().snapshots_restored, 1);
-    assert!(cluster.node(leader).status().first > 100);
-    // What it was restored from it starts from.
-    let log = cluster.stop(away);
-    cluster.start(away, log, Beginning::Join);
-    cluster.until("it has the last", |cluster| cluster.local(away, "key 199").is_some());
 }
 
 #[test]
@@ -283,23 +275,6 @@ fn who_comes_back_without_its_log_stops() {
     assert_eq!(cluster.node(empty).failure(), Some(NodeError::LogLost { id: empty }));
     // The others go on.
     cluster.put("one more", b"").unwrap();
-}
-
-#[test]
-fn large_commands_do_not_make_the_log_longer_than_it_may_be() {
-    const LOG_BYTES: u64 = 1 << 20;
-    // As many entries are kept as by default: far more than come.
-    let cluster = Cluster::new(3, NodeConfig { snapshot_log_bytes: LOG_BYTES, ..config() });
-    let value = vec![7; 60_000];
-    for number in 0..100 {
-        cluster.put(&format!("key {}", number % 3), &value).unwrap();
-        for id in 1..=3 {
-            let bytes = cluster.node(id).with_log(|log| log.entry_bytes());
-            assert!(bytes < LOG_BYTES + 200_000, "{bytes} bytes after {number} writes");
-        }
-    }
-    let taken = cluster.node(cluster.leader()).counters().snapshots_taken;
-    assert!((5..20).contains(&taken), "{taken} snapshots of 6 MB that came");
 }
 
 #[test]

@@ -86,7 +86,7 @@ pub struct Group {
 }
 
 fn config() -> WalConfig {
-    WalConfig { segment_bytes: 2 << 10, ..WalConfig::new(1) }
+    WalConfig { segment_bytes: 2 << 10, snapshot_piece_bytes: 200, ..WalConfig::new(1) }
 }
 
 fn disk_config(seed: u64) -> SimDiskConfig {
@@ -281,7 +281,7 @@ impl Group {
             replica.raft.advance_append_async(ready);
             replica.report_applied();
             let base = replica.raft.store().base().get_metadata().index;
-            if replica.applied >= base + SNAPSHOT_ENTRIES {
+            if replica.applied >= base + SNAPSHOT_ENTRIES && !replica.raft.store().is_compacting() {
                 self.seen.snapshots += 1;
                 compact(replica)?;
             }

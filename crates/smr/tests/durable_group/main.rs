@@ -2,6 +2,7 @@
 //! history. `DUNLIN_SEEDS=10000 cargo test -p dunlin-smr --test durable_group` tries more.
 
 mod group;
+mod handed;
 
 use dunlin_net::random::Random;
 

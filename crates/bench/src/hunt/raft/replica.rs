@@ -49,7 +49,11 @@ impl Life {
             // It was looked after.
             disk.fail_flush_after(u64::MAX);
         }
-        let wal_config = WalConfig { segment_bytes: shared.scenario.segment_bytes, ..WalConfig::new(id) };
+        let wal_config = WalConfig {
+            segment_bytes: shared.scenario.segment_bytes,
+            snapshot_piece_bytes: shared.scenario.snapshot_step_bytes,
+            ..WalConfig::new(id)
+        };
         let opened = open_stepped(disk, wal_config).map_err(OpenError::from).and_then(|(wal, _)| {
             let flusher = wal.stepper().expect("it has no thread");
             Ok((DurableLog::new(wal)?, flusher))
@@ -89,11 +93,12 @@ impl Replica {
             id,
             tick: scenario.tick(id),
             seed: Some(random.next()),
+            snapshot_step_bytes: scenario.snapshot_step_bytes,
             clock: Rc::new(move || node_clock.now()),
             ..scenario.node.clone()
         };
         let beginning = if id <= scenario.members { Beginning::First(scenario.first_members()) } else { Beginning::Join };
-        let machine = KvMachine::new(BYTES_MAX).expect("some MiB of memory");
+        let machine = KvMachine::with_secret(BYTES_MAX, [scenario.seed, id]).expect("some MiB of memory");
         let node = Node::start(&endpoint, config, log, machine, beginning).expect("drawn settings are valid");
         shared.observer.borrow_mut().restarted(id);
         Replica { id, shared: shared.clone(), endpoint, node, flusher, random, clock, idle_runs: 0 }

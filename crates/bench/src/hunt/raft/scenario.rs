@@ -68,6 +68,8 @@ pub struct Scenario {
     pub gap_max_ns: u64,
     /// Longest value that is stored, in bytes.
     pub value_bytes_max: u64,
+    /// Bytes that go into a snapshot, and from there to the disk, at a time.
+    pub snapshot_step_bytes: usize,
 }
 
 impl std::fmt::Debug for Scenario {
@@ -84,6 +86,7 @@ impl std::fmt::Debug for Scenario {
             .field("client", &self.client)
             .field("segment_bytes, flush_max_ns, flush_fails", &(self.segment_bytes, self.flush_max_ns, self.flush_fails))
             .field("changes, keys, steps, gap_max_ns", &(self.changes, self.keys, self.steps, self.gap_max_ns))
+            .field("snapshot_step_bytes", &self.snapshot_step_bytes)
             .field("cost", &self.cost)
             .field("endpoints", &self.endpoints)
             .finish_non_exhaustive()
@@ -161,6 +164,7 @@ impl Scenario {
             steps,
             gap_max_ns,
             value_bytes_max: if r.chance(80) { 32 } else { 3 * topology.mtu as u64 },
+            snapshot_step_bytes: if r.chance(60) { r.between(1, 100) as usize } else { 32 << 10 },
             topology,
         }
     }

@@ -9,6 +9,7 @@ use dunlin_bench::peer::Interrupt;
 use dunlin_coord::embedded::Embedded;
 use dunlin_coord::{CoordError, Coordinator};
 
+use super::joins::NotSafe;
 use super::manager::Manager;
 use crate::commands::raft::cluster::{
     self, EXIT_CONDITION, EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_FOUND, Interrupted, Replicas,
@@ -60,6 +61,7 @@ pub fn attend(target: &Target, work: impl AsyncFnOnce(&Manager) -> Result<Outcom
     let code = match error.downcast_ref::<CoordError>() {
         Some(error) => exit_code(error),
         None if error.is::<Interrupted>() => EXIT_INTERRUPTED,
+        None if error.is::<NotSafe>() => EXIT_CONDITION,
         None => EXIT_FAILED,
     };
     Ok(output::report(&error, ExitCode::from(code)))

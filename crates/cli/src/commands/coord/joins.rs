@@ -1,11 +1,15 @@
 //! `dunlin coord join`.
 
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::process::ExitCode;
+use std::task::Poll;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use dunlin_bench::peer::Interrupt;
-use dunlin_coord::{CoordError, Coordinator, HEARTBEAT_EVERY, Lease, Membership};
+use dunlin_coord::{CoordError, Coordinator, HEARTBEAT_EVERY, Membership, Token};
 
 use super::asks::{Outcome, Target, attend, pause, unless_interrupted};
 use super::manager::Manager;
@@ -18,7 +22,8 @@ const RENEWALS_OF_TTL: u32 = 4;
 /// Be a member, and hold leases, until ctrl-C
 ///
 /// It is heard each second and renews its leases. ctrl-C and SIGTERM let it leave, which ends them; a process that is killed fails after the failure timeout.
-/// Exit code 3 if it was taken for failed, a lease was lost, or is held by another.
+/// Exit code 3 if it was taken for failed, a lease was lost or could not be renewed, or is held by another. A lease that could not be renewed for three quarters of
+/// its time ends it at once, before another can have it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples, with P=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
@@ -49,8 +54,11 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         let Membership { member, incarnation, epoch } = membership;
         output::line(format_args!("joined as member {member}, incarnation {incarnation}: epoch {epoch}; ctrl-C leaves"))?;
         if let Some(stayed) = unless_interrupted(manager, interrupt, stay(arguments, manager, &membership)).await {
-            // A lease that is held by another is no reason to remain a member.
-            let _ = manager.leave(&membership).await;
+            // To leave would be to wait for answers that do not come, while others think that the lease is held.
+            if !stayed.is::<NotSafe>() {
+                // A lease that is held by another is no reason to remain a member.
+                let _ = manager.leave(&membership).await;
+            }
             return Err(stayed);
         }
         manager.leave(&membership).await?;
@@ -59,24 +67,46 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     })
 }
 
-/// Stays a member, and holds the leases, until that is not possible any more.
-async fn stay(arguments: &Arguments, manager: &Manager, membership: &Membership) -> anyhow::Error {
-    let mut leases = Vec::new();
-    for name in &arguments.leases {
-        match manager.acquire(membership, name, arguments.ttl).await {
-            Ok(lease) => {
-                if let Err(error) = output::line(format_args!("holds {name} with token {}", lease.token)) {
-                    return error.into();
-                }
-                leases.push(lease);
-            }
-            Err(error) => return error.into(),
-        }
+/// A lease that others may soon have.
+#[derive(Debug)]
+pub struct NotSafe {
+    name: String,
+    token: Token,
+}
+
+impl fmt::Display for NotSafe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NotSafe { name, token } = self;
+        write!(
+            f,
+            "lease {name} with token {token} could not be renewed in time, so another may have it soon: stop what rests on it"
+        )
     }
-    let every = HEARTBEAT_EVERY.min(arguments.ttl / RENEWALS_OF_TTL);
+}
+
+impl std::error::Error for NotSafe {}
+
+/// Stays a member, and holds the leases, until that is not possible any more. Each on its own: none waits for the answer about another.
+async fn stay(arguments: &Arguments, manager: &Manager, membership: &Membership) -> Error {
+    let mut all: Vec<Pin<Box<dyn Future<Output = Error> + '_>>> = vec![Box::pin(heard(manager, membership))];
+    for name in &arguments.leases {
+        all.push(Box::pin(hold(manager, membership, name, arguments.ttl)));
+    }
+    poll_fn(|context| {
+        let ended = all.iter_mut().find_map(|work| match work.as_mut().poll(context) {
+            Poll::Ready(error) => Some(error),
+            Poll::Pending => None,
+        });
+        ended.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
+/// Says again and again that the member is there, and prints the epochs.
+async fn heard(manager: &Manager, membership: &Membership) -> Error {
     let mut epoch = membership.epoch;
     loop {
-        match heard(manager, membership, &mut leases).await {
+        match manager.heartbeat(membership).await {
             Ok(now) if now != epoch => {
                 epoch = now;
                 if let Err(error) = output::line(format_args!("epoch {epoch}")) {
@@ -84,18 +114,50 @@ async fn stay(arguments: &Arguments, manager: &Manager, membership: &Membership)
                 }
             }
             Ok(_) => {}
-            Err(CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}
+            Err(error) if is_of_the_moment(&error) => {}
             Err(error) => return error.into(),
         }
-        pause(manager, every).await;
+        pause(manager, HEARTBEAT_EVERY).await;
     }
 }
 
-/// Says that it is there and needs its leases; gives the epoch.
-async fn heard(manager: &Manager, membership: &Membership, leases: &mut [Lease]) -> Result<u64, CoordError> {
-    let epoch = manager.heartbeat(membership).await?;
-    for lease in leases {
-        manager.renew(lease).await?;
+/// Acquires a lease, and renews it for as long as it is safe.
+async fn hold(manager: &Manager, membership: &Membership, name: &str, ttl: Duration) -> Error {
+    let mut lease = match manager.acquire(membership, name, ttl).await {
+        Ok(lease) => lease,
+        Err(error) => return error.into(),
+    };
+    if manager.now() < lease.safe_until
+        && let Err(error) = output::line(format_args!("holds {name} with token {}", lease.token))
+    {
+        return error.into();
     }
-    Ok(epoch)
+    let every = ttl / RENEWALS_OF_TTL;
+    while manager.now() < lease.safe_until {
+        let safe_until = lease.safe_until;
+        let renewed = async {
+            pause(manager, every).await;
+            manager.renew(&mut lease).await
+        };
+        match until(manager, safe_until, renewed).await {
+            Some(Err(error)) if !is_of_the_moment(&error) => return error.into(),
+            _ => {}
+        }
+    }
+    NotSafe { name: lease.name, token: lease.token }.into()
+}
+
+/// Whether the same may succeed when it is asked again.
+fn is_of_the_moment(error: &CoordError) -> bool {
+    matches!(error, CoordError::TimedOut { .. } | CoordError::Backend { .. })
+}
+
+/// Does some work until a time comes.
+async fn until<R>(manager: &Manager, time: u64, work: impl Future<Output = R>) -> Option<R> {
+    let (mut work, mut end) = (pin!(work), pin!(manager.sleep_until(time)));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => end.as_mut().poll(context).map(|()| None),
+    })
+    .await
 }

@@ -18,7 +18,7 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 All replicas are asked that are named, and those that they name. `lag` counts entries of the log: how far a replica is behind what the leader has
-committed.
+committed. `pause` is the longest time that a replica did nothing else for a snapshot of its state.
 
 Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
   dunlin raft status $R
@@ -136,6 +136,7 @@ fn as_json(overview: &Overview) -> Value {
             "applied": status.applied,
             "lag": overview.lag(status),
             "sessions": status.sessions,
+            "snapshot_pause_max_ns": status.snapshot_pause_max,
         }),
     };
     let replicas: Vec<Value> = overview.replicas.iter().map(replica).collect();
@@ -147,14 +148,15 @@ fn as_json(overview: &Overview) -> Value {
 }
 
 fn as_table(overview: &Overview) -> String {
-    const HEADING: [&str; 9] = ["id", "role", "vote", "term", "committed", "applied", "lag", "sessions", "address"];
+    const HEADING: [&str; 10] =
+        ["id", "role", "vote", "term", "committed", "applied", "lag", "sessions", "pause", "address"];
     let mut lines = vec![HEADING.map(str::to_owned)];
     for (id, (address, status)) in &overview.replicas {
         let vote = overview.vote(*id).to_owned();
         let Some(status) = status else {
             let none = String::new;
             let role = "unreachable".to_owned();
-            lines.push([id.to_string(), role, vote, none(), none(), none(), none(), none(), address.clone()]);
+            lines.push([id.to_string(), role, vote, none(), none(), none(), none(), none(), none(), address.clone()]);
             continue;
         };
         lines.push([
@@ -166,16 +168,17 @@ fn as_table(overview: &Overview) -> String {
             status.applied.to_string(),
             overview.lag(status).map_or("?".into(), |lag| lag.to_string()),
             status.sessions.to_string(),
+            format!("{:.1} ms", status.snapshot_pause_max as f64 / 1e6),
             address.clone(),
         ]);
     }
-    let widths: [usize; 9] = std::array::from_fn(|at| lines.iter().map(|line| line[at].len()).max().unwrap_or(0));
-    let line = |cells: &[String; 9]| {
+    let widths: [usize; 10] = std::array::from_fn(|at| lines.iter().map(|line| line[at].len()).max().unwrap_or(0));
+    let line = |cells: &[String; 10]| {
         let cells = cells.iter().zip(widths).enumerate();
         let padded = cells.map(|(at, (cell, width))| match at {
             // Words on the left, figures on the right, and nothing behind the last.
             1 | 2 => format!("{cell:<width$}"),
-            8 => cell.clone(),
+            9 => cell.clone(),
             _ => format!("{cell:>width$}"),
         });
         padded.collect::<Vec<String>>().join("  ") + "\n"

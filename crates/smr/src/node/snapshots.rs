@@ -1,0 +1,145 @@
+//! Snapshots of a replica's own state: when one is taken, and how, a piece in each turn of the event loop while commands are executed. Then the log has it, which
+//! writes it beside all else, and forgets entries when it is durable.
+
+use std::task::{Context, Waker};
+
+use raft::eraftpb::{ConfState, HardState, Snapshot};
+
+use super::core::Core;
+use crate::config::NodeError;
+use crate::log::{Batch, LogStore, Urgency};
+use crate::machine::{Piece, StateMachine};
+use crate::state::Replicated;
+
+/// Term and index of the snapshot that the first members of a cluster make alike. With it they all have what no later member has in its log, who
+/// therefore gets a snapshot first, and with it the configuration.
+pub(super) const FIRST: u64 = 1;
+/// Replicas whose ids differ in the remainder take their snapshots at different entries.
+const PHASES: u64 = 8;
+
+/// The snapshot that is being taken.
+#[derive(Default)]
+pub(super) struct Snapshots {
+    taking: Option<Taking>,
+    waker: Option<Waker>,
+    pause_max: u64,
+}
+
+/// A snapshot that is not complete.
+struct Taking {
+    /// All but the state.
+    snapshot: Snapshot,
+    state: Vec<u8>,
+}
+
+impl Snapshots {
+    /// Asked by the task whether there is more to take now. A task that is woken runs in the next iteration of the event loop.
+    pub fn is_time(&mut self, context: &Context<'_>) -> bool {
+        if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            self.waker = Some(context.waker().clone());
+        }
+        self.taking.is_some()
+    }
+
+    /// The longest time that the event loop was away for one, in nanoseconds.
+    pub fn pause_max(&self) -> u64 {
+        self.pause_max
+    }
+}
+
+impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// Takes a snapshot if the log has become long.
+    pub fn compact_if_due(&mut self) -> Result<(), NodeError> {
+        let base = self.raft.store().base().get_metadata().index;
+        if self.is_turn(base) || self.is_large(base) { self.compact() } else { Ok(()) }
+    }
+
+    /// Whether enough was executed since the snapshot of `base`. Replicas take turns, by their ids.
+    fn is_turn(&self, base: u64) -> bool {
+        let every = self.config.snapshot_entries;
+        let offset = every / PHASES * (self.config.id % PHASES);
+        (self.applied + offset) / every > (base + offset) / every
+    }
+
+    /// Whether the log has as many bytes as it may, or less by turns, and half of what it may came since the snapshot of `base`: what does not come of that,
+    /// another snapshot would not make less.
+    fn is_large(&self, base: u64) -> bool {
+        let (log, bytes_max) = (self.raft.store(), self.config.snapshot_log_bytes);
+        let earlier = bytes_max / 2 / PHASES * (self.config.id % PHASES);
+        log.entry_bytes() >= bytes_max - earlier && log.first_within(self.applied, bytes_max / 2) > base + 1
+    }
+
+    /// Begins to take a snapshot, unless one is under way.
+    pub fn compact(&mut self) -> Result<(), NodeError> {
+        if self.snapshots.taking.is_some() || self.raft.store().is_compacting() {
+            return Ok(());
+        }
+        let begun = self.now();
+        let snapshot = header(self.applied, self.raft.store().term(self.applied)?, self.conf_state());
+        self.snapshots.taking = Some(Taking { snapshot, state: self.state.begin_snapshot() });
+        self.take_piece()?;
+        self.note_pause(begun);
+        Ok(())
+    }
+
+    /// Goes on with the snapshot that is being taken.
+    pub fn continue_snapshot(&mut self) -> Result<(), NodeError> {
+        let begun = self.now();
+        self.take_piece()?;
+        self.note_pause(begun);
+        Ok(())
+    }
+
+    fn take_piece(&mut self) -> Result<(), NodeError> {
+        let Some(mut taking) = self.snapshots.taking.take() else { return Ok(()) };
+        match self.state.machine.continue_snapshot(self.config.snapshot_step_bytes, &mut taking.state) {
+            Piece::Last => self.keep(Snapshot { data: taking.state.into(), ..taking.snapshot }),
+            Piece::Another => {
+                self.snapshots.taking = Some(taking);
+                if let Some(waker) = &self.snapshots.waker {
+                    waker.wake_by_ref();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives a snapshot to the log, which then forgets what is before it but for the entries that are kept: so many, unless they are half of what the log may
+    /// have.
+    fn keep(&mut self, snapshot: Snapshot) -> Result<(), NodeError> {
+        let (index, log) = (snapshot.get_metadata().index, self.raft.store());
+        let kept = (index + 1).saturating_sub(self.config.keep_entries);
+        let keep_from = kept.max(log.first_within(index, self.config.snapshot_log_bytes / 2)).max(log.first_index()?);
+        self.counters.snapshots_taken += 1;
+        Ok(self.raft.mut_store().compact(snapshot, keep_from)?)
+    }
+
+    /// Gives up the snapshot that is being taken: the state is not what it was.
+    pub fn abandon_snapshot(&mut self) {
+        self.snapshots.taking = None;
+        self.state.machine.abandon_snapshot();
+    }
+
+    /// The event loop was away since then, for a snapshot.
+    pub fn note_pause(&mut self, begun: u64) {
+        self.snapshots.pause_max = self.snapshots.pause_max.max(self.now() - begun);
+    }
+}
+
+/// What the first members of a cluster begin with.
+pub(super) fn first_batch<M: StateMachine>(state: &Replicated<M>) -> Batch {
+    let voters = state.members.keys().copied().collect();
+    let header = header(FIRST, FIRST, ConfState { voters, ..ConfState::default() });
+    let snapshot = Snapshot { data: state.snapshot().into(), ..header };
+    let hard_state = HardState { term: FIRST, commit: FIRST, ..HardState::default() };
+    Batch { snapshot: Some(snapshot), hard_state: Some(hard_state), urgency: Urgency::Urgent, ..Batch::default() }
+}
+
+/// A snapshot without the state.
+fn header(index: u64, term: u64, conf_state: ConfState) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let metadata = snapshot.mut_metadata();
+    (metadata.index, metadata.term) = (index, term);
+    metadata.set_conf_state(conf_state);
+    snapshot
+}

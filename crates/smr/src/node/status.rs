@@ -1,0 +1,53 @@
+//! How a replica is.
+
+use raft::StateRole;
+use raft::eraftpb::ConfState;
+
+use super::core::Core;
+use crate::log::LogStore;
+use crate::machine::StateMachine;
+use crate::wire::response::{Role, Status};
+
+impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// Who belongs to the cluster, in order.
+    pub fn conf_state(&self) -> ConfState {
+        let conf = self.raft.raft.prs().conf().to_conf_state();
+        let sorted = |ids: &[u64]| {
+            let mut ids = ids.to_vec();
+            ids.sort_unstable();
+            ids
+        };
+        ConfState { voters: sorted(&conf.voters), learners: sorted(&conf.learners), ..ConfState::default() }
+    }
+
+    /// For whoever asks.
+    pub fn status(&self) -> Status {
+        let raft = &self.raft.raft;
+        let conf = self.conf_state();
+        let matched = |id: &u64| raft.prs().get(*id).map_or(0, |progress| progress.matched);
+        Status {
+            id: self.config.id,
+            role: match raft.state {
+                StateRole::Follower => Role::Follower,
+                StateRole::Leader => Role::Leader,
+                StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+            },
+            term: raft.term,
+            leader: (raft.leader_id != 0).then_some(raft.leader_id),
+            first: raft.raft_log.first_index(),
+            last: raft.raft_log.last_index(),
+            committed: raft.raft_log.committed,
+            applied: self.applied,
+            sessions: self.state.sessions.len() as u64,
+            snapshot_pause_max: self.snapshots.pause_max(),
+            matched: if self.is_leader() {
+                conf.voters.iter().chain(&conf.learners).map(matched).collect()
+            } else {
+                Vec::new()
+            },
+            voters: conf.voters,
+            learners: conf.learners,
+            addresses: self.state.members.clone(),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! A snapshot on its way to the disk, piece by piece. Each is flushed before the next is written: what a flush of the log has to wait for is one piece.
+
+use bytes::Bytes;
+
+use super::disk::Disk;
+use super::error::Failure;
+use super::record::Position;
+use super::snapshot::SnapshotWriter;
+
+/// A snapshot that is to be written.
+#[derive(Debug)]
+pub struct Source {
+    /// The identity of the log.
+    pub log: u64,
+    pub position: Position,
+    pub about: Vec<u8>,
+    pub data: Bytes,
+    /// Bytes of a piece.
+    pub piece_bytes: usize,
+}
+
+/// One that is being written.
+#[derive(Debug)]
+pub struct Job<D: Disk> {
+    disk: D,
+    source: Source,
+    writer: Option<SnapshotWriter<D>>,
+    /// Bytes that were written.
+    at: usize,
+}
+
+impl<D: Disk> Job<D> {
+    pub fn new(disk: D, source: Source) -> Job<D> {
+        Job { disk, source, writer: None, at: 0 }
+    }
+
+    /// Writes the next piece.
+    pub fn write_piece(&mut self) -> Result<(), Failure> {
+        let Source { log, position, about, data, piece_bytes } = &self.source;
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            None => self.writer.insert(SnapshotWriter::create(self.disk.clone(), *log, *position, about)?),
+        };
+        let end = data.len().min(self.at.saturating_add(*piece_bytes));
+        writer.write(&data[self.at..end])?;
+        self.at = end;
+        Ok(())
+    }
+
+    /// Flushes the piece. Gives nothing when it was the last: then the snapshot has its name.
+    pub fn flush_piece(mut self) -> Result<Option<Job<D>>, Failure> {
+        let is_last = self.at == self.source.data.len();
+        match self.writer.take() {
+            Some(writer) if is_last => writer.finish().map(|_| None),
+            Some(writer) => {
+                writer.flush()?;
+                Ok(Some(Job { writer: Some(writer), ..self }))
+            }
+            None => Ok(Some(self)),
+        }
+    }
+}
