@@ -44,7 +44,7 @@ pub fn system_clock() -> Clock {
 pub struct NodeConfig {
     /// Its name: above 0, unique, and never used again for another, nor for one that lost its log.
     pub id: u64,
-    /// The name of the cluster: replicas of another are not listened to. Default 0.
+    /// The name of the cluster: replicas and clients of another are not listened to. Default 0.
     pub cluster: u64,
     /// The unit of time. 1 ms to 1 s; default 10 ms.
     pub tick: Duration,

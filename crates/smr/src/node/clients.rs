@@ -12,7 +12,7 @@ use crate::machine::StateMachine;
 use crate::probe::Stage;
 use crate::state::Outcome;
 use crate::wire::command::set_time;
-use crate::wire::request::Request;
+use crate::wire::request::{Request, is_for};
 use crate::wire::response::Response;
 
 /// Who waits for an entry.
@@ -133,6 +133,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let request = Request::parse(bytes);
         self.end(Stage::Request);
         let request = request.map_err(|_| Response::Bad)?;
+        if !is_for(bytes, self.config.cluster) {
+            return Err(Response::OtherCluster { ours: self.config.cluster });
+        }
         if request == Request::Status {
             let status = self.status().encode();
             let response = Response::Ok(&status);

@@ -50,7 +50,7 @@ pub struct Replica {
     /// Listen here instead of at the address that others use: shm:NAME or udp://HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Addr>,
-    /// The number of the cluster: replicas of another are not listened to
+    /// The number of the cluster: replicas and clients of another are not listened to
     #[arg(long, value_name = "NUMBER", default_value = "0")]
     cluster: u64,
     /// How reads are answered: `index` asks a majority; `lease` does not, and is right while no clock runs a fifth faster than another
@@ -101,6 +101,11 @@ impl Replica {
     fn endpoint_config(&self) -> EndpointConfig {
         let spin = Duration::from_micros(self.spin.into());
         EndpointConfig { poll: PollPolicy::Yielding { spin }, ..EndpointConfig::default() }
+    }
+
+    /// The number of the cluster.
+    pub fn cluster(&self) -> u64 {
+        self.cluster
     }
 
     fn config(&self) -> Result<NodeConfig> {
