@@ -10,6 +10,8 @@ use crate::roles::{BareFlushes, Carrier, PutFigures, RateFloor, Storage, Watch};
 
 /// Writes at a time.
 const WINDOWS: [usize; 5] = [1, 4, 16, 64, 256];
+/// Writes at a time for which it is measured what gathering them is worth.
+const UNGATHERED: usize = 64;
 /// Share of what flushes allow that must be reached.
 const SHARE_MIN: f64 = 0.8;
 /// Keys: fewer than in the paper's experiment, since every run stores them all first.
@@ -33,7 +35,7 @@ impl From<PutFigures> for Rate {
 }
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(2 * WINDOWS.len());
+    lab.expect_cases(2 * WINDOWS.len() + 1);
     for window in WINDOWS {
         let case = format!("memory, {window} at a time");
         let runs = lab.case_beside_floor(&case, cost, |lab| in_memory(lab, window))?;
@@ -43,11 +45,16 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     }
     for window in WINDOWS {
         let case = format!("disk, {window} at a time");
-        let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, window))?;
+        let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, Storage::Disk, window))?;
         let [rate, p50, p99] = rows(&case, &runs)?;
         lab.push(rate.target(Target::FloorTimes(SHARE_MIN)));
         lab.push(p50);
         lab.push(p99);
+    }
+    let case = format!("disk, {UNGATHERED} at a time, each at once");
+    let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, Storage::DiskUngathered, UNGATHERED))?;
+    for row in rows(&case, &runs)? {
+        lab.push(row);
     }
     lab.note(format!(
         "Over shared memory; keys of 16 B, values of 64 B; no snapshot is taken meanwhile. The floor of a log in memory is bare echoes, as many in flight. That of logs on disk is what flushing \
@@ -86,10 +93,10 @@ fn in_memory(lab: &Lab, window: usize) -> Result<Measured<Rate>, BenchError> {
     Ok(Measured { ours: load(lab, Storage::Memory, window)?, floor: floor(echoes) })
 }
 
-fn on_disk(lab: &Lab, window: usize) -> Result<Measured<Rate>, BenchError> {
+fn on_disk(lab: &Lab, storage: Storage, window: usize) -> Result<Measured<Rate>, BenchError> {
     let flushes = BareFlushes { files: REPLICAS, entries: window, entry_bytes: ENTRY_BYTES, run: lab.run_length() };
     let flushes = lab.anywhere(flushes, lab.run_length())?.result()?;
     let in_memory = load(lab, Storage::Memory, window)?;
     let allowed = (flushes * window as f64).min(in_memory.rate);
-    Ok(Measured { ours: load(lab, Storage::Disk, window)?, floor: floor(allowed) })
+    Ok(Measured { ours: load(lab, storage, window)?, floor: floor(allowed) })
 }

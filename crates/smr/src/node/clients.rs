@@ -39,6 +39,16 @@ impl Waiters {
         self.fresh.len() + self.waiting.len()
     }
 
+    /// Commands that were not yet given to the library.
+    pub fn fresh_len(&self) -> usize {
+        self.fresh.len()
+    }
+
+    /// Whether somebody waits for an entry in the log.
+    pub fn has_appended(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Waits for an entry that the library has appended.
     pub fn wait(&mut self, index: u64, term: u64, bytes: usize, reply: DeferredReply) {
         self.waiting.push_back(Waiter { index, term, bytes, reply });
@@ -190,13 +200,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let mut data = bytes.to_vec();
         set_time(&mut data, self.cluster_time());
         self.waiters.bytes += data.len();
+        self.gather.came();
         self.waiters.fresh.push((Entry { data: Bytes::from(data), ..Entry::default() }, reply));
     }
 
-    /// Gives the library what has come since, all together.
-    pub fn submit(&mut self) {
-        if self.waiters.fresh.is_empty() {
-            return;
+    /// Gives the library what has come since, all together, unless it is held; says whether it did.
+    pub fn submit(&mut self) -> bool {
+        if self.waiters.fresh.is_empty() || self.holds() {
+            return false;
         }
         let (entries, replies): (Vec<Entry>, Vec<DeferredReply>) =
             std::mem::take(&mut self.waiters.fresh).into_iter().unzip();
@@ -219,6 +230,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.prefetch_later();
         }
         self.counters.proposed += u64::from(result.is_ok()) * (self.raft.raft.raft_log.last_index() + 1 - first);
+        true
     }
 
     /// Executes the command of an entry, and answers who waits for it.
@@ -229,6 +241,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             probe.end(Stage::Machine);
         }
         let Some(reply) = self.waiters.executed(entry.index, entry.term) else { return };
+        self.gather.answered();
         let response = match outcome {
             Outcome::Reply(bytes) => Response::Ok(bytes),
             Outcome::NoSession => Response::NoSession,
