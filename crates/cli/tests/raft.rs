@@ -144,6 +144,20 @@ fn a_replica_without_its_log_does_not_begin_anew() {
 }
 
 #[test]
+fn a_client_of_another_cluster_is_refused() {
+    let directory = Directory::new("cluster");
+    let replica = free_replica(1);
+    let server = found(&directory, &replica, 1, &["--cluster", "7"]);
+    done(&["put", &replica, "bird", "dunlin", "--cluster", "7", "--timeout", "20"]);
+    for arguments in [&["put", &replica, "bird", "knot", "--timeout", "20"][..], &["status", &replica]] {
+        let (code, _, err) = ask(arguments);
+        assert!(code == 2 && err.contains("a replica of cluster 7 has answered"), "{arguments:?}: {code} {err}");
+    }
+    assert_eq!(done(&["get", &replica, "bird", "--cluster", "7"]), "dunlin");
+    server.stop("-TERM");
+}
+
+#[test]
 fn a_damaged_log_is_not_served() {
     let directory = Directory::new("damaged");
     let replica = free_replica(1);

@@ -12,6 +12,11 @@ pub enum PollPolicy {
         /// How long to poll before sleeping.
         spin: Duration,
     },
+    /// The same, but between two polls whoever else has work on this core gets it: for processes that share cores, and should answer sooner than a sleeper wakes.
+    Yielding {
+        /// How long to poll before sleeping.
+        spin: Duration,
+    },
     /// Sleep whenever there is nothing to do.
     Sleep,
 }
@@ -45,17 +50,26 @@ impl Idle {
         self.idle_since = None;
     }
 
-    /// Whether an iteration without work should sleep, given the time.
+    /// Whether an iteration without work should sleep, given the time. If it should not, others may get the core meanwhile.
     #[inline]
     pub fn should_sleep(&mut self, now: u64) -> bool {
         match self.policy {
             PollPolicy::Spin => false,
             PollPolicy::Sleep => true,
-            PollPolicy::Adaptive { spin } => {
-                let since = *self.idle_since.get_or_insert(now);
-                now.saturating_sub(since) >= spin.as_nanos() as u64
+            PollPolicy::Adaptive { spin } => self.has_spun(now, spin),
+            PollPolicy::Yielding { spin } => {
+                let has_spun = self.has_spun(now, spin);
+                if !has_spun {
+                    std::thread::yield_now();
+                }
+                has_spun
             }
         }
+    }
+
+    fn has_spun(&mut self, now: u64, spin: Duration) -> bool {
+        let since = *self.idle_since.get_or_insert(now);
+        now.saturating_sub(since) >= spin.as_nanos() as u64
     }
 }
 

@@ -19,6 +19,17 @@ pub enum Reads {
     Lease,
 }
 
+/// When a leader whose log is on disk gives it the commands that come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Batching {
+    /// While others are on their way, and their clients may come back, it waits: up to one and a half times as long as a flush takes. Most for a flush then, and
+    /// so the highest rate.
+    #[default]
+    Gathered,
+    /// At once, whatever the disk is at.
+    Immediate,
+}
+
 /// A clock: nanoseconds from any beginning, never going back, read afresh each time. Clocks of different machines are never compared.
 pub type Clock = Rc<dyn Fn() -> u64>;
 
@@ -33,7 +44,7 @@ pub fn system_clock() -> Clock {
 pub struct NodeConfig {
     /// Its name: above 0, unique, and never used again for another, nor for one that lost its log.
     pub id: u64,
-    /// The name of the cluster: replicas of another are not listened to. Default 0.
+    /// The name of the cluster: replicas and clients of another are not listened to. Default 0.
     pub cluster: u64,
     /// The unit of time. 1 ms to 1 s; default 10 ms.
     pub tick: Duration,
@@ -41,6 +52,8 @@ pub struct NodeConfig {
     pub heartbeat_ticks: u32,
     /// Who hears nothing of a leader for one to two times as long asks to be elected, in ticks: at least four heartbeats. Default 50.
     pub election_ticks: u32,
+    /// Which commands go to the disk together. Default [`Batching::Gathered`].
+    pub batching: Batching,
     /// How reads are answered. Default [`Reads::ReadIndex`].
     pub reads: Reads,
     /// Commands that wait to be committed, beyond which clients are told [`crate::wire::response::Response::Busy`]. Default 4096.
@@ -94,6 +107,7 @@ impl NodeConfig {
             tick: Duration::from_millis(10),
             heartbeat_ticks: 5,
             election_ticks: 50,
+            batching: Batching::default(),
             reads: Reads::default(),
             proposals_max: 4096,
             proposal_bytes_max: 64 << 20,

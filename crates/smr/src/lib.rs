@@ -30,7 +30,7 @@ pub mod wal;
 pub mod wire;
 
 pub use client::{Client, ClientConfig, ClientError};
-pub use config::{NodeConfig, NodeError, Reads};
+pub use config::{Batching, NodeConfig, NodeError, Reads};
 pub use log::{DurableLog, LogStore, MemoryLog};
 pub use machine::StateMachine;
 pub use node::{Beginning, Counters, Node};

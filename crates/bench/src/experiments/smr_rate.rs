@@ -10,6 +10,8 @@ use crate::roles::{BareFlushes, Carrier, PutFigures, RateFloor, ReplicaFigures, 
 
 /// Writes at a time.
 const WINDOWS: [usize; 5] = [1, 4, 16, 64, 256];
+/// Writes at a time for which it is measured what gathering them is worth.
+const UNGATHERED: usize = 64;
 /// Share of what flushes allow that must be reached.
 const SHARE_MIN: f64 = 0.8;
 /// Keys: fewer than in the paper's experiment, since every run stores them all first.
@@ -40,7 +42,7 @@ impl Rate {
 }
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(2 * WINDOWS.len() + 1);
+    lab.expect_cases(2 * WINDOWS.len() + 2);
     for window in WINDOWS {
         let case = format!("memory, {window} at a time");
         let runs = lab.case_beside_floor(&case, cost, |lab| in_memory(lab, ask(Storage::Memory, window)))?;
@@ -55,6 +57,11 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         lab.push(rate.target(Target::FloorTimes(SHARE_MIN)));
         lab.push(p50);
         lab.push(p99);
+    }
+    let case = format!("disk, {UNGATHERED} at a time, each at once");
+    let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, ask(Storage::DiskUngathered, UNGATHERED)))?;
+    for row in rows(&case, &runs)? {
+        lab.push(row);
     }
     with_snapshots(lab)?;
     lab.note(format!(

@@ -28,16 +28,13 @@ pub(super) fn load(lab: &Lab, ask: Ask, watch: Watch) -> Result<(PutFigures, Rep
     let group =
         ReplicaGroup { carrier: ask.carrier, storage: ask.storage, keys, watch, snapshot_entries: ask.snapshot_entries };
     // Threads that flush need a core, too: on two, all share both.
-    let mut group = match ask.storage {
-        Storage::Memory => lab.server(group, lab.run_length() + SLACK)?,
-        Storage::Disk => lab.anywhere(group, lab.run_length() + SLACK)?,
-    };
+    let is_disk = ask.storage.is_disk();
+    let mut group =
+        if is_disk { lab.anywhere(group, lab.run_length() + SLACK)? } else { lab.server(group, lab.run_length() + SLACK)? };
     let members = group.ready()?;
-    let poll = if ask.storage == Storage::Memory { Poll::Spin } else { Poll::Sleep };
+    let poll = if is_disk { Poll::Yield } else { Poll::Spin };
     let load = PutLoad { members, keys, window: ask.window, run: lab.run_length(), watch, poll };
-    let load = match ask.storage {
-        Storage::Memory => lab.client(load, lab.run_length() + SLACK)?,
-        Storage::Disk => lab.anywhere(load, lab.run_length() + SLACK)?,
-    };
+    let load =
+        if is_disk { lab.anywhere(load, lab.run_length() + SLACK)? } else { lab.client(load, lab.run_length() + SLACK)? };
     Ok((load.result()?, group.stop()?))
 }

@@ -18,6 +18,8 @@ use crate::peer::{Control, Role};
 const LIMIT: u64 = 256 << 20;
 /// Heartbeats in an election timeout.
 const HEARTBEATS: u32 = 10;
+/// How long it looks for packets before it sleeps: longer than a flush takes.
+const LOOK: Duration = Duration::from_micros(300);
 /// Entries after which a snapshot is taken, so that one that comes back need not execute too many again.
 const SNAPSHOT_ENTRIES: u64 = 50_000;
 
@@ -50,8 +52,8 @@ impl Role for KvReplica {
         let mut config = NodeConfig { snapshot_entries: SNAPSHOT_ENTRIES, ..NodeConfig::new(self.id) };
         config.election_ticks = self.election.div_duration_f64(config.tick).round() as u32;
         config.heartbeat_ticks = (config.election_ticks / HEARTBEATS).max(1);
-        // All three may have one core: who polls keeps it from the others.
-        let endpoint_config = EndpointConfig { poll: PollPolicy::Sleep, ..EndpointConfig::default() };
+        // All three may have one core: who polls must not keep it from the others.
+        let endpoint_config = EndpointConfig { poll: PollPolicy::Yielding { spin: LOOK }, ..EndpointConfig::default() };
         let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(own)?, endpoint_config)?);
         let machine = KvMachine::new(LIMIT)?;
         let node = Node::start(&endpoint, config, log, machine, Beginning::First(members)).map_err(failed)?;

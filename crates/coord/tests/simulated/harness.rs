@@ -129,6 +129,7 @@ fn client_config() -> ClientConfig {
         timeout: Duration::from_secs(5),
         attempt_timeout: Duration::from_millis(25),
         pause: Duration::from_millis(1),
+        ..ClientConfig::default()
     }
 }
 

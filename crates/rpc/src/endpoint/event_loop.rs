@@ -127,8 +127,8 @@ impl<T: Transport> Endpoint<T> {
         let core = self.shared.core.borrow();
         let unclocked = self.unclocked.get() + polls;
         let unclocked_max = match core.config.poll {
-            // Who sleeps after every empty iteration has the time to read it; so have simulations.
-            PollPolicy::Sleep => 1,
+            // Who sleeps after every empty iteration has the time to read it, or lets others work; so have simulations.
+            PollPolicy::Sleep | PollPolicy::Yielding { .. } => 1,
             _ if core.calls_pending() > 0 => UNCLOCKED_WAITING_MAX,
             _ => UNCLOCKED_MAX,
         };

@@ -152,7 +152,7 @@ impl<F: FnMut()> Transport for Watched<F> {
 
 #[test]
 fn a_worker_wakes_an_endpoint_that_sleeps() {
-    for poll in [PollPolicy::default(), PollPolicy::Sleep] {
+    for poll in [PollPolicy::default(), PollPolicy::Yielding { spin: Duration::from_micros(50) }, PollPolicy::Sleep] {
         let pool = Arc::new(WorkerPool::by_hand(4));
         let (woken, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let transport = {
@@ -180,7 +180,8 @@ fn a_worker_wakes_an_endpoint_that_sleeps() {
 
 #[test]
 fn run_for_ends_on_time_whether_or_not_there_is_anything_to_do() {
-    for poll in [PollPolicy::Spin, PollPolicy::default(), PollPolicy::Sleep] {
+    let yielding = PollPolicy::Yielding { spin: Duration::from_micros(50) };
+    for poll in [PollPolicy::Spin, PollPolicy::default(), yielding, PollPolicy::Sleep] {
         let transport = AnyTransport::bind(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
         let endpoint = Endpoint::new(transport, EndpointConfig { poll, ..EndpointConfig::default() }).unwrap();
         let start = Instant::now();

@@ -11,7 +11,7 @@ use dunlin_rpc::{CallError, CallOptions, MsgBuf};
 use super::lines::Place;
 use super::{Client, ClientError};
 use crate::wire::CLIENT;
-use crate::wire::request::Request;
+use crate::wire::request::{Request, set_cluster};
 use crate::wire::response::Response;
 
 /// Leaders that replicas may name in a row before the client waits a little.
@@ -37,10 +37,11 @@ enum Attempt {
 impl<T: Transport> Client<T> {
     /// Asks until a leader answers or time is over.
     pub(super) async fn ask(&self, request: &Request<'_>, deadline: u64) -> Result<Answered, ClientError> {
-        let mut in_doubt = false;
-        match self.ask_again(request, deadline, &mut in_doubt).await {
-            Ok(reply) => Ok(Answered { reply, was_in_doubt: in_doubt }),
-            Err(error) => Err(error.after(in_doubt)),
+        let (mut in_doubt, mut other_cluster) = (false, None);
+        match (self.ask_again(request, deadline, &mut in_doubt, &mut other_cluster).await, other_cluster) {
+            (Ok(reply), _) => Ok(Answered { reply, was_in_doubt: in_doubt }),
+            (Err(ClientError::TimedOut { .. }), Some(found)) => Err(ClientError::OtherCluster { found }.after(in_doubt)),
+            (Err(error), _) => Err(error.after(in_doubt)),
         }
     }
 
@@ -50,14 +51,17 @@ impl<T: Transport> Client<T> {
         request: &Request<'_>,
         deadline: u64,
         in_doubt: &mut bool,
+        other_cluster: &mut Option<u64>,
     ) -> Result<Option<MsgBuf>, ClientError> {
-        let mut redirects = 0;
+        // Answers from another cluster in a row.
+        let (mut redirects, mut strangers) = (0, 0);
         loop {
             let target = self.target.get();
             let reply = match self.try_one(target, request, deadline).await? {
                 Attempt::Answered(reply) => reply,
                 attempt => {
                     *in_doubt |= matches!(attempt, Attempt::InDoubt);
+                    strangers = 0;
                     self.turn_from(target);
                     self.pause(deadline, *in_doubt).await?;
                     continue;
@@ -76,6 +80,16 @@ impl<T: Transport> Client<T> {
                     self.turn_to(target, leader)
                 }
                 Response::Busy => false,
+                Response::OtherCluster { ours } => {
+                    // Others may be of the one that is asked: addresses are used again.
+                    *other_cluster = Some(ours);
+                    strangers += 1;
+                    if strangers >= self.members.borrow().len() {
+                        return Err(ClientError::OtherCluster { found: ours });
+                    }
+                    self.turn_from(target);
+                    continue;
+                }
                 Response::Failed => {
                     *in_doubt = true;
                     self.turn_from(target);
@@ -90,6 +104,7 @@ impl<T: Transport> Client<T> {
                 }
                 Response::Bad => return Err(ClientError::Protocol),
             };
+            strangers = 0;
             redirects += usize::from(was_named);
             // Replicas may name each other for a while, when a leader has gone.
             if !was_named || redirects >= REDIRECTS_MAX {
@@ -115,6 +130,7 @@ impl<T: Transport> Client<T> {
         let session = &place.session;
         let mut buffer = MsgBuf::with_len(request.encoded_len())?;
         request.encode(&mut buffer);
+        set_cluster(&mut buffer, self.config.cluster);
         let options = CallOptions::timeout(self.time_left(deadline).min(self.config.attempt_timeout));
         let error = match session.call_with(CLIENT, buffer, options).await {
             Ok(reply) => return Ok(Attempt::Answered(reply.response)),

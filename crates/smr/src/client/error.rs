@@ -21,6 +21,14 @@ pub enum ClientError {
     /// The leader refuses it, and why.
     #[error("refused: {0}")]
     Refused(String),
+    /// All who were asked are of another cluster, or nobody else has answered in time.
+    #[error(
+        "a replica of cluster {found} has answered, and not one of the cluster that was asked: look at the addresses, and at the number of the cluster (--cluster)"
+    )]
+    OtherCluster {
+        /// Of which.
+        found: u64,
+    },
     /// Nothing is known of this replica.
     #[error("replica {0} is not known here")]
     Unknown(u64),

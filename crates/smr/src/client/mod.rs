@@ -26,6 +26,8 @@ use crate::wire::response::{RESPONSE_BYTES, Response, Status};
 /// Settings of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientConfig {
+    /// The name of the cluster, as its replicas have it: those of another are not asked. Default 0.
+    pub cluster: u64,
     /// How long an operation may take, all attempts together. Default 10 s.
     pub timeout: Duration,
     /// How long one replica may take to answer before another is asked. Default 1 s.
@@ -37,6 +39,7 @@ pub struct ClientConfig {
 impl Default for ClientConfig {
     fn default() -> Self {
         ClientConfig {
+            cluster: 0,
             timeout: Duration::from_secs(10),
             attempt_timeout: Duration::from_secs(1),
             pause: Duration::from_millis(5),
@@ -149,7 +152,11 @@ impl<T: Transport> Client<T> {
     /// [`ClientError::Unknown`] for one that is not known here; others.
     pub async fn status(&self, id: u64) -> Result<Status, ClientError> {
         let reply = self.ask_one(id, &Request::Status, self.deadline()).await?;
-        let Ok(Response::Ok(bytes)) = Response::parse(&reply) else { return Err(ClientError::Protocol) };
+        let bytes = match Response::parse(&reply) {
+            Ok(Response::Ok(bytes)) => bytes,
+            Ok(Response::OtherCluster { ours }) => return Err(ClientError::OtherCluster { found: ours }),
+            _ => return Err(ClientError::Protocol),
+        };
         Status::parse(bytes).map_err(|_| ClientError::Protocol)
     }
 

@@ -247,6 +247,10 @@ impl<D: Disk> LogStore for DurableLog<D> {
         Ok(self.done)
     }
 
+    fn flushes(&self) -> bool {
+        true
+    }
+
     fn wake_when_durable(&mut self, waker: &Waker) {
         self.wal.set_waker(Some(waker.clone()));
     }

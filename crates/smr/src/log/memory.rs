@@ -180,6 +180,10 @@ impl LogStore for MemoryLog {
         Ok(self.written)
     }
 
+    fn flushes(&self) -> bool {
+        false
+    }
+
     /// Everything is, always.
     fn wake_when_durable(&mut self, _waker: &Waker) {}
 

@@ -74,6 +74,9 @@ pub trait LogStore: Storage {
     /// [`LogError`] if a write or a flush failed, which is final.
     fn durable(&mut self) -> Result<Ticket, LogError>;
 
+    /// Whether it takes time until a write is durable.
+    fn flushes(&self) -> bool;
+
     /// Wakes this one, once, when [`LogStore::durable`] says more than before, or fails.
     fn wake_when_durable(&mut self, waker: &Waker);
 

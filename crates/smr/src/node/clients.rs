@@ -12,7 +12,7 @@ use crate::machine::StateMachine;
 use crate::probe::Stage;
 use crate::state::Outcome;
 use crate::wire::command::set_time;
-use crate::wire::request::Request;
+use crate::wire::request::{Request, is_for};
 use crate::wire::response::Response;
 
 /// Who waits for an entry.
@@ -37,6 +37,16 @@ pub(super) struct Waiters {
 impl Waiters {
     fn count(&self) -> usize {
         self.fresh.len() + self.waiting.len()
+    }
+
+    /// Commands that were not yet given to the library.
+    pub fn fresh_len(&self) -> usize {
+        self.fresh.len()
+    }
+
+    /// Whether somebody waits for an entry in the log.
+    pub fn has_appended(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Waits for an entry that the library has appended.
@@ -123,6 +133,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let request = Request::parse(bytes);
         self.end(Stage::Request);
         let request = request.map_err(|_| Response::Bad)?;
+        if !is_for(bytes, self.config.cluster) {
+            return Err(Response::OtherCluster { ours: self.config.cluster });
+        }
         if request == Request::Status {
             let status = self.status().encode();
             let response = Response::Ok(&status);
@@ -187,13 +200,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let mut data = bytes.to_vec();
         set_time(&mut data, self.cluster_time());
         self.waiters.bytes += data.len();
+        self.gather.came();
         self.waiters.fresh.push((Entry { data: Bytes::from(data), ..Entry::default() }, reply));
     }
 
-    /// Gives the library what has come since, all together.
-    pub fn submit(&mut self) {
-        if self.waiters.fresh.is_empty() {
-            return;
+    /// Gives the library what has come since, all together, unless it is held; says whether it did.
+    pub fn submit(&mut self) -> bool {
+        if self.waiters.fresh.is_empty() || self.holds() {
+            return false;
         }
         let (entries, replies): (Vec<Entry>, Vec<DeferredReply>) =
             std::mem::take(&mut self.waiters.fresh).into_iter().unzip();
@@ -216,6 +230,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.prefetch_later();
         }
         self.counters.proposed += u64::from(result.is_ok()) * (self.raft.raft.raft_log.last_index() + 1 - first);
+        true
     }
 
     /// Executes the command of an entry, and answers who waits for it.
@@ -226,6 +241,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             probe.end(Stage::Machine);
         }
         let Some(reply) = self.waiters.executed(entry.index, entry.term) else { return };
+        self.gather.answered();
         let response = match outcome {
             Outcome::Reply(bytes) => Response::Ok(bytes),
             Outcome::NoSession => Response::NoSession,

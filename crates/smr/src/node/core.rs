@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::task::Waker;
+use std::time::Duration;
 
 use dunlin_net::Addr;
 use dunlin_net::random::Random;
@@ -10,6 +11,7 @@ use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
 use super::clients::Waiters;
+use super::gather::Gather;
 use super::later::Later;
 use super::link::Links;
 use super::reads::PendingReads;
@@ -31,6 +33,8 @@ pub(super) enum Job {
     Connect { link: u32, addr: Addr },
     /// Sends a snapshot.
     SendSnapshot(Outgoing),
+    /// Looks after commands that are held, after this time.
+    Gather(Duration),
 }
 
 /// What is held back until a write is durable.
@@ -49,6 +53,7 @@ pub(super) struct Core<M, L: LogStore> {
     pub applied: u64,
     pub links: Links,
     pub waiters: Waiters,
+    pub gather: Gather,
     pub reads: PendingReads,
     pub incoming: Option<Incoming>,
     pub later: Later,
@@ -93,6 +98,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let now = (config.clock)();
         let seed = config.seed.unwrap_or(now ^ config.id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let gather = Gather::new(config.batching, &log);
         let raft = RawNode::new(&library_config(&config, applied), log, &logger)?;
         let was_there_before =
             (hard_state.term > FIRST || raft.raft.raft_log.last_index() > FIRST) && !is_planted(Mutation::VoteForgotten);
@@ -104,6 +110,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             state,
             applied,
             waiters: Waiters::default(),
+            gather,
             reads: PendingReads::default(),
             incoming: None,
             later: Later::default(),
@@ -192,7 +199,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             if let Err(error) = self.settle() {
                 return self.fail(error);
             }
+            // What was held may go, when what it waited for is answered.
             if !self.raft.has_ready() {
+                if self.submit() {
+                    continue;
+                }
                 break;
             }
             self.begin(Stage::Ready);
@@ -251,6 +262,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         // What nobody waits for is as durable as it need be when what was written before it is.
         let ticket = ticket.filter(|_| urgency == Urgency::Urgent);
+        if ticket.is_some() && self.unpersisted.is_empty() {
+            self.flush_began();
+        }
         let ticket = ticket.unwrap_or_else(|| self.unpersisted.back().map_or(Ticket(0), |before| before.ticket));
         self.unpersisted.push_back(Unpersisted { ready: number, ticket, messages });
         Ok(())
@@ -278,6 +292,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             }
         }
         if let Some(number) = number {
+            if self.unpersisted.is_empty() {
+                self.flush_ended();
+            }
             self.last_persisted = number;
             self.begin(Stage::Ready);
             self.raft.on_persist_ready(number);

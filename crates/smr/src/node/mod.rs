@@ -9,6 +9,7 @@
 //! | `receive` | messages of other replicas |
 //! | `link` | the way to another replica: sessions, what is sent, what is answered |
 //! | `clients` | requests of clients, and who waits for which entry |
+//! | `gather` | which commands go to the disk together |
 //! | `reads` | reads, by read index and by lease |
 //! | `members` | changes of who belongs to the cluster |
 //! | `election` | ticks |
@@ -20,6 +21,7 @@
 mod clients;
 mod core;
 mod election;
+mod gather;
 mod later;
 mod link;
 mod members;
@@ -257,6 +259,15 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
                     let result = connecting.await;
                     if let Some(node) = weak.upgrade() {
                         node.enter(|core| core.on_connected(link, result));
+                    }
+                })
+            }
+            Job::Gather(time) => {
+                let (weak, sleep) = (self.downgrade(), net.timers.sleep(time));
+                Box::pin(async move {
+                    sleep.await;
+                    if let Some(node) = weak.upgrade() {
+                        node.enter(|_| ());
                     }
                 })
             }

@@ -1,4 +1,7 @@
-//! What clients ask a replica. The first byte says what: one of [`Kind`] begins a [`Command`], the rest stand here.
+//! What clients ask a replica. The first byte says what: one of [`Kind`] begins a [`Command`], the rest stand here. Bytes 4 to 7 of all of them say which
+//! cluster is asked.
+
+use std::ops::Range;
 
 use super::WireError;
 use super::bytes::{Reader, Writer};
@@ -134,6 +137,24 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Where a request says which cluster is asked.
+const CLUSTER: Range<usize> = 4..8;
+
+/// The number of a cluster in 32 bits: a guard against a wrong address, not against anybody.
+fn short(cluster: u64) -> [u8; 4] {
+    ((cluster ^ cluster >> 32) as u32).to_le_bytes()
+}
+
+/// Writes into a request which cluster is asked.
+pub(crate) fn set_cluster(request: &mut [u8], cluster: u64) {
+    request[CLUSTER].copy_from_slice(&short(cluster));
+}
+
+/// Whether a request that was parsed is for this cluster.
+pub(crate) fn is_for(request: &[u8], cluster: u64) -> bool {
+    request[CLUSTER] == short(cluster)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
@@ -158,6 +179,10 @@ mod tests {
             let mut out = vec![0; request.encoded_len()];
             request.encode(&mut out);
             assert_eq!(Request::parse(&out).unwrap(), request);
+            assert!(is_for(&out, 0));
+            set_cluster(&mut out, 7);
+            assert_eq!(Request::parse(&out).unwrap(), request);
+            assert!(is_for(&out, 7) && [0, 8, 7 << 32 | 1, u64::MAX].iter().all(|other| !is_for(&out, *other)));
         }
     }
 

@@ -16,6 +16,7 @@ const FAILED: u8 = 6;
 const BAD: u8 = 7;
 const TOO_LARGE: u8 = 8;
 const DEPOSED: u8 = 9;
+const OTHER_CLUSTER: u8 = 10;
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,11 @@ pub enum Response<'a> {
     Failed,
     /// It was no request.
     Bad,
+    /// It was for another cluster. Nothing was done.
+    OtherCluster {
+        /// That of this replica.
+        ours: u64,
+    },
     /// The command is longer than allowed. Nothing was done.
     TooLarge,
 }
@@ -58,6 +64,7 @@ impl<'a> Response<'a> {
                     8 + address.len()
                 }
                 Response::Refused(why) => why.len(),
+                Response::OtherCluster { .. } => 8,
                 _ => 0,
             }
     }
@@ -79,6 +86,7 @@ impl<'a> Response<'a> {
             Response::Failed => FAILED,
             Response::Bad => BAD,
             Response::TooLarge => TOO_LARGE,
+            Response::OtherCluster { .. } => OTHER_CLUSTER,
         };
         writer.bytes(&[status, 0, 0, 0, 0, 0, 0, 0]);
         match self {
@@ -88,6 +96,7 @@ impl<'a> Response<'a> {
                 writer.bytes(address.as_bytes());
             }
             Response::Refused(why) => writer.bytes(why.as_bytes()),
+            Response::OtherCluster { ours } => writer.u64(*ours),
             _ => {}
         }
         assert!(writer.is_full(), "a response is written to memory of its length");
@@ -112,6 +121,7 @@ impl<'a> Response<'a> {
             FAILED => Response::Failed,
             BAD => Response::Bad,
             TOO_LARGE => Response::TooLarge,
+            OTHER_CLUSTER => Response::OtherCluster { ours: reader.u64()? },
             _ => return Err(WireError::Unknown { field: "status", value: status.into() }),
         };
         reader.end()?;
@@ -262,6 +272,7 @@ mod tests {
             Response::Failed,
             Response::Bad,
             Response::TooLarge,
+            Response::OtherCluster { ours: u64::MAX },
         ];
         for response in all {
             let mut out = vec![0; response.encoded_len()];

@@ -151,6 +151,7 @@ impl Scenario {
                 timeout: Duration::from_millis(r.between(20, 1500)),
                 attempt_timeout: Duration::from_nanos(attempt_ns.max(2 * MILLISECOND)),
                 pause: Duration::from_micros(r.between(100, 5000)),
+                ..ClientConfig::default()
             },
             // Short ones, where old ones are wanted.
             segment_bytes: if rots.is_empty() { 1 << r.between(11, 16) } else { 2048 },

@@ -6,7 +6,7 @@ use dunlin_net::{Addr, AnyTransport, Clock, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::config::system_clock;
 use dunlin_smr::wal::{Directory, WalConfig, open};
-use dunlin_smr::{DurableLog, LogStore, MemoryLog, NodeConfig, Probe};
+use dunlin_smr::{Batching, DurableLog, LogStore, MemoryLog, NodeConfig, Probe};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
@@ -29,6 +29,15 @@ pub enum Storage {
     Memory,
     /// On the disk of the directory for temporary files.
     Disk,
+    /// The same, where a leader does not gather commands for its disk.
+    DiskUngathered,
+}
+
+impl Storage {
+    /// Whether logs are on disk, where threads flush them.
+    pub fn is_disk(self) -> bool {
+        self != Storage::Memory
+    }
 }
 
 /// Three replicas that take turns on one core, until they are stopped.
@@ -81,7 +90,7 @@ impl Role for ReplicaGroup {
     fn run(self, control: &Control<Self>) -> Result<ReplicaFigures, BenchError> {
         match self.storage {
             Storage::Memory => self.serve(control, |_| Ok(MemoryLog::new())),
-            Storage::Disk => {
+            Storage::Disk | Storage::DiskUngathered => {
                 let place = Scratch::make("replica-group")?;
                 self.serve(control, |id| {
                     let failed = |error: &dyn std::fmt::Display| BenchError::Replica(error.to_string());
@@ -114,6 +123,10 @@ impl ReplicaGroup {
         (1..=REPLICAS).map(endpoint).collect()
     }
 
+    fn batching(&self) -> Batching {
+        if self.storage == Storage::DiskUngathered { Batching::Immediate } else { Batching::Gathered }
+    }
+
     fn serve<L: LogStore + 'static>(
         &self,
         control: &Control<Self>,
@@ -128,7 +141,8 @@ impl ReplicaGroup {
             let stages = (self.watch == Watch::Stages).then(Stages::new);
             let probe = stages.clone().map(|stages| stages as Rc<dyn Probe>);
             let config = group.config(*id, system_clock());
-            let config = NodeConfig { snapshot_entries: self.snapshot_entries.unwrap_or(config.snapshot_entries), ..config };
+            let snapshot_entries = self.snapshot_entries.unwrap_or(config.snapshot_entries);
+            let config = NodeConfig { batching: self.batching(), snapshot_entries, ..config };
             let replica = group.start(&endpoint, config, log(*id)?, probe)?;
             members.push(Member { endpoint, replica, stages });
         }
@@ -160,7 +174,7 @@ fn unwatched<L: LogStore + 'static>(
     while !control.stopping() {
         for _ in 0..ITERATIONS_PER_LOOK {
             let found: usize = members.iter().map(|member| member.endpoint.run_once()).sum();
-            if found == 0 && storage == Storage::Disk {
+            if found == 0 && storage.is_disk() {
                 // The threads that flush have the same core.
                 std::thread::yield_now();
             }

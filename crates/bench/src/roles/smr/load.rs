@@ -19,6 +19,8 @@ use crate::roles::WARM_UP_SHARE;
 
 /// Iterations of the event loop between two looks at the clock.
 const ITERATIONS_PER_LOOK: u32 = 64;
+/// How long it looks for answers before it sleeps: longer than a flush takes.
+const LOOK: Duration = Duration::from_millis(2);
 /// Time between two figures for the progress bar.
 const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
 
@@ -44,15 +46,15 @@ pub struct PutLoad {
 pub enum Poll {
     /// It keeps its core.
     Spin,
-    /// As endpoints do by default: it sleeps after a while.
-    Sleep,
+    /// It lets others have its core between two looks.
+    Yield,
 }
 
 impl Poll {
     fn policy(self) -> PollPolicy {
         match self {
             Poll::Spin => PollPolicy::Spin,
-            Poll::Sleep => PollPolicy::default(),
+            Poll::Yield => PollPolicy::Yielding { spin: LOOK },
         }
     }
 }

@@ -24,6 +24,9 @@ pub struct Target {
     /// Its nodes, all or some: ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME
     #[arg(long, value_name = "REPLICAS", required_unless_present = "etcd", conflicts_with = "etcd")]
     peers: Option<Replicas>,
+    /// The number of their cluster, as they were started with
+    #[arg(long, value_name = "NUMBER", default_value = "0")]
+    cluster: u64,
     /// Instead, the etcd that keeps it: http://HOST:PORT,...
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     etcd: Vec<String>,
@@ -93,7 +96,7 @@ pub async fn pause(manager: &Manager, time: Duration) {
 
 fn try_ask(target: &Target, work: impl AsyncFnOnce(&Manager) -> Result<Outcome>) -> Result<Outcome> {
     let Some(peers) = &target.peers else { return ask_etcd(target, work) };
-    let (endpoint, client) = cluster::connect(peers, target.timeout)?;
+    let (endpoint, client) = cluster::connect(peers, target.cluster, target.timeout)?;
     endpoint.block_on(async {
         let manager = Manager::Embedded(Box::new(Embedded::new(client)));
         let outcome = work(&manager).await?;

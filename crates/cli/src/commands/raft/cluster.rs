@@ -91,6 +91,9 @@ pub struct Cluster {
     /// Replicas that may be asked, all or some: ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME
     #[arg(value_name = "REPLICAS")]
     pub replicas: Replicas,
+    /// The number of the cluster, as its replicas were started with
+    #[arg(long, value_name = "NUMBER", default_value = "0")]
+    pub cluster: u64,
     /// How long to wait for the answer, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Duration,
@@ -143,7 +146,7 @@ pub fn ask(
 }
 
 fn try_ask(cluster: &Cluster, interrupt: &Interrupt, work: impl AsyncFnOnce(&Client) -> Result<Outcome>) -> Result<Outcome> {
-    let (endpoint, client) = connect(&cluster.replicas, cluster.timeout)?;
+    let (endpoint, client) = connect(&cluster.replicas, cluster.cluster, cluster.timeout)?;
     let timers = endpoint.timers();
     let asked = unless_interrupted(interrupt, |time| timers.sleep(time), async {
         let outcome = work(&client).await?;
@@ -154,14 +157,14 @@ fn try_ask(cluster: &Cluster, interrupt: &Interrupt, work: impl AsyncFnOnce(&Cli
     endpoint.block_on(asked).unwrap_or_else(|| Err(Interrupted.into()))
 }
 
-/// A client of these replicas, whose operations take so long at most.
-pub fn connect(replicas: &Replicas, timeout: Duration) -> Result<(Rc<Endpoint<AnyTransport>>, Client)> {
+/// A client of these replicas of a cluster, whose operations take so long at most.
+pub fn connect(replicas: &Replicas, cluster: u64, timeout: Duration) -> Result<(Rc<Endpoint<AnyTransport>>, Client)> {
     // All replicas get a turn before time is over.
     let turns = replicas.0.len() as u32 + 1;
     let attempt_timeout = (timeout / turns).min(ATTEMPT_TIMEOUT_MAX);
     let config = EndpointConfig { connect_timeout: attempt_timeout, ..EndpointConfig::default() };
     let endpoint = Rc::new(Endpoint::new(transport(replicas)?, config)?);
-    let config = ClientConfig { timeout, attempt_timeout, ..ClientConfig::default() };
+    let config = ClientConfig { cluster, timeout, attempt_timeout, ..ClientConfig::default() };
     let client = Client::new(&endpoint, replicas.0.iter().cloned(), config);
     Ok((endpoint, client))
 }

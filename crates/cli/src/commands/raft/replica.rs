@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::builder::RangedU64ValueParser;
 use dunlin_bench::peer::Interrupt;
-use dunlin_net::{Addr, AnyTransport};
+use dunlin_net::{Addr, AnyTransport, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::wire::response::{Role, Status};
 use dunlin_smr::{Beginning, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
@@ -50,7 +50,7 @@ pub struct Replica {
     /// Listen here instead of at the address that others use: shm:NAME or udp://HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Addr>,
-    /// The number of the cluster: replicas of another are not listened to
+    /// The number of the cluster: replicas and clients of another are not listened to
     #[arg(long, value_name = "NUMBER", default_value = "0")]
     cluster: u64,
     /// How reads are answered: `index` asks a majority; `lease` does not, and is right while no clock runs a fifth faster than another
@@ -65,6 +65,9 @@ pub struct Replica {
     /// Milliseconds in which all times are counted
     #[arg(long, value_name = "MILLISECONDS", default_value = "10", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     tick: u32,
+    /// Microseconds that a replica goes on looking for packets before it sleeps, while others have its core in between; 0 for never
+    #[arg(long, value_name = "MICROSECONDS", default_value = "300")]
+    spin: u32,
     /// Take a snapshot after so many entries of the log
     #[arg(long, value_name = "ENTRIES", default_value = "1000000", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     snapshot_entries: u64,
@@ -93,6 +96,16 @@ impl Replica {
     /// The first members, and where they are reached.
     pub fn members(&self) -> &[(u64, Addr)] {
         &self.peers.0
+    }
+
+    fn endpoint_config(&self) -> EndpointConfig {
+        let spin = Duration::from_micros(self.spin.into());
+        EndpointConfig { poll: PollPolicy::Yielding { spin }, ..EndpointConfig::default() }
+    }
+
+    /// The number of the cluster.
+    pub fn cluster(&self) -> u64 {
+        self.cluster
     }
 
     fn config(&self) -> Result<NodeConfig> {
@@ -226,7 +239,7 @@ fn serve_on<S: Service, L: LogStore + 'static>(
     let (own, listen) = (arguments.own_address()?, arguments.listen_address()?);
     warn_if_exposed(listen);
     let machine = service.machine()?;
-    let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(listen)?, EndpointConfig::default())?);
+    let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(listen)?, arguments.endpoint_config())?);
     let patience = config.tick * config.election_ticks * 2;
     let node = Node::start(&endpoint, config, log, machine, arguments.beginning())?;
     check_members(arguments, own, &node.status())?;

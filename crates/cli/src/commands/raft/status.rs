@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use dunlin_bench::peer::Interrupt;
 use dunlin_net::Addr;
+use dunlin_smr::ClientError;
 use dunlin_smr::wire::response::{Role, Status};
 use serde_json::{Value, json};
 
@@ -49,6 +50,9 @@ impl Overview {
             }
             let answers = all(fresh.iter().map(|(id, _)| client.status(*id))).await;
             for ((id, addr), answer) in fresh.into_iter().zip(answers) {
+                if let Err(error @ ClientError::OtherCluster { .. }) = &answer {
+                    eprintln!("dunlin: replica {id}: {error}");
+                }
                 for (id, addr) in answer.iter().flat_map(|status| &status.addresses) {
                     if let Ok(addr) = addr.parse()
                         && !client.members().iter().any(|(known, _)| known == id)

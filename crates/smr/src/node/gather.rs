@@ -1,0 +1,243 @@
+//! Gathering: which commands go to the disk together.
+//!
+//! Clients that wait for their commands come back together, when a flush is over. If the first of them began the next flush at once, all others would wait for
+//! that one, and then for their own: in the long run half of the clients wait while the other half is flushed. So a leader whose log is on disk holds commands
+//! while others are on their way, and then for those whom it has just answered; never for longer than a flush and a half, and not at all where clients do not
+//! come back.
+
+use std::time::Duration;
+
+use super::core::{Core, Job};
+use crate::config::Batching;
+use crate::log::LogStore;
+use crate::machine::StateMachine;
+
+/// Commands that are held at most.
+const HELD_MAX: usize = 1024;
+/// Batches that are not held after clients did not come back; twice as many each time, up to the second.
+const SKIPPED_MIN: u32 = 4;
+const SKIPPED_MAX: u32 = 256;
+
+/// What a leader knows of its flushes and its clients.
+#[derive(Debug, Default)]
+pub(super) struct Gather {
+    is_on: bool,
+    /// How long a flush takes, in nanoseconds: an average in which the latest count an eighth.
+    flush: u64,
+    /// When the write began that is being timed.
+    timed_since: Option<u64>,
+    /// Clients that were answered since the last batch, and did not come back.
+    due: usize,
+    /// Since when commands are held.
+    held_since: Option<u64>,
+    /// Batches that are not to be held.
+    skip: u32,
+    /// How many were skipped the last time.
+    skipped: u32,
+}
+
+/// What is to be done with commands that came.
+#[derive(Debug, PartialEq, Eq)]
+enum Decision {
+    /// They go.
+    Go,
+    /// They wait for others.
+    Hold,
+    /// They are the first to wait: somebody looks after them in so many nanoseconds.
+    HoldFor(u64),
+}
+
+impl Gather {
+    pub fn new(batching: Batching, log: &impl LogStore) -> Gather {
+        Gather { is_on: batching == Batching::Gathered && log.flushes(), ..Gather::default() }
+    }
+
+    /// A command came.
+    pub fn came(&mut self) {
+        self.due = self.due.saturating_sub(1);
+    }
+
+    /// A command was answered.
+    pub fn answered(&mut self) {
+        self.due += 1;
+    }
+
+    fn began(&mut self, now: u64) {
+        self.timed_since = Some(now);
+    }
+
+    fn ended(&mut self, now: u64) {
+        if let Some(since) = self.timed_since.take() {
+            let (took, average) = (now - since, self.flush);
+            self.flush = if average == 0 { took } else { average - average / 8 + took / 8 };
+        }
+    }
+
+    fn wait_max(&self) -> u64 {
+        self.flush + self.flush / 2
+    }
+
+    /// What becomes of so many commands. `has_others` says whether some that came before are on their way.
+    fn decide(&mut self, now: u64, commands: usize, has_others: bool) -> Decision {
+        if self.skip > 0 {
+            self.skip -= 1;
+            self.due = 0;
+            return Decision::Go;
+        }
+        if commands >= HELD_MAX {
+            self.held_since = None;
+            return Decision::Go;
+        }
+        if self.due == 0 && !has_others {
+            (self.held_since, self.skipped) = (None, 0);
+            return Decision::Go;
+        }
+        let Some(since) = self.held_since else {
+            self.held_since = Some(now);
+            return Decision::HoldFor(self.wait_max());
+        };
+        if now < since + self.wait_max() {
+            return Decision::Hold;
+        }
+        if !has_others {
+            // Those who were answered did not come back.
+            self.skipped = (2 * self.skipped).clamp(SKIPPED_MIN, SKIPPED_MAX);
+            self.skip = self.skipped;
+        }
+        (self.due, self.held_since) = (0, None);
+        Decision::Go
+    }
+}
+
+impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// A write began, and nothing else waits for the disk.
+    pub fn flush_began(&mut self) {
+        if self.gather.is_on {
+            self.gather.began(self.now());
+        }
+    }
+
+    /// All that was written is durable.
+    pub fn flush_ended(&mut self) {
+        if self.gather.is_on {
+            self.gather.ended(self.now());
+        }
+    }
+
+    /// Whether the commands that came are to wait for others.
+    pub fn holds(&mut self) -> bool {
+        // Until a flush was timed, nobody knows what waiting is worth.
+        if !self.gather.is_on || self.gather.flush == 0 {
+            return false;
+        }
+        let (commands, has_others) = (self.waiters.fresh_len(), self.waiters.has_appended());
+        match self.gather.decide(self.now(), commands, has_others) {
+            Decision::Go => false,
+            Decision::Hold => true,
+            Decision::HoldFor(nanos) => {
+                self.jobs.push(Job::Gather(Duration::from_nanos(nanos)));
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLUSH: u64 = 100;
+
+    fn gather() -> Gather {
+        let mut gather = Gather { is_on: true, ..Gather::default() };
+        gather.began(0);
+        gather.ended(FLUSH);
+        gather
+    }
+
+    #[test]
+    fn a_client_alone_never_waits() {
+        let mut gather = gather();
+        for now in 0..10 {
+            gather.came();
+            assert_eq!(gather.decide(now, 1, false), Decision::Go);
+            gather.answered();
+        }
+    }
+
+    #[test]
+    fn two_halves_become_one() {
+        let mut gather = gather();
+        (0..8).for_each(|_| gather.came());
+        assert_eq!(gather.decide(0, 8, false), Decision::Go);
+        // Eight more come while the first are flushed, and wait for those.
+        (0..8).for_each(|_| gather.came());
+        assert_eq!(gather.decide(30, 8, true), Decision::HoldFor(FLUSH * 3 / 2));
+        (0..8).for_each(|_| gather.answered());
+        assert_eq!(gather.decide(100, 8, false), Decision::Hold, "those that were answered may come back");
+        (0..7).for_each(|_| gather.came());
+        assert_eq!(gather.decide(110, 15, false), Decision::Hold);
+        gather.came();
+        assert_eq!(gather.decide(111, 16, false), Decision::Go);
+        (0..16).for_each(|_| gather.answered());
+        (0..16).for_each(|_| gather.came());
+        assert_eq!(gather.decide(220, 16, false), Decision::Go, "all of them from now on");
+    }
+
+    #[test]
+    fn nobody_waits_long_for_what_a_majority_has_not() {
+        let mut gather = gather();
+        gather.came();
+        assert_eq!(gather.decide(0, 1, false), Decision::Go);
+        gather.came();
+        assert_eq!(gather.decide(10, 1, true), Decision::HoldFor(150));
+        assert_eq!(gather.decide(159, 1, true), Decision::Hold);
+        assert_eq!(gather.decide(160, 1, true), Decision::Go);
+        gather.came();
+        assert_eq!(gather.decide(170, 1, true), Decision::HoldFor(150), "the next wait as long");
+    }
+
+    #[test]
+    fn clients_that_do_not_come_back_are_not_waited_for_again_and_again() {
+        let mut gather = gather();
+        let (mut now, mut held) = (0, 0);
+        // Each client has one command, and is never seen again.
+        for _ in 0..1000 {
+            (gather.due, now) = (0, now + 1000);
+            gather.answered();
+            gather.answered();
+            gather.came();
+            if gather.decide(now, 1, false) != Decision::Go {
+                held += 1;
+                assert_eq!(gather.decide(now + gather.wait_max(), 1, false), Decision::Go);
+            }
+        }
+        assert!((5..=12).contains(&held), "{held} of 1000 batches were held");
+        // Others do: it is noticed after so many batches at most.
+        let mut batches = 0;
+        gather.skipped = SKIPPED_MAX;
+        while gather.skipped > 0 {
+            gather.due = 0;
+            gather.decide(now, 1, false);
+            batches += 1;
+        }
+        assert!(batches <= SKIPPED_MAX + 1);
+    }
+
+    #[test]
+    fn so_many_go_at_once() {
+        let mut gather = gather();
+        gather.answered();
+        assert_eq!(gather.decide(0, HELD_MAX, true), Decision::Go);
+    }
+
+    #[test]
+    fn the_average_follows() {
+        let mut gather = gather();
+        for _ in 0..100 {
+            gather.began(1000);
+            gather.ended(1800);
+        }
+        assert!((700..=800).contains(&gather.flush));
+    }
+}
