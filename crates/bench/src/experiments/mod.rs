@@ -320,6 +320,7 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::WorkersClient>(),
     Entry::of::<roles::LogFlush>(),
     Entry::of::<roles::BareFlushes>(),
+    Entry::of::<roles::MajorityFlushes>(),
     Entry::of::<roles::ReplicaGroup>(),
     Entry::of::<roles::PutLoad>(),
     Entry::of::<roles::KvReplica>(),

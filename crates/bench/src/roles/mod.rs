@@ -2,6 +2,7 @@
 
 mod bandwidth;
 mod floor;
+mod flushes;
 mod kv;
 mod latency;
 mod load;
@@ -21,10 +22,11 @@ mod workers;
 
 pub use bandwidth::BandwidthClient;
 pub use floor::{BandwidthFloor, LatencyFloor, RateFloor, WakeFloor};
+pub use flushes::{BareFlushes, MajorityFlushes};
 pub use kv::{Fill, KvFigures, KvLoad, KvMemcachedServer, KvServer, KvServing, MultiGetFigures, MultiGetLoad};
 pub use latency::LatencyClient;
 pub use load::{Hints, Load};
-pub use log_flush::{BareFlushes, ENTRY_BYTES as LOG_ENTRY_BYTES, LogFlush};
+pub use log_flush::{ENTRY_BYTES as LOG_ENTRY_BYTES, LogFlush};
 pub use memcached::{
     BareServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, TextOperation, installed_version,
 };
