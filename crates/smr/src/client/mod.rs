@@ -124,9 +124,9 @@ impl<T: Transport> Client<T> {
     /// Asks a question of the state machine: the answer is as of some time between now and when it comes.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`ClientError`]; it leaves no trace, so nothing is ever in doubt.
     pub async fn query(&self, query: &[u8]) -> Result<Reply, ClientError> {
-        self.reply_to(&Request::Read(query)).await
+        self.reply_to(&Request::Read(query)).await.map_err(ClientError::without_doubt)
     }
 
     /// Changes who belongs to the cluster. It returns when the change counts; one that was in doubt is asked for again, and may then be refused because it was
