@@ -50,8 +50,17 @@ impl Snapshots {
 impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Takes a snapshot if the log has become long.
     pub fn compact_if_due(&mut self) -> Result<(), NodeError> {
+        // Asked after each burst: to find out how large a log is, which only gets larger meanwhile, may take a look at all of it.
+        if self.is_taking() {
+            return Ok(());
+        }
         let base = self.raft.store().base().get_metadata().index;
         if self.is_turn(base) || self.is_large(base) { self.compact() } else { Ok(()) }
+    }
+
+    /// Whether a snapshot is under way.
+    fn is_taking(&self) -> bool {
+        self.snapshots.taking.is_some() || self.raft.store().is_compacting()
     }
 
     /// Whether enough was executed since the snapshot of `base`. Replicas take turns, by their ids.
@@ -71,7 +80,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Begins to take a snapshot, unless one is under way.
     pub fn compact(&mut self) -> Result<(), NodeError> {
-        if self.snapshots.taking.is_some() || self.raft.store().is_compacting() {
+        if self.is_taking() {
             return Ok(());
         }
         let begun = self.now();
