@@ -22,8 +22,8 @@ pub enum Reads {
 /// When a leader whose log is on disk gives it the commands that come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Batching {
-    /// While others are on their way, and their clients may come back, it waits: up to one and a half times as long as a flush takes. Most for a flush then, and
-    /// so the highest rate.
+    /// While others are on their way, and their clients may come back, it waits: up to one and a half times as long as a flush takes, and 100 ms at
+    /// most. Most for a flush then, and so the highest rate.
     #[default]
     Gathered,
     /// At once, whatever the disk is at.

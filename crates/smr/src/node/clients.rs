@@ -83,19 +83,20 @@ impl Waiters {
         }
     }
 
-    fn drain(&mut self) -> impl Iterator<Item = DeferredReply> + use<> {
+    /// Answers all: who waits for an entry, and whose command was held and is in no log.
+    fn answer_all(&mut self, appended: &Response<'_>, held: &Response<'_>) {
         self.bytes = 0;
-        let waiting = std::mem::take(&mut self.waiting).into_iter().map(|waiter| waiter.reply);
-        waiting.chain(std::mem::take(&mut self.fresh).into_iter().map(|(_, reply)| reply))
+        std::mem::take(&mut self.waiting).into_iter().for_each(|waiter| respond(waiter.reply, appended));
+        std::mem::take(&mut self.fresh).into_iter().for_each(|(_, reply)| respond(reply, held));
     }
 
     /// This replica no longer leads: what was appended may be committed by another, and a client that asks that one learns how it went.
     pub fn turn_away(&mut self, leader: &Option<(u64, String)>) {
-        self.drain().for_each(|reply| respond(reply, &Response::Deposed { leader: leader.clone() }));
+        self.answer_all(&Response::Deposed { leader: leader.clone() }, &Response::NotLeader { leader: leader.clone() });
     }
 
     pub fn fail_all(&mut self) {
-        self.drain().for_each(|reply| respond(reply, &Response::Failed));
+        self.answer_all(&Response::Failed, &Response::Failed);
     }
 }
 
@@ -206,7 +207,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Gives the library what has come since, all together, unless it is held; says whether it did.
     pub fn submit(&mut self) -> bool {
-        if self.waiters.fresh.is_empty() || self.holds() {
+        // Of a replica that was deposed while it held them, the library would pass them on to the new leader; who waits is turned away instead.
+        if self.waiters.fresh.is_empty() || !self.is_leader() || self.holds() {
             return false;
         }
         let (entries, replies): (Vec<Entry>, Vec<DeferredReply>) =

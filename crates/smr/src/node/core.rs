@@ -263,7 +263,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         // What nobody waits for is as durable as it need be when what was written before it is.
         let ticket = ticket.filter(|_| urgency == Urgency::Urgent);
         if ticket.is_some() && self.unpersisted.is_empty() {
-            self.flush_began();
+            self.flush_began(number);
         }
         let ticket = ticket.unwrap_or_else(|| self.unpersisted.back().map_or(Ticket(0), |before| before.ticket));
         self.unpersisted.push_back(Unpersisted { ready: number, ticket, messages });
@@ -292,9 +292,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             }
         }
         if let Some(number) = number {
-            if self.unpersisted.is_empty() {
-                self.flush_ended();
-            }
+            self.flush_ended(number);
             self.last_persisted = number;
             self.begin(Stage::Ready);
             self.raft.on_persist_ready(number);
@@ -314,6 +312,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     fn route(&mut self, message: Message) {
+        debug_assert_ne!(message.get_msg_type(), MessageType::MsgPropose, "commands are not passed on");
         if message.get_msg_type() == MessageType::MsgTimeoutNow {
             // Who gets it may be elected while others still keep to this leader's lease.
             self.reads.give_up_lease(self.raft.raft.term);

@@ -2,8 +2,8 @@
 //!
 //! Clients that wait for their commands come back together, when a flush is over. If the first of them began the next flush at once, all others would wait for
 //! that one, and then for their own: in the long run half of the clients wait while the other half is flushed. So a leader whose log is on disk holds commands
-//! while others are on their way, and then for those whom it has just answered; never for longer than a flush and a half, and not at all where clients do not
-//! come back.
+//! while others are on their way, and then for those whom it has just answered; never for longer than a flush and a half, or [`WAIT_MAX`], and not at all where
+//! clients do not come back.
 
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ use crate::machine::StateMachine;
 
 /// Commands that are held at most.
 const HELD_MAX: usize = 1024;
+/// Nanoseconds for which commands are held at most, however slow the disk is: far less than a client waits for one replica.
+const WAIT_MAX: u64 = 100_000_000;
 /// Batches that are not held after clients did not come back; twice as many each time, up to the second.
 const SKIPPED_MIN: u32 = 4;
 const SKIPPED_MAX: u32 = 256;
@@ -24,12 +26,14 @@ pub(super) struct Gather {
     is_on: bool,
     /// How long a flush takes, in nanoseconds: an average in which the latest count an eighth.
     flush: u64,
-    /// When the write began that is being timed.
-    timed_since: Option<u64>,
+    /// The write that is being timed: its number, and when it began.
+    timed: Option<(u64, u64)>,
     /// Clients that were answered since the last batch, and did not come back.
     due: usize,
     /// Since when commands are held.
     held_since: Option<u64>,
+    /// Somebody will look after them.
+    is_watched: bool,
     /// Batches that are not to be held.
     skip: u32,
     /// How many were skipped the last time.
@@ -43,7 +47,7 @@ enum Decision {
     Go,
     /// They wait for others.
     Hold,
-    /// They are the first to wait: somebody looks after them in so many nanoseconds.
+    /// The same, and somebody is to look after them in so many nanoseconds.
     HoldFor(u64),
 }
 
@@ -62,19 +66,26 @@ impl Gather {
         self.due += 1;
     }
 
-    fn began(&mut self, now: u64) {
-        self.timed_since = Some(now);
+    /// Somebody looks after what is held, now. Its clock may be another than the replica's, so it may be too early.
+    pub fn looked(&mut self) {
+        self.is_watched = false;
     }
 
-    fn ended(&mut self, now: u64) {
-        if let Some(since) = self.timed_since.take() {
+    fn began(&mut self, write: u64, now: u64) {
+        self.timed = Some((write, now));
+    }
+
+    /// Writes up to this one are durable. Others may have begun since: only its own flush counts, or a leader that is never idle would think that its disk takes
+    /// for ever.
+    fn ended(&mut self, write: u64, now: u64) {
+        if let Some((_, since)) = self.timed.take_if(|(timed, _)| *timed <= write) {
             let (took, average) = (now - since, self.flush);
             self.flush = if average == 0 { took } else { average - average / 8 + took / 8 };
         }
     }
 
     fn wait_max(&self) -> u64 {
-        self.flush + self.flush / 2
+        (self.flush + self.flush / 2).min(WAIT_MAX)
     }
 
     /// What becomes of so many commands. `has_others` says whether some that came before are on their way.
@@ -92,12 +103,10 @@ impl Gather {
             (self.held_since, self.skipped) = (None, 0);
             return Decision::Go;
         }
-        let Some(since) = self.held_since else {
-            self.held_since = Some(now);
-            return Decision::HoldFor(self.wait_max());
-        };
-        if now < since + self.wait_max() {
-            return Decision::Hold;
+        let until = *self.held_since.get_or_insert(now) + self.wait_max();
+        if now < until {
+            let is_watched = std::mem::replace(&mut self.is_watched, true);
+            return if is_watched { Decision::Hold } else { Decision::HoldFor(until - now) };
         }
         if !has_others {
             // Those who were answered did not come back.
@@ -111,16 +120,16 @@ impl Gather {
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// A write began, and nothing else waits for the disk.
-    pub fn flush_began(&mut self) {
+    pub fn flush_began(&mut self, write: u64) {
         if self.gather.is_on {
-            self.gather.began(self.now());
+            self.gather.began(write, self.now());
         }
     }
 
-    /// All that was written is durable.
-    pub fn flush_ended(&mut self) {
+    /// All that was written up to this is durable.
+    pub fn flush_ended(&mut self, write: u64) {
         if self.gather.is_on {
-            self.gather.ended(self.now());
+            self.gather.ended(write, self.now());
         }
     }
 
@@ -150,8 +159,8 @@ mod tests {
 
     fn gather() -> Gather {
         let mut gather = Gather { is_on: true, ..Gather::default() };
-        gather.began(0);
-        gather.ended(FLUSH);
+        gather.began(1, 0);
+        gather.ended(1, FLUSH);
         gather
     }
 
@@ -192,6 +201,7 @@ mod tests {
         gather.came();
         assert_eq!(gather.decide(10, 1, true), Decision::HoldFor(150));
         assert_eq!(gather.decide(159, 1, true), Decision::Hold);
+        gather.looked();
         assert_eq!(gather.decide(160, 1, true), Decision::Go);
         gather.came();
         assert_eq!(gather.decide(170, 1, true), Decision::HoldFor(150), "the next wait as long");
@@ -234,10 +244,37 @@ mod tests {
     #[test]
     fn the_average_follows() {
         let mut gather = gather();
-        for _ in 0..100 {
-            gather.began(1000);
-            gather.ended(1800);
+        for write in 2..100 {
+            gather.began(write, 1000);
+            gather.ended(write, 1800);
         }
         assert!((700..=800).contains(&gather.flush));
+    }
+
+    #[test]
+    fn who_looks_too_early_looks_again() {
+        let mut gather = gather();
+        gather.came();
+        assert_eq!(gather.decide(10, 1, true), Decision::HoldFor(150));
+        gather.looked();
+        assert_eq!(gather.decide(158, 1, true), Decision::HoldFor(2));
+        assert_eq!(gather.decide(159, 1, true), Decision::Hold);
+        gather.looked();
+        assert_eq!(gather.decide(160, 1, true), Decision::Go);
+    }
+
+    #[test]
+    fn a_disk_that_is_never_idle_is_not_a_slow_one() {
+        let mut gather = gather();
+        gather.began(5, 1000);
+        gather.ended(4, 1050);
+        // Others were written meanwhile, and are not durable when this one is.
+        gather.ended(5, 1100);
+        gather.ended(900, 1_000_000);
+        assert_eq!(gather.flush, FLUSH - FLUSH / 8 + FLUSH / 8);
+        // One that stands still for seconds is not waited for as long again.
+        gather.began(901, 0);
+        gather.ended(901, 5_000_000_000);
+        assert_eq!(gather.decide(0, 1, true), Decision::HoldFor(WAIT_MAX));
     }
 }

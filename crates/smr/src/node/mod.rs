@@ -267,7 +267,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
                 Box::pin(async move {
                     sleep.await;
                     if let Some(node) = weak.upgrade() {
-                        node.enter(|_| ());
+                        node.enter(|core| core.gather.looked());
                     }
                 })
             }
