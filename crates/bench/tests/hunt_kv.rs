@@ -19,7 +19,8 @@ fn every_history_is_linearizable() {
     }
     assert_eq!(progress.seeds, seeds);
     assert!(progress.undecided <= seeds / 100, "{} keys are undecided", progress.undecided);
-    println!("{} operations, {} packets, {:?}", progress.calls, progress.packets, progress.elapsed);
+    let (calls, packets, undecided) = (progress.calls, progress.packets, progress.undecided);
+    println!("{calls} operations, {packets} packets, {undecided} keys undecided, {:?}", progress.elapsed);
 }
 
 #[test]

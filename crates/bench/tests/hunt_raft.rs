@@ -19,7 +19,8 @@ fn replicas_keep_their_promises() {
     }
     assert_eq!(progress.seeds, seeds);
     assert!(progress.undecided <= seeds / 10, "{} keys are undecided", progress.undecided);
-    println!("{} operations, {} packets, {:?}", progress.calls, progress.packets, progress.elapsed);
+    let (calls, packets, undecided) = (progress.calls, progress.packets, progress.undecided);
+    println!("{calls} operations, {packets} packets, {undecided} keys undecided, {:?}", progress.elapsed);
 }
 
 #[test]

@@ -149,6 +149,20 @@ impl Driver {
     }
 }
 
+/// Lets a thread run what `start` makes of the count of programs that ran there before a crash of the host, and of a transport.
+///
+/// # Panics
+/// If there is no such thread, or it runs something else.
+pub(super) fn spawn<P: Program + 'static>(
+    datacenter: &mut Datacenter,
+    (host, thread): (u32, u16),
+    start: impl Fn(u32, SimTransport) -> P + 'static,
+) {
+    let mut incarnations = 0..;
+    let program = move |transport| start(incarnations.next().expect("an endless range"), transport);
+    datacenter.spawn_from(host, thread, program).expect("each program has a thread of its own");
+}
+
 /// Runs the event loop until it finds nothing, or for long enough; says whether there is more to do now. `idle_runs` counts the runs in a row
 /// that found no work although a timer was due.
 pub(super) fn run_endpoint<T: Transport>(endpoint: &Endpoint<T>, clock: &ThreadClock, idle_runs: &mut u32) -> bool {

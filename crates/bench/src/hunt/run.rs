@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash};
 use std::rc::{Rc, Weak};
 
-use dunlin_sim::{Datacenter, Fault, ThreadClock};
+use dunlin_sim::{Fault, ThreadClock};
 use dunlin_trial::judge::{self, View};
 use dunlin_trial::{Event, Ledger, Random, Roughness};
 
-use super::node::{Driver, Node, Shared};
+use super::node::{Driver, Node, Shared, spawn};
 use super::scenario::Scenario;
 use super::story::{Story, without_leaks};
 use super::trace::{Recorded, RoundTrips, Trace};
@@ -57,8 +57,7 @@ pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
 impl Run {
     fn new(scenario: Scenario, trace: Option<&Trace>) -> Run {
         let Scenario { topology, cost, seed, .. } = &scenario;
-        let datacenter = Datacenter::new(topology, *cost, *seed).expect("a drawn topology is valid");
-        let mut datacenter = Recorded::new(datacenter, trace, scenario.end_ns());
+        let mut datacenter = Recorded::new(topology, *cost, *seed, trace, scenario.end_ns());
         let round_trips = trace.and_then(Trace::round_trips);
         let ledger = Rc::new(RefCell::new(Ledger::new(scenario.roughness)));
         // The clock of a thread that runs nothing is that of the datacenter.
@@ -68,10 +67,9 @@ impl Run {
         let nodes = RefCell::new(places.iter().map(|_| Weak::new()).collect());
         let shared = Rc::new(Shared { scenario, ledger, is_quiet: Cell::new(false), nodes });
         for (number, (host, thread)) in places.into_iter().enumerate() {
-            let (shared, mut incarnations) = (shared.clone(), 0..);
-            let program =
-                move |transport| Driver::start(&shared, number, incarnations.next().expect("an endless range"), transport);
-            datacenter.spawn_from(host, thread, program).expect("each endpoint has a thread of its own");
+            let shared = shared.clone();
+            let start = move |incarnation, transport| Driver::start(&shared, number, incarnation, transport);
+            spawn(&mut datacenter, (host, thread), start);
         }
         datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
         Run { datacenter, shared, digest, round_trips }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use dunlin_rpc::stats::RttHistogram;
 use dunlin_sim::trace::CapturePoint;
-use dunlin_sim::{Datacenter, FaultPlan, Topology};
+use dunlin_sim::{CostModel, Datacenter, FaultPlan, Topology};
 use dunlin_trial::Event;
 
 use crate::BenchError;
@@ -132,8 +132,12 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Records packets and queues, if there is where to, of a datacenter that is about to run, and in which most happens until `end_ns`.
-    pub fn new(mut datacenter: Datacenter, trace: Option<&Trace>, end_ns: u64) -> Recorded {
+    /// A datacenter in which most happens until `end_ns`; records its packets and queues, if there is where to.
+    ///
+    /// # Panics
+    /// If the topology is not valid.
+    pub fn new(topology: &Topology, cost: CostModel, seed: u64, trace: Option<&Trace>, end_ns: u64) -> Recorded {
+        let mut datacenter = Datacenter::new(topology, cost, seed).expect("a drawn topology is valid");
         let series = trace.and_then(|trace| trace.attach(&mut datacenter, end_ns));
         Recorded { datacenter, series }
     }

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use dunlin_net::Waker;
-use dunlin_rpc::Endpoint;
+use dunlin_net::{Transport, Waker};
+use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_sim::{Next, Program, SimTransport, ThreadClock};
 use dunlin_trial::Random;
 
@@ -124,10 +124,22 @@ pub struct Driver<W> {
 
 /// Where a client lives.
 pub struct Place {
-    pub number: usize,
+    number: usize,
     pub endpoint: Rc<Endpoint<SimTransport>>,
     pub clock: ThreadClock,
-    pub waker: Waker,
+    waker: Waker,
+}
+
+impl Place {
+    /// Of the client of a number.
+    ///
+    /// # Panics
+    /// If the settings are not valid.
+    pub fn new(number: usize, transport: SimTransport, config: EndpointConfig) -> Place {
+        let (clock, waker) = (transport.clock(), transport.waker());
+        let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
+        Place { number, endpoint, clock, waker }
+    }
 }
 
 impl<W: Work> Driver<W> {

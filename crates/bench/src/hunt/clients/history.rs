@@ -114,35 +114,84 @@ impl History {
     }
 }
 
+/// Value, flags and expiry, as a reader wants them: what is usual is left out.
+pub struct Shown<'a> {
+    pub value: &'a [u8],
+    pub flags: u32,
+    pub expires: Option<UnixSeconds>,
+}
+
+/// Bytes of a value that are shown of a long one.
+const SHOWN_BYTES: usize = 24;
+
+fn shown(bytes: &[u8]) -> String {
+    match bytes.len() {
+        // Short enough to be shown whole.
+        len if len <= 2 * SHOWN_BYTES => format!("{:?}", String::from_utf8_lossy(bytes)),
+        len => {
+            let [start, end] = [&bytes[..SHOWN_BYTES], &bytes[len - SHOWN_BYTES..]].map(String::from_utf8_lossy);
+            format!("{start:?}...{end:?} of {len} B")
+        }
+    }
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", shown(self.value))?;
+        if self.flags != 0 {
+            write!(f, " flags {}", self.flags)?;
+        }
+        self.expires.map_or(Ok(()), |at| write!(f, " until {at}"))
+    }
+}
+
+impl fmt::Display for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Input::Put { value, flags, expires, condition } => {
+                write!(f, "put {}", Shown { value, flags: *flags, expires: *expires })?;
+                match condition {
+                    Condition::Always => Ok(()),
+                    condition => write!(f, " if {condition:?}"),
+                }
+            }
+            Input::Extend { bytes, side } => write!(f, "extend at its {side:?} by {}", shown(bytes)),
+            other => write!(f, "{other:?}"),
+        }
+    }
+}
+
+impl fmt::Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Output::Value(None) | Output::Item(None) => write!(f, "nothing there"),
+            Output::Value(Some((value, flags))) => write!(f, "{}", Shown { value, flags: *flags, expires: None }),
+            Output::Item(Some(Found { value, flags, token, expires })) => {
+                write!(f, "{} token {token}", Shown { value, flags: *flags, expires: *expires })
+            }
+            Output::Stored(token) => write!(f, "stored with token {token}"),
+            Output::Number(number, token) => write!(f, "{number} with token {token}"),
+            Output::Done => write!(f, "done"),
+            Output::Refused(why) => write!(f, "refused: {why:?}"),
+        }
+    }
+}
+
+/// One line: from when to when, who, what, and how it ended.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = |bytes: &[u8]| match bytes.len() {
-            0..=40 => format!("{:?}", String::from_utf8_lossy(bytes)),
-            len => format!("{:?}... of {len} B", String::from_utf8_lossy(&bytes[..24])),
-        };
         let micros = |nanos: u64| format!("{:.3}", nanos as f64 / 1e3);
         let ended = match &self.end {
             End::Pending => "...".to_owned(),
             End::Answered(at, _) | End::Unknown(at, _) | End::NotExecuted(at, _) => micros(*at),
         };
         let who = self.client.map_or("the server".to_owned(), |number| format!("client {number}"));
-        write!(f, "{:>14} to {ended:>14} us  {who}  ", micros(self.begun))?;
-        match &self.input {
-            Input::Put { value, flags, expires, condition } => {
-                write!(f, "put {} flags {flags} until {expires:?} if {condition:?}", bytes(value))?;
-            }
-            Input::Extend { bytes: more, side } => write!(f, "extend at its {side:?} by {}", bytes(more))?,
-            other => write!(f, "{other:?}")?,
-        }
+        write!(f, "{:>14} to {ended:>14} us  {who:<10}  {}", micros(self.begun), self.input)?;
         match &self.end {
             End::Pending => write!(f, ": never ended"),
             End::Unknown(_, why) => write!(f, ": perhaps executed: {why}"),
             End::NotExecuted(_, why) => write!(f, ": not executed: {why}"),
-            End::Answered(_, Output::Value(Some((value, flags)))) => write!(f, ": {} flags {flags}", bytes(value)),
-            End::Answered(_, Output::Item(Some(Found { value, flags, token, expires }))) => {
-                write!(f, ": {} flags {flags} token {token} until {expires:?}", bytes(value))
-            }
-            End::Answered(_, output) => write!(f, ": {output:?}"),
+            End::Answered(_, output) => write!(f, ": {output}"),
         }
     }
 }

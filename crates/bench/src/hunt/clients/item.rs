@@ -1,17 +1,16 @@
 //! What operations do to one item: the promises of [`dunlin_store::Store`], written down once more.
 
+use std::fmt;
+
 use dunlin_store::{Condition, Delta, Refused, Side, UnixSeconds};
 
-use super::history::{End, Entry, Found, Input, Output};
-use super::linear::{Interval, Specification, Verdict, check};
+use super::history::{End, Entry, Found, Input, Output, Shown};
 
 /// The time on the clock of every server, for a whole run: items that expire do so when an operation says so, not between two.
 pub const NOW: UnixSeconds = 1_000;
-/// Steps of the search for one key.
-const STEPS_MAX: usize = 400_000;
 
 /// An item. Its token is not known if nobody was told.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Item {
     value: Vec<u8>,
     flags: u32,
@@ -19,18 +18,14 @@ pub struct Item {
     token: Option<u64>,
 }
 
-/// All operations on one key.
-struct OneKey<'a>(Vec<&'a Entry>);
-
-impl Specification for OneKey<'_> {
-    type State = Option<Item>;
-
-    fn initial(&self) -> Option<Item> {
-        None
-    }
-
-    fn apply(&self, state: &Option<Item>, operation: usize) -> Option<Option<Item>> {
-        apply(state, self.0[operation])
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Item { value, flags, expires, token } = self;
+        write!(f, "{}", Shown { value, flags: *flags, expires: *expires })?;
+        match token {
+            Some(token) => write!(f, " token {token}"),
+            None => write!(f, " with a token that nobody was told"),
+        }
     }
 }
 
@@ -151,58 +146,10 @@ fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> 
     }
 }
 
-/// Whether an operation says something about the item.
-pub fn counts(entry: &Entry) -> bool {
-    match entry.end {
-        End::Answered(..) => true,
-        End::NotExecuted(..) => false,
-        // A read without an answer says nothing.
-        End::Pending | End::Unknown(..) => !entry.input.is_read(),
-    }
-}
-
-/// Whether the history of a key is linearizable; `false` if that takes too long to find out.
-///
-/// # Errors
-/// If it is not: the history, as far as it explains why.
-pub fn judge(key: usize, entries: &[Entry]) -> Result<bool, String> {
-    let entries: Vec<&Entry> = entries.iter().filter(|entry| entry.key == key && counts(entry)).collect();
-    let interval = |entry: &&Entry| Interval {
-        begun: entry.begun,
-        ended: if let End::Answered(at, _) = entry.end { Some(at) } else { None },
-    };
-    let intervals: Vec<Interval> = entries.iter().map(interval).collect();
-    let specification = OneKey(entries);
-    match check(&specification, &intervals, STEPS_MAX) {
-        Verdict::Linearizable => Ok(true),
-        Verdict::Undecided => Ok(false),
-        Verdict::Not(longest) => Err(explain(key, &specification, &longest)),
-    }
-}
-
-/// The longest order that is right, the state after it, and what cannot follow.
-fn explain(key: usize, specification: &OneKey<'_>, longest: &[usize]) -> String {
-    let entries = &specification.0;
-    let mut state = specification.initial();
-    for number in longest {
-        state = specification.apply(&state, *number).unwrap_or(None);
-    }
-    let mut text = format!("the history of key {key} is not linearizable; the longest order that is right ends with:\n");
-    let shown = longest.len().saturating_sub(12);
-    longest[shown..].iter().for_each(|number| text += &format!("  {}\n", entries[*number]));
-    let (length, token) = state.as_ref().map_or((0, None), |item| (item.value.len(), item.token));
-    text += &match &state {
-        None => "then there is no item, and none of these can follow:\n".to_owned(),
-        Some(_) => format!("then the item has {length} bytes and token {token:?}, and none of these can follow:\n"),
-    };
-    let left = (0..entries.len()).filter(|number| !longest.contains(number));
-    left.take(12).for_each(|number| text += &format!("  {}\n", entries[number]));
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hunt::clients::judge::{Verdict, judge};
 
     /// Operations one after the other, the last ones unanswered.
     fn history(operations: &[(Input, Option<Output>)]) -> Vec<Entry> {
@@ -245,7 +192,7 @@ mod tests {
             (Input::Delete, Some(Output::Done)),
             (Input::Delete, Some(Output::Refused(Refused::NotFound))),
         ]);
-        assert_eq!(judge(0, &entries), Ok(true));
+        assert_eq!(judge(0, &entries), Ok(Verdict::Linearizable));
     }
 
     #[test]
@@ -275,7 +222,7 @@ mod tests {
             (until_now, Some(Output::Stored(4))),
             (Input::Get, Some(Output::Value(None))),
         ]);
-        assert_eq!(judge(0, &entries), Ok(true));
+        assert_eq!(judge(0, &entries), Ok(Verdict::Linearizable));
     }
 
     #[test]
@@ -319,13 +266,13 @@ mod tests {
             assert!(judge(0, &history(wrong)).is_err(), "{wrong:?}");
         }
         // Other keys have nothing to do with it.
-        assert_eq!(judge(1, &history(&stale)), Ok(true));
+        assert_eq!(judge(1, &history(&stale)), Ok(Verdict::Linearizable));
     }
 
     #[test]
     fn what_was_not_executed_has_no_effect_and_a_loss_has() {
         let mut entries = history(&[(put("a", Condition::Always), None), (Input::Get, value("a"))]);
-        assert_eq!(judge(0, &entries), Ok(true));
+        assert_eq!(judge(0, &entries), Ok(Verdict::Linearizable));
         entries[0].end = End::NotExecuted(5, String::new());
         assert!(judge(0, &entries).is_err());
         let lost = [
@@ -333,6 +280,6 @@ mod tests {
             (Input::Lost, Some(Output::Done)),
             (Input::Get, Some(Output::Value(None))),
         ];
-        assert_eq!(judge(0, &history(&lost)), Ok(true));
+        assert_eq!(judge(0, &history(&lost)), Ok(Verdict::Linearizable));
     }
 }

@@ -6,13 +6,10 @@
 //! | `driver` | the program of a client |
 //! | `history` | what was done, and when |
 //! | `item` | what operations do to one item, in words of a specification |
-//! | `linear` | whether there is an order in which all answers are right |
+//! | `judge` | whether there is an order in which all answers are right |
 
 pub mod driver;
 pub mod history;
 pub mod item;
-pub mod linear;
+pub mod judge;
 pub mod phases;
-
-#[cfg(test)]
-mod porcupine_tests;

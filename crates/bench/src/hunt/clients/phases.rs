@@ -8,7 +8,7 @@ use dunlin_net::Waker;
 use dunlin_sim::Datacenter;
 
 use super::history::{End, Entry, History, Input};
-use super::item;
+use super::judge::{self, Verdict};
 use crate::hunt::story::Story;
 use crate::hunt::trace::Trace;
 
@@ -140,9 +140,9 @@ pub fn judge(datacenter: &Datacenter, keys: usize, history: &[Entry], trace: Opt
     }
     let mut undecided = 0;
     for key in 0..keys {
-        match item::judge(key, history) {
-            Ok(true) => {}
-            Ok(false) => undecided += 1,
+        match judge::judge(key, history) {
+            Ok(Verdict::Linearizable) => {}
+            Ok(Verdict::Undecided) => undecided += 1,
             Err(why) => panic!("{why}"),
         }
     }

@@ -8,8 +8,7 @@ use std::time::Duration;
 use dunlin_kv::KvClient;
 use dunlin_kv::client::{ClientConfig, KvError, Outcome, Value};
 use dunlin_kv::wire::ItemFacts;
-use dunlin_net::Transport;
-use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_rpc::EndpointConfig;
 use dunlin_sim::{Datacenter, SimTransport, ThreadClock};
 use dunlin_store::{Condition, Delta, Put, Refused, Side, UnixSeconds};
 use dunlin_trial::Random;
@@ -52,18 +51,16 @@ pub struct Work {
 /// Starts a client, after `incarnation` crashes.
 pub fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: SimTransport) -> Driver<Work> {
     let scenario = &shared.scenario;
-    let (clock, waker) = (transport.clock(), transport.waker());
     let mut random = Random::new(scenario.seed ^ 0xc11e_4700 ^ (number as u64) << 32 ^ u64::from(incarnation) << 40);
     let config = EndpointConfig { seed: Some(random.next()), ..scenario.clients[number].clone() };
-    let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
+    let place = Place::new(number, transport, config);
     let core = random.index(scenario.cores.len()) as u16;
     let sessions_per_core = random.between(1, 2) as usize;
     let mut config = ClientConfig::default();
     config.sessions_per_core = sessions_per_core;
-    let client = KvClient::new(&endpoint, &Datacenter::addr(SERVER, core), config);
-    let caller = Caller { shared: shared.clone(), number, client, clock: clock.clone(), tokens: RefCell::default() };
+    let client = KvClient::new(&place.endpoint, &Datacenter::addr(SERVER, core), config);
+    let caller = Caller { shared: shared.clone(), number, client, clock: place.clock.clone(), tokens: RefCell::default() };
     let pace = Pace { steps: scenario.steps, gap_max_ns: scenario.gap_max_ns, keys: scenario.keys };
-    let place = Place { number, endpoint, clock, waker };
     let times = Random::new(random.next());
     let work = Work { caller: Rc::new(caller), random, written: u64::from(incarnation) * 1_000_000 };
     Driver::start(&shared.clients, place, pace, work, times)

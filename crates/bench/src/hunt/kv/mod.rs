@@ -19,7 +19,5 @@ mod run;
 mod scenario;
 mod server;
 
-#[cfg(test)]
-pub use run::history;
 pub use run::run;
 pub use scenario::Scenario;

@@ -7,8 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use dunlin_net::Transport;
-use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_rpc::EndpointConfig;
 use dunlin_sim::{SimTransport, ThreadClock};
 use dunlin_smr::kv::{Answer, Command, Condition, Query};
 use dunlin_smr::{Client, ClientError};
@@ -44,14 +43,12 @@ pub struct Work {
 /// Starts a client, after `incarnation` crashes.
 pub fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: SimTransport) -> Driver<Work> {
     let scenario = &shared.scenario;
-    let (clock, waker) = (transport.clock(), transport.waker());
     let mut random = Random::new(scenario.seed ^ 0xc11e_4700 ^ (number as u64) << 32 ^ u64::from(incarnation) << 40);
     let config = EndpointConfig { seed: Some(random.next()), ..scenario.client_endpoint(number).clone() };
-    let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
-    let client = Client::new(&endpoint, scenario.first_members(), scenario.client);
-    let caller = Caller { shared: shared.clone(), number, client, clock: clock.clone(), versions: RefCell::default() };
+    let place = Place::new(number, transport, config);
+    let client = Client::new(&place.endpoint, scenario.first_members(), scenario.client);
+    let caller = Caller { shared: shared.clone(), number, client, clock: place.clock.clone(), versions: RefCell::default() };
     let pace = Pace { steps: scenario.steps, gap_max_ns: scenario.gap_max_ns, keys: scenario.keys };
-    let place = Place { number, endpoint, clock, waker };
     let times = Random::new(random.next());
     let work = Work { caller: Rc::new(caller), random, written: u64::from(incarnation) * 1_000_000 };
     Driver::start(&shared.clients, place, pace, work, times)

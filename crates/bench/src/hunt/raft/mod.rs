@@ -24,7 +24,5 @@ mod run;
 mod scenario;
 mod spoiler;
 
-#[cfg(test)]
-pub use run::history;
 pub use run::run;
 pub use scenario::Scenario;

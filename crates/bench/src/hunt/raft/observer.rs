@@ -122,10 +122,10 @@ impl Observer {
 
     fn look_at_committed(&mut self, status: &Status, log: &Log) {
         let looked_at = self.looked_at.entry(status.id).or_insert(0);
+        let known = |term| Committed { term, known_in: status.term };
         let new = log.view().iter().rev().skip_while(|entry| entry.index > status.committed);
         for entry in new.take_while(|entry| entry.index > *looked_at) {
-            let new = Committed { term: entry.term, known_in: status.term };
-            let committed = *self.committed.entry(entry.index).or_insert(new);
+            let committed = *self.committed.entry(entry.index).or_insert(known(entry.term));
             assert_eq!(
                 committed.term, entry.term,
                 "entry {} was committed with term {}, and replica {} has committed one of term {}",
@@ -136,8 +136,7 @@ impl Observer {
         // A snapshot says what is committed, too.
         let base = log.base().get_metadata();
         if base.index > 0 {
-            let new = Committed { term: base.term, known_in: status.term };
-            let committed = *self.committed.entry(base.index).or_insert(new);
+            let committed = *self.committed.entry(base.index).or_insert(known(base.term));
             assert_eq!(
                 committed.term, base.term,
                 "replica {} has a snapshot that ends with entry {} of term {}, which was committed with term {}",

@@ -44,45 +44,49 @@ pub struct Replica {
 impl Life {
     /// Starts a replica, after `incarnation` crashes, unless its log is damaged.
     pub fn start(shared: &Rc<Shared>, id: u64, incarnation: u32, transport: SimTransport) -> Life {
-        let disk = shared.disks[id as usize - 1].borrow().clone();
+        let disk = &shared.disks[id as usize - 1];
         if incarnation > 0 {
             // It was looked after.
-            disk.fail_flush_after(u64::MAX);
+            disk.borrow().fail_flush_after(u64::MAX);
         }
-        let wal_config = WalConfig {
-            segment_bytes: shared.scenario.segment_bytes,
-            snapshot_piece_bytes: shared.scenario.snapshot_step_bytes,
-            ..WalConfig::new(id)
-        };
-        let opened = open_stepped(disk, wal_config).map_err(OpenError::from).and_then(|(wal, _)| {
-            let flusher = wal.stepper().expect("it has no thread");
-            Ok((DurableLog::new(wal)?, flusher))
-        });
-        match shared.rot.borrow_mut().judge(id, opened) {
-            Some((log, flusher)) => Life::Runs(Box::new(Replica::start(shared, id, incarnation, transport, log, flusher))),
-            None => Life::Refused,
+        let parts = Parts::new(shared, id, incarnation, transport);
+        loop {
+            let Some((log, flusher)) = shared.rot.borrow_mut().judge(id, open(shared, id)) else { return Life::Refused };
+            if let Some(replica) = Replica::start(&parts, log, flusher) {
+                return Life::Runs(Box::new(replica));
+            }
+            // Its first write was not flushed, and the process ended: it is started again when its disk was looked after.
+            let after = disk.borrow().crash(Crash::Process);
+            after.fail_flush_after(u64::MAX);
+            *disk.borrow_mut() = after;
         }
     }
 }
 
-impl Program for Life {
-    fn run(&mut self) -> Next {
-        match self {
-            Life::Runs(replica) => replica.run(),
-            Life::Refused => Next::Done,
-        }
-    }
+fn open(shared: &Shared, id: u64) -> Result<(Log, Stepper<SimDisk>), OpenError> {
+    let wal_config = WalConfig {
+        segment_bytes: shared.scenario.segment_bytes,
+        snapshot_piece_bytes: shared.scenario.snapshot_step_bytes,
+        ..WalConfig::new(id)
+    };
+    let disk = shared.disks[id as usize - 1].borrow().clone();
+    let (wal, _) = open_stepped(disk, wal_config)?;
+    let flusher = wal.stepper().expect("it has no thread");
+    Ok((DurableLog::new(wal)?, flusher))
 }
 
-impl Replica {
-    fn start(
-        shared: &Rc<Shared>,
-        id: u64,
-        incarnation: u32,
-        transport: SimTransport,
-        log: Log,
-        flusher: Stepper<SimDisk>,
-    ) -> Replica {
+/// What a replica is made of, beside its log.
+struct Parts {
+    shared: Rc<Shared>,
+    id: u64,
+    endpoint: Rc<Endpoint<SimTransport>>,
+    clock: ThreadClock,
+    config: NodeConfig,
+    random: Random,
+}
+
+impl Parts {
+    fn new(shared: &Rc<Shared>, id: u64, incarnation: u32, transport: SimTransport) -> Parts {
         let scenario = &shared.scenario;
         let clock = transport.clock();
         let mut random = Random::new(scenario.seed ^ 0x4e70_11ca ^ id << 32 ^ u64::from(incarnation) << 40);
@@ -97,11 +101,42 @@ impl Replica {
             clock: Rc::new(move || node_clock.now()),
             ..scenario.node.clone()
         };
+        Parts { shared: shared.clone(), id, endpoint, clock, config, random }
+    }
+}
+
+impl Program for Life {
+    fn run(&mut self) -> Next {
+        match self {
+            Life::Runs(replica) => replica.run(),
+            Life::Refused => Next::Done,
+        }
+    }
+}
+
+impl Replica {
+    /// `None` if its disk fails at once.
+    fn start(parts: &Parts, log: Log, flusher: Stepper<SimDisk>) -> Option<Replica> {
+        let (id, shared) = (parts.id, &parts.shared);
+        let scenario = &shared.scenario;
         let beginning = if id <= scenario.members { Beginning::First(scenario.first_members()) } else { Beginning::Join };
         let machine = KvMachine::with_secret(BYTES_MAX, [scenario.seed, id]).expect("some MiB of memory");
-        let node = Node::start(&endpoint, config, log, machine, beginning).expect("drawn settings are valid");
+        let node = match Node::start(&parts.endpoint, parts.config.clone(), log, machine, beginning) {
+            Ok(node) => node,
+            Err(NodeError::Log(_)) => return None,
+            Err(error) => panic!("drawn settings are valid: {error}"),
+        };
         shared.observer.borrow_mut().restarted(id);
-        Replica { id, shared: shared.clone(), endpoint, node, flusher, random, clock, idle_runs: 0 }
+        Some(Replica {
+            id,
+            shared: shared.clone(),
+            endpoint: parts.endpoint.clone(),
+            node,
+            flusher,
+            random: parts.random.clone(),
+            clock: parts.clock.clone(),
+            idle_runs: 0,
+        })
     }
 
     fn look(&self) {

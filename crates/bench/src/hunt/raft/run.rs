@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use dunlin_sim::Datacenter;
 use dunlin_smr::wal::sim::{SimDisk, SimDiskConfig};
 
 use super::caller;
@@ -15,6 +14,7 @@ use super::rot::Rot;
 use super::scenario::{Scenario, host};
 use super::spoiler::Spoiler;
 use crate::hunt::clients::phases::{Clients, judge};
+use crate::hunt::node::spawn;
 use crate::hunt::story::{Story, without_leaks};
 use crate::hunt::trace::{Recorded, Trace};
 
@@ -60,20 +60,10 @@ pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
     })
 }
 
-/// Runs a seed; gives the number of its keys, and what was done to them.
-#[cfg(test)]
-pub fn history(seed: u64) -> (usize, Vec<crate::hunt::clients::history::Entry>) {
-    let mut run = Run::new(Scenario::draw(seed), None);
-    run.work();
-    run.replace_all();
-    (run.shared.scenario.keys, run.shared.clients.end_all(&mut run.datacenter))
-}
-
 impl Run {
     fn new(scenario: Scenario, trace: Option<&Trace>) -> Run {
-        let datacenter =
-            Datacenter::new(&scenario.topology, scenario.cost, scenario.seed).expect("a drawn topology is valid");
-        let mut datacenter = Recorded::new(datacenter, trace, scenario.end_ns());
+        let Scenario { topology, cost, seed, .. } = &scenario;
+        let mut datacenter = Recorded::new(topology, *cost, *seed, trace, scenario.end_ns());
         let disk = |id: u64| {
             let flush_time = (FLUSH_MIN, FLUSH_MIN + Duration::from_nanos(scenario.flush_max_ns));
             let config = SimDiskConfig { flush_time, ..SimDiskConfig::default() };
@@ -90,28 +80,19 @@ impl Run {
         let observer = RefCell::default();
         let shared = Rc::new(Shared { disks, observer, clients, rot, changes_left, changes_made, scenario });
         for id in shared.scenario.replicas() {
-            let (shared, mut incarnations) = (shared.clone(), 0..);
-            let program = move |transport| {
-                let incarnation = incarnations.next().expect("an endless range");
-                Life::start(&shared, id, incarnation, transport)
-            };
-            datacenter.spawn_from(host(id), 0, program).expect("each replica has a host of its own");
+            let shared = shared.clone();
+            let start = move |incarnation, transport| Life::start(&shared, id, incarnation, transport);
+            spawn(&mut datacenter, (host(id), 0), start);
         }
         for number in 0..shared.scenario.clients as usize {
             let at = shared.scenario.client_host(number);
-            let (shared, mut incarnations) = (shared.clone(), 0..);
-            let program = move |transport| {
-                let incarnation = incarnations.next().expect("an endless range");
-                caller::start(&shared, number, incarnation, transport)
-            };
-            datacenter.spawn_from(at, 0, program).expect("each client has a host of its own");
+            let shared = shared.clone();
+            let start = move |incarnation, transport| caller::start(&shared, number, incarnation, transport);
+            spawn(&mut datacenter, (at, 0), start);
         }
-        let (at, operated, mut incarnations) = (shared.scenario.client_host(0), shared.clone(), 0..);
-        let program = move |transport| {
-            let incarnation = incarnations.next().expect("an endless range");
-            Operator::start(&operated, incarnation, transport)
-        };
-        datacenter.spawn_from(at, 1, program).expect("the host of the first client has a second thread");
+        let operated = shared.clone();
+        let start = move |incarnation, transport| Operator::start(&operated, incarnation, transport);
+        spawn(&mut datacenter, (shared.scenario.client_host(0), 1), start);
         datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
         Run { datacenter, shared }
     }

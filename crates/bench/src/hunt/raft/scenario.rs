@@ -13,10 +13,10 @@ use dunlin_trial::{Random, Roughness};
 
 use crate::hunt::scenario::{draw_config, draw_cost, draw_topology, work_ns};
 
-/// Hosts of every run.
-const HOSTS: u32 = 8;
+/// Most clients: all of them work on few keys.
+const CLIENTS_MAX: u64 = 8;
 /// Least length of receive queues: it holds the credits of all sessions of a replica, and of as many whose clients have crashed.
-const RX_DESCRIPTORS_MIN: usize = 2048;
+const RX_DESCRIPTORS_MIN: usize = 4096;
 const MILLISECOND: u64 = 1_000_000;
 /// How many election timeouts clients work where elections are spoiled.
 const ELECTIONS: u64 = 10;
@@ -101,15 +101,17 @@ impl Scenario {
         let r = &mut random;
         let mut topology = draw_topology(r);
         topology.nic.rx_descriptors = topology.nic.rx_descriptors.max(RX_DESCRIPTORS_MIN);
-        match &mut topology.layout {
-            Layout::OneSwitch(layout) => layout.hosts = HOSTS,
-            Layout::TwoTier(layout) => layout.hosts_per_tor = HOSTS / layout.tors,
-        }
         let members = if r.chance(70) { 3 } else { 5 };
         let rots = draw_rots(r, members);
         let replacements = rots.len() as u64;
         let spares = r.between(0, 2).min((6 - members).saturating_sub(replacements));
-        let clients = (u64::from(HOSTS) - members - spares - replacements).min(3) as u32;
+        let clients = r.between(1, CLIENTS_MAX) as u32;
+        let replicas = members + spares + replacements;
+        let hosts = replicas as u32 + clients;
+        match &mut topology.layout {
+            Layout::OneSwitch(layout) => layout.hosts = hosts,
+            Layout::TwoTier(layout) => layout.hosts_per_tor = hosts.div_ceil(layout.tors),
+        }
         let is_steady = r.chance(15);
         let node = draw_node(r, topology.mtu);
         let election_ns = node.tick.as_nanos() as u64 * u64::from(node.election_ticks);
@@ -123,8 +125,7 @@ impl Scenario {
         };
         // Where leaders come and go, clients find the next one soon.
         let attempt_ns = if is_long { election_ns / 8 } else { r.between(5, 100) * MILLISECOND };
-        let replicas = members + spares + replacements;
-        let client_hosts = replicas as u32..replicas as u32 + clients;
+        let client_hosts = replicas as u32..hosts;
         let mut plan = draw_faults(r, is_steady, members, client_hosts, work_ns(steps, gap_max_ns), &topology);
         rots.iter().for_each(|id| add_crashes(r, &mut plan, *id, work_ns(steps, gap_max_ns)));
         // Not before the replica runs.
@@ -143,7 +144,7 @@ impl Scenario {
             members,
             spares,
             clients,
-            endpoints: (0..=members + spares + replacements + u64::from(clients)).map(|_| endpoint(r)).collect(),
+            endpoints: (0..=hosts).map(|_| endpoint(r)).collect(),
             node,
             slower: (0..replicas).map(|_| if r.chance(50) { 0 } else { r.between(0, SLOWER_MAX) }).collect(),
             spoiled_elections,

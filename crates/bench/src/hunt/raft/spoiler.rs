@@ -2,7 +2,7 @@
 //!
 //! - either, when the next one is elected, all who elected it crash, before their disks have what it says, and come back soon; it is cut off in its turn, and
 //!   the first one may be elected again, by the same voters: so a vote that was forgotten is given twice;
-//! - or a client is with the old leader, and asks it, while others ask the next one: so a lease that is too long gives what is no longer true.
+//! - or some clients are with the old leader, and ask it, while others ask the next one: so a lease that is too long gives what is no longer true.
 
 use dunlin_sim::fault::FaultId;
 use dunlin_sim::{Datacenter, Fault};
@@ -19,8 +19,8 @@ const CUT_OFF_MAX: u64 = 4;
 /// A leader that is to be cut off, or is.
 struct Deposed {
     id: u64,
-    /// Whether a client is with it.
-    has_client: bool,
+    /// How many clients are with it.
+    clients: usize,
     /// When it is, or when nobody was elected meanwhile.
     at: u64,
     cut_off: Option<FaultId>,
@@ -46,9 +46,7 @@ impl Spoiler {
             datacenter.lift(fault);
         }
         match &mut self.deposed {
-            Some(Deposed { id, has_client: false, cut_off: Some(fault), .. })
-                if elected.iter().any(|leader| leader != id) =>
-            {
+            Some(Deposed { id, clients: 0, cut_off: Some(fault), .. }) if elected.iter().any(|leader| leader != id) => {
                 datacenter.lift(*fault);
                 let old = *id;
                 self.deposed = None;
@@ -60,9 +58,10 @@ impl Spoiler {
                 datacenter.lift(*fault);
                 self.deposed = None;
             }
-            Some(Deposed { id, has_client, at, cut_off: cut_off @ None }) if *at <= now => {
-                let client = has_client.then(|| scenario.client_host(scenario.clients as usize - 1));
-                let hosts = client.into_iter().chain([host(*id)]).collect();
+            Some(Deposed { id, clients, at, cut_off: cut_off @ None }) if *at <= now => {
+                let last = scenario.clients as usize;
+                let clients = (last - *clients..last).map(|number| scenario.client_host(number));
+                let hosts = clients.chain([host(*id)]).collect();
                 let fault = datacenter.inject(Fault::Partition { hosts });
                 *cut_off = Some(fault.expect("each replica has a host"));
                 *at = now + CUT_OFF_MAX * scenario.election_ns();
@@ -72,7 +71,10 @@ impl Spoiler {
                 let leader = elected.into_iter().find(|_| self.going_on.is_empty());
                 if let Some(id) = leader.filter(|_| self.random.chance(scenario.spoiled_elections)) {
                     let at = now + self.random.between(0, LEADS_MAX * scenario.election_ns());
-                    self.deposed = Some(Deposed { id, has_client: self.random.chance(50), at, cut_off: None });
+                    let has_clients = self.random.chance(50);
+                    let half = u64::from(scenario.clients.div_ceil(2));
+                    let clients = if has_clients { self.random.between(1, half) as usize } else { 0 };
+                    self.deposed = Some(Deposed { id, clients, at, cut_off: None });
                 }
             }
         }

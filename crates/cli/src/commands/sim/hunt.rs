@@ -18,7 +18,8 @@ use crate::output::{self, OutputError};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each seed is a datacenter of its own in virtual time, with endpoints that call each other while packets, links and hosts fail. Then
-everything heals, and must end as promised. Ends with 1 at the first seed that does not, and prints the command that repeats it.
+everything heals, and must end as promised. Ends with 1 at the first seed that does not, and prints why (where the history of a key is
+not linearizable: all that was done to it, when, by whom, with which answer) and the command that repeats it.
 
 Examples:
   dunlin sim hunt --seeds 1000

@@ -1,0 +1,330 @@
+//! Whether the history of a key is linearizable: [`porcupine_rs`] searches for the order, with what operations do from [`super::item`].
+//!
+//! Histories are judged key by key, since that is as good as all at once (P-compositionality, Horn and Kroening 2015). An operation without an answer may
+//! have been executed at any time after it was begun, or never: for the search it never ends, so that it can stand after all that was answered, where nobody
+//! sees what it does. How far the search goes is bounded in steps of the model, not in time, so a seed always has the same verdict.
+//!
+//! Of operations without an answer each can stand anywhere, and the search would try all sets of them. Two rules leave out orders that others stand for,
+//! since such an operation may as well come last of all: it must change something, and what it changes must not be overwritten unseen.
+
+use std::fmt::Write as _;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use dunlin_store::Condition;
+use porcupine_rs::{CheckResult, Model, Operation, check_operations, check_operations_info};
+
+use super::history::{End, Entry, Input};
+use super::item::{self, Item};
+
+/// Steps of the search for one key.
+const STEPS_MAX: u32 = 400_000;
+/// Operations of the longest order that is right, and of those that cannot follow it, that a failure shows before it shows the history.
+const SHOWN_MAX: usize = 12;
+
+/// What is known of a history of one key that is not wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is an order in which all answers are right.
+    Linearizable,
+    /// It was not found out within the steps allowed.
+    Undecided,
+}
+
+/// One search.
+struct Search {
+    steps_left: AtomicU32,
+    /// Operations that have an answer.
+    answered: u32,
+}
+
+/// A key, for the search.
+#[derive(Clone)]
+struct OneKey<'a>(PhantomData<&'a Entry>);
+
+/// An operation, for the search.
+#[derive(Clone, Copy)]
+struct Op<'a> {
+    entry: &'a Entry,
+    search: &'a Search,
+}
+
+/// What there is after some operations.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct State {
+    item: Option<Item>,
+    /// How many of them have an answer.
+    answered: u32,
+    /// The last of them has none, so it must be seen by the next.
+    is_unseen: bool,
+}
+
+impl std::fmt::Debug for Op<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.entry)
+    }
+}
+
+impl<'a> Model for OneKey<'a> {
+    type State = State;
+    type Op = Op<'a>;
+    type Metadata = ();
+
+    fn init() -> State {
+        State::default()
+    }
+
+    fn step(state: &State, op: &Op<'a>) -> (bool, State) {
+        let after = if op.search.takes_step() { state.after(op) } else { None };
+        (after.is_some(), after.unwrap_or_default())
+    }
+}
+
+impl Search {
+    fn new(steps: u32, answered: u32) -> Search {
+        Search { steps_left: AtomicU32::new(steps), answered }
+    }
+
+    /// Takes one of the steps that are left; without any, nothing can follow anything, and the search ends.
+    fn takes_step(&self) -> bool {
+        self.steps_left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.steps_left.load(Relaxed) == 0
+    }
+}
+
+impl State {
+    /// What an operation leaves; `None` if it cannot be the next.
+    fn after(&self, op: &Op<'_>) -> Option<State> {
+        let is_answered = matches!(op.entry.end, End::Answered(..));
+        if !is_answered && self.answered == op.search.answered {
+            // All others had their place: from here on, nobody sees anything.
+            return Some(self.clone());
+        }
+        if self.is_unseen && overwrites(op.entry) {
+            return None;
+        }
+        let item = item::apply(&self.item, op.entry)?;
+        if is_answered {
+            return Some(State { item, answered: self.answered + 1, is_unseen: false });
+        }
+        (item != self.item).then_some(State { item, is_unseen: true, ..*self })
+    }
+}
+
+/// Whether an operation ends, and leaves what it leaves, whatever was done by the operation before it.
+fn overwrites(entry: &Entry) -> bool {
+    match entry.input {
+        Input::Put { condition: Condition::Always, .. } | Input::Lost => true,
+        // With an answer it says whether there was an item. Without, it is as good as nothing if there would have been none.
+        Input::Delete => !matches!(entry.end, End::Answered(..)),
+        _ => false,
+    }
+}
+
+/// Whether an operation says something about the item.
+fn counts(entry: &Entry) -> bool {
+    match entry.end {
+        End::Answered(..) => true,
+        End::NotExecuted(..) => false,
+        // A read without an answer says nothing.
+        End::Pending | End::Unknown(..) => !entry.input.is_read(),
+    }
+}
+
+/// Judges the history of a key.
+///
+/// # Errors
+/// If it is not linearizable: why, and the history.
+pub fn judge(key: usize, entries: &[Entry]) -> Result<Verdict, String> {
+    judge_within(STEPS_MAX, key, entries)
+}
+
+fn judge_within(steps: u32, key: usize, entries: &[Entry]) -> Result<Verdict, String> {
+    let of_key = || entries.iter().filter(|entry| entry.key == key);
+    let counting: Vec<&Entry> = of_key().filter(|entry| counts(entry)).collect();
+    let answered = counting.iter().filter(|entry| matches!(entry.end, End::Answered(..))).count() as u32;
+    let search = Search::new(steps, answered);
+    if check_operations(&operations(&counting, &search)) {
+        return Ok(Verdict::Linearizable);
+    }
+    if search.is_exhausted() {
+        return Ok(Verdict::Undecided);
+    }
+    let mut text = format!("the history of key {key} is not linearizable; ");
+    explain(&counting, &Search::new(steps, answered), &mut text);
+    text += "all that was done to it:\n";
+    of_key().for_each(|entry| text += &format!("  {entry}\n"));
+    Err(text)
+}
+
+/// A history in the words of the search.
+fn operations<'a>(entries: &[&'a Entry], search: &'a Search) -> Vec<Operation<OneKey<'a>>> {
+    let operation = |entry: &&'a Entry| Operation {
+        client_id: entry.client.map(|number| number as u32),
+        call_time: entry.begun as i64,
+        return_time: if let End::Answered(at, _) = entry.end { at as i64 } else { i64::MAX },
+        op: Op { entry, search },
+        metadata: None,
+    };
+    entries.iter().map(operation).collect()
+}
+
+/// The longest order that is right, what is there after it, and what cannot follow.
+fn explain(entries: &[&Entry], search: &Search, text: &mut String) {
+    let (result, info) = check_operations_info(&operations(entries, search));
+    debug_assert_eq!(result, CheckResult::Illegal, "the same search ends in the same way");
+    let orders = info.partial_linearizations.into_iter().flatten();
+    let longest = orders.max_by_key(|order| (order.len(), std::cmp::Reverse(order.clone()))).unwrap_or_default();
+    let state = longest.iter().fold(State::default(), |state, number| {
+        state.after(&Op { entry: entries[*number], search }).expect("it stands in an order that is right")
+    });
+    *text += "the longest order that is right ends with:\n";
+    let shown = longest.len().saturating_sub(SHOWN_MAX);
+    longest[shown..].iter().for_each(|number| *text += &format!("  {}\n", entries[*number]));
+    let _never_fails = match state.item {
+        None => writeln!(text, "then there is no item, and none of these can follow:"),
+        Some(item) => writeln!(text, "then the item is {item:?}, and none of these can follow:"),
+    };
+    let left = (0..entries.len()).filter(|number| !longest.contains(number));
+    left.take(SHOWN_MAX).for_each(|number| *text += &format!("  {}\n", entries[number]));
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_store::{Refused, Side};
+    use dunlin_trial::Random;
+
+    use super::*;
+    use crate::hunt::clients::history::{Found, Output};
+
+    fn put(value: u64, condition: Condition) -> Input {
+        Input::Put { value: value.to_string().into_bytes(), flags: 0, expires: None, condition }
+    }
+
+    fn read(value: u64, token: u64) -> Output {
+        Output::Item(Some(Found { value: value.to_string().into_bytes(), flags: 0, token, expires: None }))
+    }
+
+    fn entry(begun: u64, input: Input, answer: Option<(u64, Output)>) -> Entry {
+        let end = answer.map_or(End::Pending, |(at, output)| End::Answered(at, output));
+        Entry { key: 0, client: Some(0), input, begun, end }
+    }
+
+    fn is_right(entries: &[Entry]) -> bool {
+        judge(0, entries).is_ok_and(|verdict| verdict == Verdict::Linearizable)
+    }
+
+    fn written(begun: u64, ended: u64, value: u64) -> Entry {
+        entry(begun, put(value, Condition::Always), Some((ended, Output::Stored(value))))
+    }
+
+    fn found(begun: u64, ended: u64, value: u64) -> Entry {
+        entry(begun, Input::Read, Some((ended, read(value, value))))
+    }
+
+    fn nothing(begun: u64, ended: u64) -> Entry {
+        entry(begun, Input::Read, Some((ended, Output::Item(None))))
+    }
+
+    #[test]
+    fn orders_that_agree_with_time_are_found() {
+        assert!(is_right(&[]));
+        // Both reads are during the write.
+        assert!(is_right(&[written(0, 10, 1), nothing(1, 2), found(3, 4, 1)]));
+        // The second may not see less than the first.
+        assert!(!is_right(&[written(0, 10, 1), found(1, 2, 1), nothing(3, 4)]));
+        // A stale read.
+        assert!(!is_right(&[written(0, 1, 1), nothing(2, 3)]));
+        // Ends and begins at the same time count as concurrent.
+        assert!(is_right(&[written(0, 2, 1), nothing(2, 3)]));
+    }
+
+    #[test]
+    fn what_never_ended_may_have_been_executed_late_or_never() {
+        let write = || entry(0, put(1, Condition::Always), None);
+        assert!(is_right(&[write(), nothing(5, 6)]));
+        assert!(is_right(&[write(), nothing(5, 6), found(7, 8, 1)]));
+        assert!(!is_right(&[write(), found(5, 6, 1), nothing(7, 8)]));
+        // Not before it was begun.
+        assert!(!is_right(&[found(0, 1, 1), entry(5, put(1, Condition::Always), None)]));
+        // Nor when its client says that it was not.
+        let refused = Entry { end: End::NotExecuted(1, "refused".into()), ..write() };
+        assert!(!is_right(&[refused, found(5, 6, 1)]));
+    }
+
+    /// Appends in an order that only the last read tells, and there of no use.
+    #[test]
+    fn a_search_that_takes_too_long_is_undecided() {
+        let append = |number: u8| Input::Extend { bytes: vec![b'a' + number], side: Side::End };
+        let appends = (0..16).map(|number| entry(2, append(number), Some((100, Output::Stored(100 + u64::from(number))))));
+        let history: Vec<_> = [written(0, 1, 1)].into_iter().chain(appends).chain([found(101, 102, 99)]).collect();
+        assert_eq!(judge_within(10_000, 0, &history), Ok(Verdict::Undecided));
+    }
+
+    #[test]
+    fn a_failure_shows_the_history_of_its_key() {
+        let lost = Entry { client: Some(3), ..written(1_000, 2_500, 7) };
+        let refused = Entry { end: End::NotExecuted(9_000, "no leader".into()), ..found(3_000, 0, 0) };
+        let other = Entry { key: 1, ..written(0, 1, 1) };
+        let why = judge(0, &[lost, refused, other, nothing(4_000, 5_000)]).unwrap_err();
+        let all = why.split_once("all that was done to it:\n").unwrap().1;
+        let lines: Vec<&str> = all.lines().map(str::trim).collect();
+        assert_eq!(lines.len(), 3, "{why}");
+        assert!(lines[0].contains("2.500 us  client 3    put \"7\": stored with token 7"), "{why}");
+        assert!(lines[1].ends_with("Read: not executed: no leader"), "{why}");
+        assert!(lines[2].ends_with("Read: nothing there"), "{why}");
+    }
+
+    /// Whether there is an order of those left that have answers, and any of the others.
+    fn exists(entries: &[Entry], executed: &mut Vec<usize>, item: &Option<Item>) -> bool {
+        let ended = |number: &usize| if let End::Answered(at, _) = entries[*number].end { Some(at) } else { None };
+        let left: Vec<usize> = (0..entries.len()).filter(|number| !executed.contains(number)).collect();
+        if left.iter().all(|number| ended(number).is_none()) {
+            return true;
+        }
+        left.iter().any(|&number| {
+            let is_first = !left.iter().any(|other| ended(other).is_some_and(|at| at < entries[number].begun));
+            let Some(after) = item::apply(item, &entries[number]).filter(|_| is_first) else { return false };
+            executed.push(number);
+            let found = exists(entries, executed, &after);
+            executed.pop();
+            found
+        })
+    }
+
+    /// All orders of a few random operations, tried one by one without any rule, agree with the search.
+    #[test]
+    fn it_agrees_with_trying_all_orders() {
+        const HISTORIES: u32 = 4_000;
+        let mut random = Random::new(7);
+        let r = &mut random;
+        let mut counts = [0; 2];
+        for _ in 0..HISTORIES {
+            let history: Vec<Entry> = (0..5)
+                .map(|number| {
+                    let (begun, value) = (r.between(0, 20), r.between(0, 2));
+                    let (input, output) = match r.between(0, 9) {
+                        0..=1 => (put(value, Condition::Always), Output::Stored(value)),
+                        2 => (put(value, Condition::Absent), Output::Stored(value)),
+                        3 => (put(value, Condition::Present), Output::Refused(Refused::NotFound)),
+                        4 => (put(value, Condition::Unchanged(number)), Output::Stored(value)),
+                        5 => (Input::Delete, Output::Done),
+                        6 => (Input::Extend { bytes: b"0".into(), side: Side::Start }, Output::Stored(value)),
+                        7 => (Input::Read, Output::Item(None)),
+                        _ => (Input::Read, read(value, value)),
+                    };
+                    let is_answered = input.is_read() || r.chance(40);
+                    let ended = begun + r.between(0, 12);
+                    entry(begun, input, is_answered.then_some((ended, output)))
+                })
+                .collect();
+            let expected = exists(&history, &mut Vec::new(), &None);
+            assert_eq!(is_right(&history), expected, "{history:#?}");
+            counts[usize::from(expected)] += 1;
+        }
+        assert!(counts.iter().all(|count| *count > HISTORIES / 10), "{counts:?}");
+    }
+}
