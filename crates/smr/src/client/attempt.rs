@@ -53,8 +53,8 @@ impl<T: Transport> Client<T> {
         in_doubt: &mut bool,
         other_cluster: &mut Option<u64>,
     ) -> Result<Option<MsgBuf>, ClientError> {
-        // Answers from another cluster in a row.
-        let (mut redirects, mut strangers) = (0, 0);
+        // Answers from another cluster in a row, and whether the one that is asked has answered at all.
+        let (mut redirects, mut strangers, mut is_found) = (0, 0, false);
         loop {
             let target = self.target.get();
             let reply = match self.try_one(target, request, deadline).await? {
@@ -82,7 +82,7 @@ impl<T: Transport> Client<T> {
                 Response::Busy => false,
                 Response::OtherCluster { ours } => {
                     // Others may be of the one that is asked: addresses are used again.
-                    *other_cluster = Some(ours);
+                    *other_cluster = (!is_found).then_some(ours);
                     strangers += 1;
                     if strangers >= self.members.borrow().len() {
                         return Err(ClientError::OtherCluster { found: ours });
@@ -104,7 +104,8 @@ impl<T: Transport> Client<T> {
                 }
                 Response::Bad => return Err(ClientError::Protocol),
             };
-            strangers = 0;
+            // Then it is its own trouble that it does nothing.
+            (strangers, is_found, *other_cluster) = (0, true, None);
             redirects += usize::from(was_named);
             // Replicas may name each other for a while, when a leader has gone.
             if !was_named || redirects >= REDIRECTS_MAX {

@@ -3,6 +3,7 @@
 mod harness;
 mod members;
 mod snapshots;
+mod unanswered;
 
 use std::time::Duration;
 
@@ -192,16 +193,6 @@ fn a_leader_that_removes_itself_steps_down() {
     });
     assert_eq!(cluster.put("a", b"2").map(drop), Ok(()));
     assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"2"[..]));
-}
-
-#[test]
-fn a_command_is_in_no_doubt_that_was_never_sent() {
-    let mut cluster = Cluster::new(3, config());
-    let leader = cluster.leader();
-    drop((1..=3).filter(|id| *id != leader).map(|id| cluster.stop(id)).collect::<Vec<_>>());
-    // The session may have been opened, but nothing was sent in it.
-    let result = cluster.put("a", b"1");
-    assert_eq!(result, Err(ClientError::TimedOut { may_have_run: false }));
 }
 
 #[test]

@@ -1,0 +1,38 @@
+//! What clients are told when nobody does what they ask.
+
+use dunlin_net::Addr;
+use dunlin_smr::{Beginning, ClientError, MemoryLog};
+
+use super::harness::{Cluster, config};
+
+#[test]
+fn a_command_is_in_no_doubt_that_was_never_sent() {
+    let mut cluster = Cluster::new(3, config());
+    let leader = cluster.leader();
+    drop((1..=3).filter(|id| *id != leader).map(|id| cluster.stop(id)).collect::<Vec<_>>());
+    // The session may have been opened, but nothing was sent in it.
+    let result = cluster.put("a", b"1");
+    assert_eq!(result, Err(ClientError::TimedOut { may_have_run: false }));
+}
+
+/// An address may be used again, by a replica of another cluster.
+#[test]
+fn a_stranger_is_named_unless_the_cluster_itself_has_answered() {
+    let stranger = |cluster: &mut Cluster, id: u64| {
+        cluster.config.cluster = 9;
+        cluster.start(id, MemoryLog::new(), Beginning::First(vec![(id, Addr::Node(id as u32))]));
+    };
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    for id in [1, 2] {
+        drop(cluster.stop(id));
+    }
+    stranger(&mut cluster, 1);
+    // The third knows of no leader: that is what is wrong.
+    assert_eq!(cluster.get("a"), Err(ClientError::TimedOut { may_have_run: false }));
+    drop(cluster.stop(3));
+    assert_eq!(cluster.get("a"), Err(ClientError::OtherCluster { found: 9 }));
+    stranger(&mut cluster, 2);
+    stranger(&mut cluster, 3);
+    assert_eq!(cluster.get("a"), Err(ClientError::OtherCluster { found: 9 }));
+}
