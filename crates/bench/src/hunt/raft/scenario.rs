@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use dunlin_net::Addr;
-use dunlin_rpc::EndpointConfig;
+use dunlin_rpc::{CongestionControl, EndpointConfig};
 use dunlin_sim::fault::{Crashes, RandomFaults};
 use dunlin_sim::topology::Layout;
 use dunlin_sim::{CostModel, Datacenter, Fault, FaultPlan, Topology};
@@ -18,6 +18,9 @@ const CLIENTS_MAX: u64 = 8;
 /// Least length of receive queues: it holds the credits of all sessions of a replica, and of as many whose clients have crashed.
 const RX_DESCRIPTORS_MIN: usize = 4096;
 const MILLISECOND: u64 = 1_000_000;
+/// Congestion control may let one packet go in some milliseconds, even when the network has healed: a client that gives a replica less time than this, in
+/// nanoseconds, would never have a long answer, so it has none.
+const PACED_ATTEMPT_MIN: u64 = 100 * MILLISECOND;
 /// How many election timeouts clients work where elections are spoiled.
 const ELECTIONS: u64 = 10;
 /// How much slower a clock may be than another, in percent: leases hold as long as none runs a fifth faster than another.
@@ -144,7 +147,14 @@ impl Scenario {
             members,
             spares,
             clients,
-            endpoints: (0..=hosts).map(|_| endpoint(r)).collect(),
+            endpoints: (0..=hosts)
+                .map(|host| match endpoint(r) {
+                    config if u64::from(host) >= replicas && attempt_ns < PACED_ATTEMPT_MIN => {
+                        EndpointConfig { congestion: CongestionControl::None, ..config }
+                    }
+                    config => config,
+                })
+                .collect(),
             node,
             slower: (0..replicas).map(|_| if r.chance(50) { 0 } else { r.between(0, SLOWER_MAX) }).collect(),
             spoiled_elections,
