@@ -161,6 +161,9 @@ impl NodeConfig {
         if self.snapshot_entries == 0 || self.snapshot_log_bytes == 0 || self.snapshot_step_bytes == 0 {
             return fail("snapshot_entries, snapshot_log_bytes, snapshot_step_bytes", "choose 1 or more");
         }
+        if self.session_reply_bytes_max == 0 || self.read_bytes_max == 0 {
+            return fail("session_reply_bytes_max, read_bytes_max", "choose 1 or more");
+        }
         Ok(())
     }
 

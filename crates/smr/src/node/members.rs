@@ -112,7 +112,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     pub fn propose_change(&mut self, proposal: ConfChange, reply: DeferredReply) {
-        // What came before goes before.
+        // What came before goes before, unless it waits for others.
         self.submit();
         let (index, term) = (self.raft.raft.raft_log.last_index() + 1, self.raft.raft.term);
         if is_planted(Mutation::TwoChangesAtOnce) {

@@ -25,7 +25,7 @@ pub struct Target {
     #[arg(long, value_name = "REPLICAS", required_unless_present = "etcd", conflicts_with = "etcd")]
     peers: Option<Replicas>,
     /// The number of their cluster, as they were started with
-    #[arg(long, value_name = "NUMBER", default_value = "0")]
+    #[arg(long, value_name = "NUMBER", default_value = "0", conflicts_with = "etcd")]
     cluster: u64,
     /// Instead, the etcd that keeps it: http://HOST:PORT,...
     #[arg(long, value_name = "URL", value_delimiter = ',')]
