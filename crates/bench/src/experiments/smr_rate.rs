@@ -93,6 +93,10 @@ fn with_snapshots(lab: &mut Lab) -> Result<(), BenchError> {
     let ask = Ask { keys: SNAPSHOT_KEYS, snapshot_entries: Some(SNAPSHOT_ENTRIES), ..ask(Storage::Disk, SNAPSHOT_WINDOW) };
     let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, ask))?;
     let pause = runs.spread(|run| run.snapshot_pause_max)?.ours;
+    if pause.min == 0.0 {
+        lab.note(format!("{case}: left out, since no snapshot was due in so short a run: allow it more --seconds."));
+        return Ok(());
+    }
     rows(&case, &runs)?.into_iter().for_each(|row| lab.push(row));
     lab.push(RowBuilder::new(format!("{case}: longest pause"), Metric::LatencyMax, pause));
     Ok(())
@@ -104,10 +108,6 @@ fn ask(storage: Storage, window: usize) -> Ask {
 
 fn load(lab: &Lab, ask: Ask) -> Result<Rate, BenchError> {
     let (puts, replicas) = smr_runs::load(lab, ask, Watch::Nothing)?;
-    if ask.snapshot_entries.is_some() && replicas.snapshot_pause_max == 0.0 {
-        // So few writes were there that none was due.
-        return Err(BenchError::NoSamples { what: "snapshots" });
-    }
     Ok(Rate::of(&puts, &replicas))
 }
 
