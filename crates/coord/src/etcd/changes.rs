@@ -2,7 +2,7 @@
 
 use etcd_client::{WatchOptions, WatchResponse, WatchStream};
 
-use super::work::{Work, backend, foreign, revision_for_etcd};
+use super::work::{Work, backend, foreign, revision_for_etcd, was_unsent};
 use crate::error::CoordError;
 use crate::path::check_root;
 use crate::types::{Changes, Event, Revision, Scope};
@@ -17,14 +17,25 @@ impl Work {
         let key = self.keys.events();
         let first = revision_for_etcd(after.saturating_add(1));
         let options = WatchOptions::new().with_start_revision(first).with_fragment();
-        let stream = self.watch.clone().watch(key.clone(), Some(options)).await;
-        Ok(Watching { stream: stream.map_err(|error| backend(&error, false))?, key, scope })
+        loop {
+            match self.watch.clone().watch(key.clone(), Some(options.clone())).await {
+                Ok(stream) => return Ok(Watching { stream, key, scope }),
+                // A member that is down: another is asked next.
+                Err(error) if was_unsent(&error) => self.resend_after(&error).await,
+                Err(error) => return Err(backend(&error, false)),
+            }
+        }
     }
 
     /// Has everything before a revision forgotten.
     pub async fn compact(self, revision: Revision) -> Result<(), CoordError> {
-        let compacted = self.kv.clone().compact(revision_for_etcd(revision), None).await;
-        compacted.map(|_| ()).map_err(|error| backend(&error, false))
+        loop {
+            match self.kv.clone().compact(revision_for_etcd(revision), None).await {
+                Ok(_) => return Ok(()),
+                Err(error) if was_unsent(&error) => self.resend_after(&error).await,
+                Err(error) => return Err(backend(&error, false)),
+            }
+        }
     }
 }
 

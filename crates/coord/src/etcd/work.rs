@@ -183,6 +183,12 @@ impl Work {
         Ok(Outcome { done: response.succeeded(), revision, gets: gets.collect() })
     }
 
+    /// Waits a little after this error, before something is sent again.
+    pub async fn resend_after(&self, error: &etcd_client::Error) {
+        self.trace.failed_with(explain(error));
+        tokio::time::sleep(RESEND_PAUSE).await;
+    }
+
     /// Looks at everything at one moment.
     pub async fn read(&self, gets: Vec<TxnOp>) -> Result<Outcome, CoordError> {
         self.repeat(Txn::new().and_then(gets)).await
@@ -213,8 +219,7 @@ impl Work {
                 }
                 Err(error) if was_unsent(&error) => {
                     self.trace.may_have_run.store(before, Ordering::SeqCst);
-                    self.trace.failed_with(explain(&error));
-                    tokio::time::sleep(RESEND_PAUSE).await;
+                    self.resend_after(&error).await;
                 }
                 Err(error) => return Err(backend(&error, before || !is_final(&error))),
             }
@@ -223,7 +228,7 @@ impl Work {
 }
 
 /// Whether there was no connection to send a request on.
-fn was_unsent(error: &etcd_client::Error) -> bool {
+pub(super) fn was_unsent(error: &etcd_client::Error) -> bool {
     let etcd_client::Error::GRpcStatus(status) = error else { return false };
     let causes = std::iter::successors(std::error::Error::source(status), |error| error.source());
     causes.into_iter().any(|cause| cause.is::<tonic::ConnectError>())
