@@ -71,7 +71,8 @@ impl Saver {
                 let _ = mailbox.blocking_send(Mail::Snapshot(part));
             }
             let result = collector.write_to(&target.path).map_err(ServerError::from);
-            drop(turn);
+            // Before anybody hears of the end: a server that saves its last snapshot ends then, and the last who has the lock takes its file away.
+            drop((turn, target));
             // Whoever asked may have gone away.
             let _ = done.send(result);
         };
