@@ -71,8 +71,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     }
     lab.note(format!(
         "All three replicas, and all three members, are processes on one core, and the clients are one process on the other. etcd has loopback TCP. Keys have {} B and values {} B. \
-         The floor of a put on the disk is the time until two of three bare files that are flushed at once are durable, in the same round: with one client, no three \
-         logs on that disk, the one of {}, can do better, however little else a put costs.",
+         The floor of a put on the disk is the time until two of three bare files that are flushed at once are durable, in the same round: a measure, \
+         no bound; that disk is the one of {}, which all three share.",
         load::KEY_BYTES,
         load::VALUE_BYTES,
         std::env::temp_dir().display()
