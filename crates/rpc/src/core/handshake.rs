@@ -17,6 +17,7 @@ use super::session::{SessionRef, State};
 use super::timers::token_of_session;
 use super::{Core, Routes, packet_data_bytes};
 use crate::error::ConnectError;
+use crate::mutation::{Mutation, is_planted};
 use crate::wire::control::{Accept, Body, Connect, Cookie, CookieBytes, Refuse, RefuseReason, SLOTS_MAX};
 use crate::wire::header::VERSION;
 use crate::wire::{Header, Kind};
@@ -232,8 +233,8 @@ impl Core {
         }
         let key = (connect.nonce, connect.incarnation);
         let index = match self.accepted.get(&key) {
-            Some(&index) => index,
-            None => match self.accept(routes, from, &addr, &connect) {
+            Some(&index) if !is_planted(Mutation::AcceptedTwice) => index,
+            _ => match self.accept(routes, from, &addr, &connect) {
                 Ok(Some(index)) => index,
                 // The client repeats its CONNECT, and by then others may have given up some credits.
                 Ok(None) => return,
