@@ -89,7 +89,9 @@ impl Core {
         let si = call.session as usize;
         let session = &mut self.sessions[si];
         let packet_data = session.packet_data as usize;
-        if call.response_packets != 0 {
+        // What the server had to give up is over, however much of it has come.
+        let had_response = call.response_packets != 0;
+        if had_response && header.status == Status::Ok {
             self.drop_on(si as u32, DropReason::Duplicate);
             return;
         }
@@ -105,7 +107,7 @@ impl Core {
         (call.sent, call.received) = (call.request_packets, call.request_packets);
         // Longer requests were sampled at their first credit return. Which copy was answered is unknown after a retransmission (Karn); then
         // the time since the first copy is taken: if handlers became slower than the timeout, nothing else would ever tell.
-        if call.request_packets == 1 {
+        if call.request_packets == 1 && !had_response {
             let since = if call.sent_again { call.started } else { call.progress };
             let sample = self.now.saturating_sub(since);
             let sequence = call.sequence;

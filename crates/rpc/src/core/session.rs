@@ -151,8 +151,8 @@ pub(crate) struct SessionCold {
     pub rtt_min: Option<u64>,
     /// Once its address was resolved.
     pub path: Path,
-    /// Nonce and incarnation of the client, of a session that was accepted.
-    pub accepted_as: Option<(u64, u64)>,
+    /// Of a session that was accepted: how its client named it.
+    pub accepted_as: Option<super::handshake::Accepted>,
     /// Of a session that was opened here, until its owner has seen that it is open.
     pub opening: Option<Box<OpenState>>,
     /// Who waits for the end of [`State::Closing`].
