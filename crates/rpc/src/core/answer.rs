@@ -105,13 +105,14 @@ impl Core {
         let held = if call.window == NONE { call.in_flight() } else { clear_window(&mut self.windows, call.window) };
         session.credits += held as u16;
         (call.sent, call.received) = (call.request_packets, call.request_packets);
-        // Longer requests were sampled at their first credit return. Which copy was answered is unknown after a retransmission (Karn); then
-        // the time since the first copy is taken: if handlers became slower than the timeout, nothing else would ever tell.
+        // Longer requests were sampled at their first credit return.
         if call.request_packets == 1 && !had_response {
             let since = if call.sent_again { call.started } else { call.progress };
             let sample = self.now.saturating_sub(since);
             let sequence = call.sequence;
-            if call.sent_again || header.deferred {
+            if call.sent_again {
+                self.back_off(si as u32, sample);
+            } else if header.deferred {
                 session.sample_rtt(sample);
             } else {
                 self.on_rtt_sample(si as u32, sample, header.ecn_echo);

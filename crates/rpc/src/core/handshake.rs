@@ -315,9 +315,8 @@ impl Core {
         let route = routes.resolve(addr).map_err(|_| RefuseReason::Settings)?;
         let index = self.take_session(places);
         self.cold[index as usize].loan = Loan::new(start.0);
-        let key = (route, connect.nonce, connect.incarnation);
-        self.cold[index as usize].accepted_as = Some(key);
-        self.accepted.insert(key, index);
+        self.cold[index as usize].accepted_as = Some((connect.nonce, connect.incarnation));
+        self.accepted.insert((route, connect.nonce, connect.incarnation), index);
         self.sessions[index as usize].slots = connect.slots.min(self.config.slots);
         self.sessions[index as usize].message_bytes_max =
             connect.message_bytes_max.min(self.config.message_bytes_max as u32);

@@ -71,14 +71,14 @@ impl Core {
             }
             return;
         }
-        let (session, deadline) = (call.session, call.deadline);
+        let (session, deadline, window, in_flight) = (call.session, call.deadline, call.window, call.in_flight());
         if self.now >= self.call_due(index) {
-            if let Some(until) = self.is_silent(session) {
+            if let Some(until) = self.awaits_life(session, index) {
                 return self.arm_call(index, until.min(deadline));
             }
-            if call.window != super::NONE {
+            if window != super::NONE {
                 self.on_window_timer(index);
-            } else if call.in_flight() > 0 {
+            } else if in_flight > 0 {
                 self.roll_back(index);
             } else {
                 // It waits for credits, which calls with packets in flight will bring back.
