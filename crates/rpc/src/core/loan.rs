@@ -193,7 +193,7 @@ impl Core {
 
     /// What the other end of a session may hold in addition, by the limits of a peer.
     fn share_left(&self, si: u32) -> u16 {
-        self.places_left(Some(self.sessions[si as usize].route)).min(u16::MAX as usize) as u16
+        self.places_left(self.peers.share_of(self.sessions[si as usize].peer).places).min(u16::MAX as usize) as u16
     }
 
     /// What a direction that holds `held` borrowed credits may have in addition.

@@ -49,10 +49,14 @@ pub(crate) struct Serve {
     pub session: u32,
     pub sequence: u32,
     pub request_packets: u32,
+    /// Bytes of the whole request.
+    pub request_bytes: u32,
+    /// Bytes that the share of its client's host counts for the response and its buffer: see [`super::memory`].
+    pub charged: u32,
     pub received: u32,
     /// Transmit batch in which a packet of the response was queued last.
     pub tx_batch: u32,
-    /// When a packet of the request came last.
+    /// When a packet of the request came last, or the response was made or asked for.
     pub heard: u64,
     /// Nanoseconds; [`super::call::NO_DEADLINE`] for none.
     pub deadline: u64,
@@ -115,6 +119,8 @@ impl Core {
                 session: NONE,
                 sequence: 0,
                 request_packets: 0,
+                request_bytes: 0,
+                charged: 0,
                 received: 0,
                 tx_batch: 0,
                 heard: 0,
@@ -138,6 +144,7 @@ impl Core {
         }
         serve.generation = serve.generation.wrapping_add(1);
         let (session, is_receiving) = (serve.session, serve.state == ServeState::Receiving);
+        let charged = serve.charged as usize;
         let unfinished = serve.request.take().filter(|_| is_receiving).map(|request| request.len());
         let small = self.mtu;
         serve.state = ServeState::Free;
@@ -153,6 +160,9 @@ impl Core {
             }
             None => {}
         }
+        if charged > small {
+            self.refund_response(index);
+        }
         if let Some(bytes) = unfinished {
             self.refund_receiving(session, bytes);
         }
@@ -163,6 +173,9 @@ impl Core {
         let index = std::mem::replace(&mut self.sessions[session as usize].server[slot].serve, NONE);
         if index != NONE {
             self.clear_serve(index);
+            if self.serves[index as usize].charged != 0 {
+                self.refund_all(index);
+            }
             self.free_serves.push(index);
         }
     }
@@ -200,6 +213,9 @@ impl Core {
         let index = if serve == NONE {
             let index = self.take_serve();
             self.sessions[si as usize].server[slot].serve = index;
+            if self.serves[index as usize].spare.is_some() {
+                self.charge_spare(index, si);
+            }
             index
         } else {
             self.clear_serve(serve);
@@ -222,7 +238,13 @@ impl Core {
             return None;
         }
         entry.request_packets = 1;
+        entry.request_bytes = header.payload_len() as u32;
         self.sessions[si as usize].server[slot].sequence = sequence;
+        if self.is_crowded && self.is_over_share(si) {
+            self.counters.requests_over_memory_share += 1;
+            self.refuse_rest(index);
+            return None;
+        }
         let in_place = packet.bytes().is_some() && self.config.optimizations.zero_copy_requests.is_on();
         if !in_place && !self.keep_request(index, header, packet, header.payload_len(), 0) {
             return None;
@@ -350,12 +372,18 @@ impl Core {
             self.discard(response);
             return Err(RespondError::Orphaned);
         };
-        let session = serve.session;
+        let (session, charged) = (serve.session, serve.charged as usize);
         let max = self.sessions[session as usize].message_bytes_max as usize;
         if len > max {
             self.respond_status(reference, Status::ResponseTooLarge);
             self.discard(response);
             return Err(RespondError::TooLarge { len, max });
+        }
+        if len > charged && !self.charge_response(reference.index(), &response) {
+            self.counters.responses_over_memory_share += 1;
+            self.respond_status(reference, Status::ResponseTooLarge);
+            self.discard(response);
+            return Err(RespondError::OverShare { len });
         }
         self.finish_serve(reference.index(), Some(response), Status::Ok);
         Ok(())
@@ -375,6 +403,7 @@ impl Core {
         serve.status = status;
         serve.response = response;
         serve.request = None;
+        serve.heard = self.now;
         if self.sessions[serve.session as usize].state == State::Connected {
             self.send_response_packet(index, 0);
         }

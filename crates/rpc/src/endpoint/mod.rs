@@ -398,6 +398,7 @@ impl<T: Transport> Endpoint<T> {
             sessions: core.session_count,
             calls_pending: core.calls_pending(),
             requests_held: core.requests_held(),
+            held_bytes: core.held_bytes,
             credits_reserved: core.queue.reserved,
             tasks: self.shared.executor.len(),
         }
