@@ -40,7 +40,7 @@ pub use endpoint::handler::{DeferredReply, DeferredRequest, OwnedRequest, Reques
 pub use endpoint::session::{Call, CallOptions, Closing, Completion, Connecting, ContinuationId, Reply, Session};
 pub use endpoint::shutdown::{ShuttingDown, Unfinished};
 pub use endpoint::worker::WorkerPool;
-pub use error::{CallError, CallFailure, ConnectError, EndpointError, PushedBack, RegisterError, RespondError};
+pub use error::{CallError, CallFailure, CannotDefer, ConnectError, EndpointError, RegisterError, RespondError};
 pub use msgbuf::MsgBuf;
 pub use observe::{DropReason, Observed};
 pub use payload::{IntoResponse, Payload, RequestBuffer};

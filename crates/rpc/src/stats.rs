@@ -44,8 +44,10 @@ counters! {
         responses_orphaned,
         /// Requests of several packets that began to arrive and stopped.
         requests_abandoned,
-        /// Requests pushed back because workers were busy.
+        /// Requests pushed back before their handlers started: no room for them, or the endpoint shuts down.
         requests_pushed_back,
+        /// Requests that handlers could not keep for later.
+        requests_overloaded,
         /// Requests answered as busy because those of their peer that arrive hold [`crate::PeerLimits::receiving_bytes_max`].
         requests_over_memory_share,
         /// Requests pushed back because handlers hold [`crate::PeerLimits::deferred_requests_max`] of their peer.

@@ -209,10 +209,13 @@ pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
 
     let at = local.clone();
     let deferred = move |request: dunlin_rpc::Request<'_>| {
-        // With too many held already it is pushed back, and nothing ran.
-        if let Ok(deferred) = request.defer() {
-            let named = at.ran(deferred.request().payload());
-            at.deferred.borrow_mut().push((deferred, named));
+        match request.defer() {
+            Ok(deferred) => {
+                let named = at.ran(deferred.request().payload());
+                at.deferred.borrow_mut().push((deferred, named));
+            }
+            // Too many are held, and nothing ran.
+            Err(request) => request.push_back(),
         }
     };
     endpoint.register(DEFERRED, deferred).unwrap();
@@ -224,8 +227,9 @@ pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
             let choice = at.random.borrow_mut().between(0, 2);
             match choice {
                 0 => {
+                    let named = at.ran(burst.payload(i));
+                    // With too many held already, its caller hears that it may have run.
                     if let Ok(deferred) = burst.defer(i) {
-                        let named = at.ran(deferred.request().payload());
                         at.deferred.borrow_mut().push((deferred, named));
                     }
                 }

@@ -127,6 +127,7 @@ impl Core {
                 Status::NoHandler => CallError::NoHandler,
                 Status::Expired => CallError::DeadlineExceeded,
                 Status::ResponseTooLarge => CallError::ResponseTooLarge,
+                Status::Overloaded => CallError::Overloaded,
                 Status::Ok | Status::HandlerFailed => CallError::HandlerFailed,
             };
             return self.fail_call(index, error);

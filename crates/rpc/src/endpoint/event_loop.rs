@@ -20,7 +20,7 @@ use super::registry::Entry;
 use super::session::{Completion, Session};
 use super::{Continuation, Endpoint, Shared};
 use crate::core::Core;
-use crate::core::receive::Received;
+use crate::core::receive::{Others, Received};
 use crate::wire::Status;
 use crate::wire::header::FLAG_DEADLINE;
 
@@ -432,13 +432,28 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
         core.counters.requests_handled += received.dispatches.len() as u64;
         refuses = core.shutting_down;
     }
+    let rest = Rest { shared, transport, others: &received.others };
     if refuses {
         received.dispatches.iter().for_each(|(_, dispatch)| push_back(shared, dispatch.serve));
     } else if !received.dispatches.is_empty() {
-        run_handlers(shared, transport, &received.dispatches);
+        run_handlers(shared, rest.transport, &received.dispatches);
     }
-    for (i, other) in &received.others {
-        control(shared, transport, *i as usize, other);
+}
+
+/// The packets of a burst that manage sessions. They come after its requests, even if a handler panics: a peer that says good-bye may say it only
+/// once.
+struct Rest<'a, T: Transport> {
+    shared: &'a Rc<Shared>,
+    transport: &'a mut T,
+    others: &'a Others,
+}
+
+impl<T: Transport> Drop for Rest<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        for (i, other) in self.others {
+            control(self.shared, self.transport, *i as usize, other);
+        }
     }
 }
 
@@ -464,13 +479,28 @@ pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
         shared.executor.wake_root();
     }
     if !shared.core.borrow().woken.is_empty() {
-        let mut woken = std::mem::take(&mut shared.core.borrow_mut().woken);
-        woken.drain(..).for_each(Waker::wake);
-        let mut core = shared.core.borrow_mut();
-        if core.woken.is_empty() {
-            // Its memory serves the next time.
-            core.woken = woken;
+        let mut wakers = std::mem::take(&mut shared.core.borrow_mut().woken);
+        wakers.reverse();
+        let mut waking = Waking { shared, wakers };
+        while let Some(waker) = waking.wakers.pop() {
+            waker.wake();
         }
+    }
+}
+
+/// Wakers that are being used, the first of them last. If one panics, the next iteration has the others.
+struct Waking<'a> {
+    shared: &'a Rc<Shared>,
+    wakers: Vec<Waker>,
+}
+
+impl Drop for Waking<'_> {
+    fn drop(&mut self) {
+        self.wakers.reverse();
+        let woken = &mut self.shared.core.borrow_mut().woken;
+        // Its memory serves the next time.
+        self.wakers.append(woken);
+        std::mem::swap(&mut self.wakers, woken);
     }
 }
 

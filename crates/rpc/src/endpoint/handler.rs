@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::dispatch::{admit, may_defer, push_back};
+use super::dispatch::{keep, may_defer, push_back};
 use super::executor::Task;
 use super::session::Session;
 use super::worker::WorkerQueue;
 use crate::core::call::NO_DEADLINE;
 use crate::core::serve::ServeRef;
 use crate::core::share::PeerRef;
-use crate::error::{PushedBack, RespondError};
+use crate::error::{CannotDefer, RespondError};
 use crate::msgbuf::MsgBuf;
 use crate::payload::Payload;
 use crate::wire::Status;
@@ -36,9 +36,22 @@ pub struct Request<'a> {
     pub(crate) serve: ServeRef,
     pub(crate) payload: &'a [u8],
     pub(crate) req_type: u8,
+    /// What its caller is told if the handler drops it.
+    pub(crate) if_dropped: Status,
+}
+
+impl std::fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Request(type {}, {} bytes)", self.req_type, self.payload.len())
+    }
 }
 
 impl<'a> Request<'a> {
+    #[inline]
+    pub(crate) fn new(shared: &'a Rc<Shared>, serve: ServeRef, payload: &'a [u8], req_type: u8) -> Request<'a> {
+        Request { shared, serve, payload, req_type, if_dropped: Status::HandlerFailed }
+    }
+
     /// The request's bytes.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
@@ -97,20 +110,69 @@ impl<'a> Request<'a> {
     /// Takes the request away, to be answered later: the paper's nested RPCs. Its bytes are copied.
     ///
     /// # Errors
-    /// [`PushedBack`] if the handlers hold too many requests already ([`crate::EndpointConfig::deferred_requests_max`]), or no buffer can
-    /// be had; the caller then gets [`crate::CallError::Busy`].
-    pub fn defer(self) -> Result<DeferredRequest, PushedBack> {
-        let payload = admit(self.shared, self.serve, self.payload).ok_or(PushedBack)?;
+    /// Gives the request back if the handlers hold too many already ([`crate::EndpointConfig::deferred_requests_max`]), or no buffer can be
+    /// had: respond at once, or push it back. If it is dropped, its caller gets [`crate::CallError::Overloaded`], which does not say that
+    /// nothing ran: only the handler knows.
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig, CallError, DeferredRequest};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+    /// let config = EndpointConfig { deferred_requests_max: 1, ..EndpointConfig::default() };
+    /// let server = Endpoint::new(network.endpoint(1)?, config)?;
+    /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+    /// let mut kept: Vec<DeferredRequest> = Vec::new();
+    /// server.register(7, move |request| match request.defer() {
+    ///     Ok(deferred) => kept.push(deferred),
+    ///     // This handler has done nothing yet, so it can say so.
+    ///     Err(request) => request.push_back(),
+    /// })?;
+    /// let work = async {
+    ///     let session = client.connect(&Addr::Node(1)).await?;
+    ///     let (_first, second) = (session.call(7, vec![1]), session.call(7, vec![2]));
+    ///     assert_eq!(second.await.unwrap_err().error, CallError::Busy);
+    /// #     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # // One thread drives both endpoints.
+    /// # let mut work = Box::pin(work);
+    /// # loop {
+    /// #     server.run_once();
+    /// #     if let Some(done) = client.poll_once(work.as_mut()) {
+    /// #         break done?;
+    /// #     }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn defer(mut self) -> Result<DeferredRequest, Request<'a>> {
+        let Some(payload) = keep(self.shared, self.serve, self.payload) else {
+            self.if_dropped = Status::Overloaded;
+            return Err(self);
+        };
         let deferred = DeferredRequest::new(self.shared, self.serve, payload, self.req_type);
         std::mem::forget(self);
         Ok(deferred)
+    }
+
+    /// Answers with [`crate::CallError::Busy`], on which the caller may try again, because it says that nothing ran. Only for a handler that
+    /// has done nothing for the request yet.
+    pub fn push_back(self) {
+        push_back(self.shared, self.serve);
+        std::mem::forget(self);
     }
 }
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
-        self.shared.core.borrow_mut().respond_status(self.serve, Status::HandlerFailed);
+        drop_unanswered(self.shared, self.serve, self.if_dropped);
     }
+}
+
+/// Answers a request that its handler left unanswered.
+#[cold]
+fn drop_unanswered(shared: &Rc<Shared>, serve: ServeRef, status: Status) {
+    let mut core = shared.core.borrow_mut();
+    core.counters.requests_overloaded += u64::from(status == Status::Overloaded);
+    core.respond_status(serve, status);
 }
 
 #[inline]
@@ -144,10 +206,18 @@ pub struct RequestBurst<'a> {
     pub(crate) shared: &'a Rc<Shared>,
     pub(crate) requests: &'a [(ServeRef, &'a [u8])],
     pub(crate) req_type: u8,
-    pub(crate) answered: u64,
+    /// A bit for each request.
+    answered: u64,
+    /// Those that could not be kept.
+    overloaded: u64,
 }
 
 impl<'a> RequestBurst<'a> {
+    #[inline]
+    pub(crate) fn new(shared: &'a Rc<Shared>, requests: &'a [(ServeRef, &'a [u8])], req_type: u8) -> RequestBurst<'a> {
+        RequestBurst { shared, requests, req_type, answered: 0, overloaded: 0 }
+    }
+
     /// How many requests there are: 1 to 64.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
@@ -202,14 +272,15 @@ impl<'a> RequestBurst<'a> {
     /// Takes request `i` away, to be answered later.
     ///
     /// # Errors
-    /// As [`Request::defer`].
+    /// [`CannotDefer`] if the handlers hold too many already ([`crate::EndpointConfig::deferred_requests_max`]), or no buffer can be had. The
+    /// request is then still to be answered; if it is not, its caller gets [`crate::CallError::Overloaded`].
     ///
     /// # Panics
     /// As [`RequestBurst::payload`].
-    pub fn defer(&mut self, i: usize) -> Result<DeferredRequest, PushedBack> {
+    pub fn defer(&mut self, i: usize) -> Result<DeferredRequest, CannotDefer> {
         let (serve, payload) = self.requests[i];
+        let Some(payload) = keep(self.shared, serve, payload) else { return self.cannot_defer(i) };
         self.answered |= 1 << i;
-        let payload = admit(self.shared, serve, payload).ok_or(PushedBack)?;
         Ok(DeferredRequest::new(self.shared, serve, payload, self.req_type))
     }
 
@@ -217,14 +288,31 @@ impl<'a> RequestBurst<'a> {
     ///
     /// # Errors
     /// As [`RequestBurst::defer`].
-    pub fn defer_reply(&mut self, i: usize) -> Result<DeferredReply, PushedBack> {
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    pub fn defer_reply(&mut self, i: usize) -> Result<DeferredReply, CannotDefer> {
         let serve = self.requests[i].0;
-        self.answered |= 1 << i;
         if !may_defer(self.shared, serve) {
-            push_back(self.shared, serve);
-            return Err(PushedBack);
+            return self.cannot_defer(i);
         }
+        self.answered |= 1 << i;
         Ok(DeferredReply { right: ReplyRight::new(self.shared, serve) })
+    }
+
+    #[cold]
+    fn cannot_defer<D>(&mut self, i: usize) -> Result<D, CannotDefer> {
+        self.overloaded |= 1 << i;
+        Err(CannotDefer)
+    }
+
+    /// Answers request `i` as [`Request::push_back`] does.
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    pub fn push_back(&mut self, i: usize) {
+        push_back(self.shared, self.requests[i].0);
+        self.answered |= 1 << i;
     }
 }
 
@@ -232,7 +320,8 @@ impl Drop for RequestBurst<'_> {
     fn drop(&mut self) {
         for (i, (serve, _)) in self.requests.iter().enumerate() {
             if self.answered & 1 << i == 0 {
-                self.shared.core.borrow_mut().respond_status(*serve, Status::HandlerFailed);
+                let is_overloaded = self.overloaded & 1 << i != 0;
+                drop_unanswered(self.shared, *serve, if is_overloaded { Status::Overloaded } else { Status::HandlerFailed });
             }
         }
     }

@@ -5,6 +5,7 @@
 //! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
 //! | [`foreign`] | endpoints in event loops that are not theirs, and over two transports at once |
 //! | [`guards`] | panics, hoarding, and asking the endpoint from inside its loop |
+//! | [`handlers`] | what handlers of one burst do to each other, and what an error says of what ran |
 //! | [`leaving`] | nodes that fail, nodes that leave, and what they leave behind |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
 //! | [`many`] | twenty thousand sessions with one peer |
@@ -20,6 +21,7 @@ mod calls;
 mod congestion;
 mod foreign;
 mod guards;
+mod handlers;
 mod leaving;
 mod many;
 mod marking;

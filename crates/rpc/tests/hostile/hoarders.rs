@@ -123,7 +123,7 @@ fn requests_in_the_hands_of_handlers_are_shared_out() {
         assert!(send(&mut hoarder).is_empty());
     }
     let answers = send(&mut hoarder);
-    assert_eq!(answers[0].0.status, Status::Busy);
+    assert_eq!(answers[0].0.status, Status::Overloaded);
     assert_eq!(lab.server().stats().counters.requests_over_deferred_share, 1);
     // Another peer has its own share.
     let session = lab.connect();
@@ -131,7 +131,7 @@ fn requests_in_the_hands_of_handlers_are_shared_out() {
     lab.run_until(|| kept.borrow().len() == 10);
     let mut calls = calls.into_iter();
     let last = calls.next_back().unwrap();
-    assert_eq!(lab.drive(1, last).unwrap_err().error, CallError::Busy);
+    assert_eq!(lab.drive(1, last).unwrap_err().error, CallError::Overloaded);
     // Handlers that end make room.
     drop(kept.borrow_mut().remove(0));
     assert!(send(&mut hoarder).is_empty());

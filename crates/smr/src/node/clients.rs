@@ -155,15 +155,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 if is_full || self.raft.raft.lead_transferee.is_some() {
                     return Err(Response::Busy);
                 }
-                // Too many are held: the client was told.
-                let Ok(reply) = burst.defer_reply(i) else { return Ok(()) };
+                let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
                 self.propose(bytes, reply);
                 Ok(())
             }
             Request::Read(query) => self.on_read(burst, i, query),
             Request::Change(change) => {
                 let proposal = self.check_change(&change).map_err(Response::Refused)?;
-                let Ok(reply) = burst.defer_reply(i) else { return Ok(()) };
+                let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
                 self.propose_change(proposal, reply);
                 Ok(())
             }
@@ -190,9 +189,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if !self.may_wait_to_read(query) {
             return Err(Response::Busy);
         }
-        if let Ok(reply) = burst.defer_reply(i) {
-            self.wait_to_read(query, reply);
-        }
+        let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
+        self.wait_to_read(query, reply);
         Ok(())
     }
 

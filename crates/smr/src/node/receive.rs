@@ -29,7 +29,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         for (i, sender) in senders.into_iter().enumerate() {
             let Some(from) = sender else { continue };
             if !self.all_is_persisted() {
-                // Refused if the endpoint holds too many; then the sender knows.
+                // If the endpoint holds too many, the sender gets an error, and sends anew what is not acknowledged.
                 if let Ok(reply) = burst.defer_reply(i) {
                     self.answer_later(from, reply);
                 }
