@@ -15,6 +15,7 @@ use super::session::{Session, State};
 use super::share::Share;
 use super::{Core, NONE, Routes};
 use crate::error::CallError;
+use crate::config::nanos;
 use crate::wire::control::Presence;
 use crate::wire::{Header, Kind};
 
@@ -206,12 +207,12 @@ impl Core {
 
     /// Nanoseconds of silence after which a peer is asked whether it lives.
     pub fn ping_after(&self) -> u64 {
-        self.config.peer_timeout.as_nanos() as u64 / 4
+        nanos(self.config.peer_timeout) / 4
     }
 
     /// Looks after every peer: asks the silent, ends the dead.
     pub fn tick_peers(&mut self, routes: &mut dyn Routes) {
-        let (timeout, ping_after) = (self.config.peer_timeout.as_nanos() as u64, self.ping_after());
+        let (timeout, ping_after) = (nanos(self.config.peer_timeout), self.ping_after());
         for index in 0..self.peers.entries.len() as u32 {
             let now = self.now;
             let Some(peer) = self.peers.get_mut(index) else { continue };

@@ -19,6 +19,7 @@ use super::dispatch::{push_back, run_handlers};
 use super::registry::Entry;
 use super::session::{Completion, Session};
 use super::{Continuation, Endpoint, Shared};
+use crate::config::nanos;
 use crate::core::Core;
 use crate::core::receive::{Others, Received};
 use crate::wire::Status;
@@ -326,7 +327,7 @@ impl<T: Transport> Endpoint<T> {
     /// # Panics
     /// As [`Endpoint::run_once`].
     pub fn run_for(&self, time: Duration) {
-        let end = self.now() + time.as_nanos() as u64;
+        let end = self.now().saturating_add(nanos(time));
         // So that the loop does not sleep past the end.
         let timer = self.shared.core.borrow_mut().wheel.create(crate::core::timers::TOKEN_TICK);
         self.shared.core.borrow_mut().wheel.arm(timer, end);

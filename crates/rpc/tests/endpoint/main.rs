@@ -3,6 +3,7 @@
 //! | File | What it is about |
 //! |---|---|
 //! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
+//! | [`durations`] | times without end |
 //! | [`foreign`] | endpoints in event loops that are not theirs, and over two transports at once |
 //! | [`guards`] | panics, hoarding, and asking the endpoint from inside its loop |
 //! | [`handlers`] | what handlers of one burst do to each other, and what an error says of what ran |
@@ -20,6 +21,7 @@ mod pair;
 mod calls;
 mod congestion;
 mod foreign;
+mod durations;
 mod guards;
 mod handlers;
 mod leaving;
