@@ -132,7 +132,7 @@ impl Core {
             };
             return self.fail_call(index, error);
         }
-        let Ok(mut response) = MsgBuf::with_len(total) else {
+        let Ok(mut response) = MsgBuf::unfilled(total) else {
             return self.fail_call(index, CallError::NoBuffer);
         };
         packet.copy_to(header.wire_len(), &mut response[..total.min(packet_data)]);

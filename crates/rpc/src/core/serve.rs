@@ -240,7 +240,7 @@ impl Core {
     /// Copies the data of the first packet that came into a buffer for the whole request, where it belongs. Without memory the packet
     /// counts as lost, and the client sends it again.
     pub fn keep_request(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize, offset: usize) -> bool {
-        let Ok(mut buf) = MsgBuf::with_len(total) else {
+        let Ok(mut buf) = MsgBuf::unfilled(total) else {
             let (session, slot) = (self.serves[index as usize].session, self.serves[index as usize].slot);
             self.drop_on(session, DropReason::NoMemory);
             let entry = &mut self.sessions[session as usize].server[slot as usize];
@@ -329,16 +329,16 @@ impl Core {
         }
     }
 
-    /// A buffer of `len` bytes for the response: the slot's own if it is large enough.
+    /// A buffer of `len` bytes for the response, which the caller overwrites: the slot's own if it is large enough.
     #[inline]
     pub fn response_buffer(&mut self, reference: ServeRef, len: usize) -> Result<MsgBuf, RespondError> {
         if self.config.optimizations.preallocated_responses.is_on()
             && let Some(mut spare) = self.waiting(reference)?.spare.take_if(|spare| spare.capacity() >= len)
         {
-            spare.set_len(len);
+            spare.expose(len);
             return Ok(spare);
         }
-        Ok(MsgBuf::with_len(len)?)
+        Ok(MsgBuf::unfilled(len)?)
     }
 
     /// Sends the response of a request.

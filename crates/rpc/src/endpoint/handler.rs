@@ -83,15 +83,27 @@ impl<'a> Request<'a> {
     /// Responds with a copy of `response`. Bytes of the request may be among it: take [`Request::payload`] first, which outlives this.
     #[inline]
     pub fn respond(self, response: &[u8]) {
-        self.respond_with(response.len(), |out| out.copy_from_slice(response));
+        self.respond_written(response.len(), |out| copy(out, response));
     }
 
-    /// Responds with `len` bytes that `fill` writes in place. What the buffer holds before is unspecified.
+    /// Responds with `len` bytes that `fill` writes in place; those that it does not write are zero.
     ///
     /// If no buffer can be had, the caller gets [`crate::CallError::ResponseTooLarge`].
     #[inline]
     pub fn respond_with(self, len: usize, fill: impl FnOnce(&mut [u8])) {
-        respond_with(self.shared, self.serve, len, fill);
+        self.respond_written(len, |out| fill_zeroed(out, fill));
+    }
+
+    /// Responds with what `write` writes in place: it gets room for `len_max` bytes and gives how many it has written, as
+    /// [`MsgBuf::written`]. The room is not cleared, so it costs less than [`Request::respond_with`].
+    ///
+    /// If no buffer can be had, the caller gets [`crate::CallError::ResponseTooLarge`].
+    ///
+    /// # Panics
+    /// If `write` says more than `len_max`.
+    #[inline]
+    pub fn respond_written(self, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+        respond_written(self.shared, self.serve, len_max, write);
         std::mem::forget(self);
     }
 
@@ -176,11 +188,25 @@ fn drop_unanswered(shared: &Rc<Shared>, serve: ServeRef, status: Status) {
 }
 
 #[inline]
-fn respond_with(shared: &Rc<Shared>, serve: ServeRef, len: usize, fill: impl FnOnce(&mut [u8])) {
-    let buffer = shared.core.borrow_mut().response_buffer(serve, len);
+fn copy(out: &mut [u8], response: &[u8]) -> usize {
+    out.copy_from_slice(response);
+    response.len()
+}
+
+#[inline]
+fn fill_zeroed(out: &mut [u8], fill: impl FnOnce(&mut [u8])) -> usize {
+    out.fill(0);
+    fill(out);
+    out.len()
+}
+
+#[inline]
+fn respond_written(shared: &Rc<Shared>, serve: ServeRef, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+    let buffer = shared.core.borrow_mut().response_buffer(serve, len_max);
     match buffer {
         Ok(mut buffer) => {
-            fill(&mut buffer);
+            let len = write(&mut buffer);
+            buffer.truncate(len);
             // Only a response too large for the session fails here, and then the caller has been told.
             let _ = shared.core.borrow_mut().respond(serve, buffer.into());
         }
@@ -256,16 +282,25 @@ impl<'a> RequestBurst<'a> {
     /// As [`RequestBurst::payload`].
     #[inline]
     pub fn respond(&mut self, i: usize, response: &[u8]) {
-        self.respond_with(i, response.len(), |out| out.copy_from_slice(response));
+        self.respond_written(i, response.len(), |out| copy(out, response));
     }
 
-    /// Responds to request `i` with `len` bytes that `fill` writes in place.
+    /// Responds to request `i` with `len` bytes that `fill` writes in place; those that it does not write are zero.
     ///
     /// # Panics
     /// As [`RequestBurst::payload`].
     #[inline]
     pub fn respond_with(&mut self, i: usize, len: usize, fill: impl FnOnce(&mut [u8])) {
-        respond_with(self.shared, self.requests[i].0, len, fill);
+        self.respond_written(i, len, |out| fill_zeroed(out, fill));
+    }
+
+    /// Responds to request `i` with what `write` writes in place, as [`Request::respond_written`].
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`], and if `write` says more than `len_max`.
+    #[inline]
+    pub fn respond_written(&mut self, i: usize, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+        respond_written(self.shared, self.requests[i].0, len_max, write);
         self.answered |= 1 << i;
     }
 

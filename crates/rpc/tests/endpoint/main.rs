@@ -9,6 +9,7 @@
 //! | [`handlers`] | what handlers of one burst do to each other, and what an error says of what ran |
 //! | [`leaving`] | nodes that fail, nodes that leave, and what they leave behind |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
+//! | [`leftovers`] | memory that is used again shows nothing of the message before |
 //! | [`many`] | twenty thousand sessions with one peer |
 //! | [`messages`] | messages up to many megabytes, over every transport |
 //! | [`workers`] | handlers on worker threads |
@@ -27,6 +28,7 @@ mod handlers;
 mod leaving;
 mod many;
 mod marking;
+mod leftovers;
 mod messages;
 mod sessions;
 mod waiting;

@@ -40,7 +40,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let len = ENVELOPE_BYTES + messages.iter().map(encoded_len).sum::<usize>();
             self.counters.envelopes += 1;
             self.counters.messages += messages.len() as u64;
-            burst.respond_with(i, len, |out| encode(out, self.config.cluster, messages.iter()));
+            burst.respond_written(i, len, |out| encode(out, self.config.cluster, messages.iter()));
             self.end(Stage::Send);
         }
     }
