@@ -46,6 +46,8 @@ counters! {
         requests_abandoned,
         /// Requests pushed back before their handlers started: no room for them, or the endpoint shuts down.
         requests_pushed_back,
+        /// Requests whose callers had given up before their handlers started, by a deadline or, of those that waited for a worker, in any way.
+        requests_expired,
         /// Requests that handlers could not keep for later.
         requests_overloaded,
         /// Requests answered as busy because those of their peer that arrive hold [`crate::PeerLimits::receiving_bytes_max`].
@@ -74,7 +76,7 @@ counters! {
         dropped_malformed,
         /// Dropped: the session is unknown, or the tag or the sender wrong.
         dropped_unknown_session,
-        /// Dropped: of an earlier request of the slot.
+        /// Dropped: of an earlier request of the slot, or on a session that is closing.
         dropped_stale,
         /// Dropped: a repetition of what was received already.
         dropped_duplicate,

@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use dunlin_net::Transport;
-use dunlin_rpc::{Completion, ContinuationId, DeferredRequest, Endpoint, MsgBuf, Payload, Session, WorkerPool};
+use dunlin_rpc::{
+    Completion, ContinuationId, DeferredRequest, Endpoint, MsgBuf, Payload, Session, WorkerPool, WorkerRequest,
+};
 
 use crate::calls;
 use crate::ledger::{Behaviour, Ledger};
@@ -253,9 +255,10 @@ pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
     endpoint.register(OWNED, owned).unwrap();
 
     let worked = local.worked.clone();
-    let work = move |request: MsgBuf| {
+    let work = move |request: WorkerRequest| {
+        let request = request.payload();
         worked.lock().unwrap().push(request.to_vec());
-        let named = messages::parse(&request).ok().flatten();
+        let named = messages::parse(request).ok().flatten();
         let named = named.unwrap_or(Named { number: 0, response_len: request.len() });
         // A corrupted request may ask for anything.
         let mut response = vec![0; named.response_len.min(WORKER_RESPONSE_MAX)];

@@ -314,7 +314,7 @@ impl Core {
         self.set_path(index, path);
         let mtu = path.mtu.min(connect.mtu) as usize;
         self.establish(index, route, (connect.session, connect.tag), start.1, mtu);
-        self.join_peer(index, route, connect.incarnation);
+        self.join_peer(index, route, addr, connect.incarnation);
         self.counters.sessions_accepted += 1;
         Ok(Some(index))
     }
@@ -432,7 +432,7 @@ impl Core {
         self.take_places(index, places);
         self.cold[index as usize].loan = Loan::new(accept.reverse_start);
         self.establish(index, route, (accept.session, accept.tag), accept.credits_start, mtu);
-        self.join_peer(index, route, accept.incarnation);
+        self.join_peer(index, route, &open.addr, accept.incarnation);
         self.counters.sessions_opened += 1;
         let session = self.session_ref(index);
         if open.progress.borrow().abandoned {

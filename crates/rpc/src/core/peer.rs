@@ -8,14 +8,15 @@
 //! lost each time. So every session is asked about now and then, and a RESET ends it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use dunlin_net::{PeerHealth, Route};
+use dunlin_net::{Addr, PeerHealth, Route};
 
 use super::session::{Session, State};
 use super::share::Share;
 use super::{Core, NONE, Routes};
-use crate::error::CallError;
 use crate::config::nanos;
+use crate::error::CallError;
 use crate::wire::control::Presence;
 use crate::wire::{Header, Kind};
 
@@ -32,6 +33,7 @@ const AUDITS_SHARE: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Peer {
     route: Route,
+    addr: Arc<Addr>,
     incarnation: u64,
     sessions: u32,
     /// Told from others that had its index before.
@@ -89,6 +91,11 @@ impl Peers {
         self.share(*self.by_route.get(&route)?)
     }
 
+    /// The address of the peer with this index.
+    pub fn addr(&self, index: u32) -> Option<&Arc<Addr>> {
+        self.get(index).map(|peer| &peer.addr)
+    }
+
     /// The serial number of the peer with this index; 0 for none.
     pub fn serial(&self, index: u32) -> u32 {
         self.get(index).map_or(0, |peer| peer.serial)
@@ -128,13 +135,15 @@ impl Core {
     }
 
     /// Adds a session to those of its peer. The address is not contested.
-    pub fn join_peer(&mut self, session: u32, route: Route, incarnation: u64) {
+    pub fn join_peer(&mut self, session: u32, route: Route, addr: &Addr, incarnation: u64) {
         let index = self.peers.by_route.get(&route).copied().unwrap_or_else(|| {
             let (last_heard, last_ping) = (self.now, self.now);
             let (sessions, first, heard, unanswered, serial) = (0, NONE, true, 0, 0);
             let share = Share::default();
+            let addr = Arc::new(addr.clone());
             self.peers.add(Peer {
                 route,
+                addr,
                 incarnation,
                 sessions,
                 serial,
@@ -300,7 +309,7 @@ impl Core {
     }
 
     /// Tells the sender of a packet that its session does not exist here.
-    pub fn send_reset(&mut self, to: dunlin_net::Addr, about: &Header) {
+    pub fn send_reset(&mut self, to: Addr, about: &Header) {
         if self.resets_left == 0 {
             return;
         }

@@ -82,10 +82,10 @@ fn run_group<T: Transport>(
         Handler::Burst(handle) => run_burst(shared, packets, group, waiting, |requests, req_type| {
             handle(&mut RequestBurst::new(shared, requests, req_type));
         }),
-        Handler::Async(start) => for_each(shared, packets, group, waiting, |serve, payload, req_type| {
+        Handler::Async(start) => for_each(shared, packets, group, waiting, |serve, payload, _| {
             if let Some(payload) = admit(shared, serve, payload) {
                 let right = ReplyRight::new(shared, serve);
-                let request = OwnedRequest::new(shared, serve, payload, req_type);
+                let request = OwnedRequest::new(shared, serve, payload);
                 shared.executor.spawn(start(request, right));
             }
         }),
@@ -181,6 +181,7 @@ fn is_over(shared: &Rc<Shared>, serve: ServeRef) -> bool {
     if entry.deadline > core.now {
         return false;
     }
+    core.counters.requests_expired += 1;
     core.respond_status(serve, Status::Expired);
     true
 }

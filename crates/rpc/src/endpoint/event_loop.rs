@@ -194,6 +194,7 @@ impl<T: Transport> Endpoint<T> {
             }
         }
         core.timers_at = core.now + TIMER_PAUSE_NANOS;
+        self.shared.time.tell(core.now);
         core.busy_iterations = 0;
         self.shared.transport_counters.set(transport.counters());
         if core.run_timers(transport) > 0 {
@@ -460,6 +461,7 @@ impl<T: Transport> Drop for Rest<'_, T> {
 
 fn take_worker_replies(shared: &Rc<Shared>) -> usize {
     let mut taken = 0;
+    shared.time.tell(shared.core.borrow().now);
     while let Ok(reply) = shared.worker_replies.1.try_recv() {
         taken += 1;
         shared.at_workers.set(shared.at_workers.get() - 1);
@@ -468,7 +470,11 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
             // A caller that gave up is not an error of the handler's.
             Ok(response) => drop(shared.core.borrow_mut().respond(reply.serve, response)),
             Err(Status::Busy) => push_back(shared, reply.serve),
-            Err(status) => shared.core.borrow_mut().respond_status(reply.serve, status),
+            Err(status) => {
+                let mut core = shared.core.borrow_mut();
+                core.counters.requests_expired += u64::from(status == Status::Expired);
+                core.respond_status(reply.serve, status);
+            }
         }
     }
     taken

@@ -9,6 +9,7 @@ use super::dispatch::{keep, may_defer, push_back};
 use super::executor::Task;
 use super::session::Session;
 use super::worker::WorkerQueue;
+use crate::context::RequestContext;
 use crate::core::call::NO_DEADLINE;
 use crate::core::serve::ServeRef;
 use crate::core::share::PeerRef;
@@ -18,7 +19,7 @@ use crate::payload::Payload;
 use crate::wire::Status;
 
 /// A handler on a worker thread.
-pub(crate) type WorkerHandler = Arc<dyn Fn(MsgBuf) -> Result<Payload, Status> + Send + Sync>;
+pub(crate) type WorkerHandler = Arc<dyn Fn(WorkerRequest) -> Result<Payload, Status> + Send + Sync>;
 
 /// A registered handler.
 pub(crate) enum Handler {
@@ -78,6 +79,11 @@ impl<'a> Request<'a> {
     /// How long the caller still waits, if it set a deadline.
     pub fn time_left(&self) -> Option<Duration> {
         time_left(self.shared, self.serve)
+    }
+
+    /// All that is known of the request, for as long as the handler likes and for other threads, too. Costs an allocation, unlike the rest.
+    pub fn context(&self) -> RequestContext {
+        context_of(self.shared, self.serve)
     }
 
     /// Responds with a copy of `response`. Bytes of the request may be among it: take [`Request::payload`] first, which outlives this.
@@ -160,7 +166,7 @@ impl<'a> Request<'a> {
             self.if_dropped = Status::Overloaded;
             return Err(self);
         };
-        let deferred = DeferredRequest::new(self.shared, self.serve, payload, self.req_type);
+        let deferred = DeferredRequest::new(self.shared, self.serve, payload);
         std::mem::forget(self);
         Ok(deferred)
     }
@@ -221,6 +227,10 @@ fn session_of(shared: &Rc<Shared>, serve: ServeRef) -> Session {
     Session::new(shared, core.session_ref(session))
 }
 
+pub(crate) fn context_of(shared: &Rc<Shared>, serve: ServeRef) -> RequestContext {
+    shared.core.borrow_mut().context_of(serve, &shared.time)
+}
+
 fn time_left(shared: &Rc<Shared>, serve: ServeRef) -> Option<Duration> {
     let core = shared.core.borrow();
     let deadline = core.serves[serve.place()].deadline;
@@ -251,6 +261,11 @@ impl<'a> RequestBurst<'a> {
         self.requests.len()
     }
 
+    /// The request type.
+    pub fn req_type(&self) -> u8 {
+        self.req_type
+    }
+
     /// The bytes of request `i`.
     ///
     /// # Panics
@@ -274,6 +289,14 @@ impl<'a> RequestBurst<'a> {
     /// As [`RequestBurst::payload`].
     pub fn time_left(&self, i: usize) -> Option<Duration> {
         time_left(self.shared, self.requests[i].0)
+    }
+
+    /// All that is known of request `i`, as [`Request::context`] gives it.
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    pub fn context(&self, i: usize) -> RequestContext {
+        context_of(self.shared, self.requests[i].0)
     }
 
     /// Responds to request `i` with a copy of `response`.
@@ -316,7 +339,7 @@ impl<'a> RequestBurst<'a> {
         let (serve, payload) = self.requests[i];
         let Some(payload) = keep(self.shared, serve, payload) else { return self.cannot_defer(i) };
         self.answered |= 1 << i;
-        Ok(DeferredRequest::new(self.shared, serve, payload, self.req_type))
+        Ok(DeferredRequest::new(self.shared, serve, payload))
     }
 
     /// Keeps the right to answer request `i`, and nothing of the request: for whoever is done with its bytes, or keeps them in another form.
@@ -401,16 +424,15 @@ impl Drop for ReplyRight {
 
 /// A request with a buffer of its own, as asynchronous handlers get it.
 pub struct OwnedRequest {
-    shared: Rc<Shared>,
-    serve: ServeRef,
     session: Session,
     payload: MsgBuf,
-    req_type: u8,
+    context: RequestContext,
 }
 
 impl OwnedRequest {
-    pub(crate) fn new(shared: &Rc<Shared>, serve: ServeRef, payload: MsgBuf, req_type: u8) -> OwnedRequest {
-        OwnedRequest { shared: shared.clone(), serve, session: session_of(shared, serve), payload, req_type }
+    /// From inside the handler that was given it.
+    pub(crate) fn new(shared: &Rc<Shared>, serve: ServeRef, payload: MsgBuf) -> OwnedRequest {
+        OwnedRequest { session: session_of(shared, serve), payload, context: context_of(shared, serve) }
     }
 
     /// The request's bytes.
@@ -425,7 +447,12 @@ impl OwnedRequest {
 
     /// The request type.
     pub fn req_type(&self) -> u8 {
-        self.req_type
+        self.context.req_type()
+    }
+
+    /// All that is known of it.
+    pub fn context(&self) -> &RequestContext {
+        &self.context
     }
 
     /// The session it came on: the handler may call its caller back.
@@ -435,12 +462,40 @@ impl OwnedRequest {
 
     /// How long the caller still waits, if it set a deadline. Give it to nested calls, so that nobody works for a caller that has left.
     pub fn time_left(&self) -> Option<Duration> {
-        if self.is_waited_for() { time_left(&self.shared, self.serve) } else { Some(Duration::ZERO) }
+        self.context.time_left()
     }
 
     /// Whether the caller still waits: false once it cancelled, timed out or went away.
     pub fn is_waited_for(&self) -> bool {
-        self.shared.core.borrow_mut().is_waited_for(self.serve)
+        self.context.is_waited_for()
+    }
+}
+
+/// A request on a worker thread.
+#[derive(Debug)]
+pub struct WorkerRequest {
+    payload: MsgBuf,
+    context: RequestContext,
+}
+
+impl WorkerRequest {
+    pub(crate) fn new(payload: MsgBuf, context: RequestContext) -> WorkerRequest {
+        WorkerRequest { payload, context }
+    }
+
+    /// The request's bytes.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// The request's buffer.
+    pub fn into_payload(self) -> MsgBuf {
+        self.payload
+    }
+
+    /// All that is known of it. Long work looks at it now and then, and ends early if nobody waits any more.
+    pub fn context(&self) -> &RequestContext {
+        &self.context
     }
 }
 
@@ -452,11 +507,8 @@ pub struct DeferredRequest {
 }
 
 impl DeferredRequest {
-    pub(crate) fn new(shared: &Rc<Shared>, serve: ServeRef, payload: MsgBuf, req_type: u8) -> DeferredRequest {
-        DeferredRequest {
-            right: ReplyRight::new(shared, serve),
-            request: OwnedRequest::new(shared, serve, payload, req_type),
-        }
+    pub(crate) fn new(shared: &Rc<Shared>, serve: ServeRef, payload: MsgBuf) -> DeferredRequest {
+        DeferredRequest { right: ReplyRight::new(shared, serve), request: OwnedRequest::new(shared, serve, payload) }
     }
 
     /// The request.

@@ -12,6 +12,7 @@ use dunlin_net::Addr;
 
 use super::Shared;
 use crate::config::nanos;
+use crate::context::SessionId;
 use crate::core::call::{CallRef, NO_DEADLINE, NewCall, Waiter};
 use crate::core::handshake::{OpenProgress, Opening};
 use crate::core::session::{SessionRef, State};
@@ -89,6 +90,11 @@ pub struct ContinuationId(pub(crate) u32);
 impl Session {
     pub(crate) fn new(shared: &Rc<Shared>, reference: SessionRef) -> Session {
         Session { shared: shared.clone(), reference }
+    }
+
+    /// Its name, for other threads and for tables.
+    pub fn id(&self) -> SessionId {
+        SessionId(self.reference)
     }
 
     /// Calls the other end. The request is enqueued at once, whether or not the future is polled; dropping the future cancels the

@@ -143,7 +143,7 @@ fn requests_in_the_hands_of_handlers_are_shared_out() {
 fn requests_of_workers_count_too() {
     let lab = lab(4096, PeerLimits { deferred_requests_max: 1, ..PeerLimits::default() });
     let pool = WorkerPool::by_hand(10);
-    lab.server().register_worker(KEEP, &pool, |request| request).unwrap();
+    lab.server().register_worker(KEEP, &pool, |request| request.into_payload()).unwrap();
     let session = lab.connect();
     let first = session.call(KEEP, vec![1]);
     let second = session.call(KEEP, vec![2]);
