@@ -209,6 +209,10 @@ impl Transport for AnyTransport {
         each!(self, t => t.now())
     }
 
+    fn clock(&self) -> Option<crate::Clock> {
+        each!(self, t => t.clock())
+    }
+
     fn wait(&mut self, timeout: Duration) {
         each!(self, t => t.wait(timeout))
     }

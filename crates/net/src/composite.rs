@@ -308,6 +308,10 @@ impl<A: Transport, B: Transport> Transport for Composite<A, B> {
         self.first.now()
     }
 
+    fn clock(&self) -> Option<crate::Clock> {
+        self.first.clock()
+    }
+
     fn wait(&mut self, timeout: Duration) {
         if let Arm::Sleep(timeout) = self.arm(timeout) {
             wait_readable(&self.wakers, timeout);

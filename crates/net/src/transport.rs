@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::Addr;
+use crate::clock::Clock;
 use crate::error::NetError;
 
 /// Most packets handed out by one [`Transport::rx_burst`].
@@ -332,6 +333,12 @@ pub trait Transport {
 
     /// Nanoseconds on this transport's clock. Never goes back.
     fn now(&self) -> u64;
+
+    /// The same clock for other threads: it reads as [`Transport::now`] does. `None` where only the owner of the transport can read it, as where a
+    /// test or a simulation moves it.
+    fn clock(&self) -> Option<Clock> {
+        None
+    }
 
     /// Sleeps until a packet is there, the [`Waker`] is used, or `timeout` is over; may return early for no reason.
     fn wait(&mut self, timeout: Duration);

@@ -44,8 +44,12 @@ counters! {
         responses_orphaned,
         /// Requests of several packets that began to arrive and stopped.
         requests_abandoned,
-        /// Requests pushed back because workers were busy.
+        /// Requests pushed back before their handlers started: no room for them, or the endpoint shuts down.
         requests_pushed_back,
+        /// Requests whose callers had given up before their handlers started, by a deadline or, of those that waited for a worker, in any way.
+        requests_expired,
+        /// Requests that handlers could not keep for later.
+        requests_overloaded,
         /// Requests answered as busy because their host has its share of [`crate::EndpointConfig::held_bytes_max`].
         requests_over_memory_share,
         /// Responses that were not kept for the same reason; their calls fail with [`crate::CallError::ResponseTooLarge`].
@@ -76,7 +80,7 @@ counters! {
         dropped_malformed,
         /// Dropped: the session is unknown, or the tag or the sender wrong.
         dropped_unknown_session,
-        /// Dropped: of an earlier request of the slot.
+        /// Dropped: of an earlier request of the slot, or on a session that is closing.
         dropped_stale,
         /// Dropped: a repetition of what was received already.
         dropped_duplicate,

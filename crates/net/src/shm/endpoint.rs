@@ -258,6 +258,10 @@ impl Transport for ShmTransport {
         self.clock.now()
     }
 
+    fn clock(&self) -> Option<Clock> {
+        Some(self.clock.clone())
+    }
+
     fn wait(&mut self, timeout: Duration) {
         if let Some(timeout) = self.begin_sleep(SLEEPING, timeout) {
             futex::sleep(self.wake.region.wait_word(), timeout);

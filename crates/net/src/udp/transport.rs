@@ -163,6 +163,10 @@ impl Transport for UdpTransport {
         self.clock.now()
     }
 
+    fn clock(&self) -> Option<Clock> {
+        Some(self.clock.clone())
+    }
+
     fn wait(&mut self, timeout: Duration) {
         self.tx_flush();
         if !self.rx.has_leftovers() {

@@ -17,6 +17,7 @@ use super::session::{SessionRef, State};
 use super::share::HostName;
 use super::timers::token_of_session;
 use super::{Core, Routes, packet_data_bytes};
+use crate::config::nanos;
 use crate::error::ConnectError;
 use crate::mutation::{Mutation, is_planted};
 use crate::wire::control::{Accept, Body, Connect, Cookie, CookieBytes, Refuse, RefuseReason, SLOTS_MAX};
@@ -112,7 +113,7 @@ impl Core {
 
     fn start_opening(&mut self, routes: &mut dyn Routes, opening: Opening) -> Result<(), ConnectError> {
         let Opening { addr, give_up, progress } = &opening;
-        let give_up = give_up.unwrap_or(self.now + self.config.connect_timeout.as_nanos() as u64);
+        let give_up = give_up.unwrap_or(self.now.saturating_add(nanos(self.config.connect_timeout)));
         if self.shutting_down {
             return Err(ConnectError::ShutDown);
         }

@@ -129,8 +129,7 @@ impl<T: Transport> Client<T> {
     async fn try_one(&self, id: u64, request: &Request<'_>, deadline: u64) -> Result<Attempt, ClientError> {
         let Some(place) = self.place(id, deadline).await else { return Ok(Attempt::NotDone) };
         let session = &place.session;
-        let mut buffer = MsgBuf::with_len(request.encoded_len())?;
-        request.encode(&mut buffer);
+        let mut buffer = MsgBuf::written(request.encoded_len(), |out| request.encode(out))?;
         set_cluster(&mut buffer, self.config.cluster);
         let options = CallOptions::timeout(self.time_left(deadline).min(self.config.attempt_timeout));
         let error = match session.call_with(CLIENT, buffer, options).await {

@@ -29,7 +29,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         for (i, sender) in senders.into_iter().enumerate() {
             let Some(from) = sender else { continue };
             if !self.all_is_persisted() {
-                // Refused if the endpoint holds too many; then the sender knows.
+                // If the endpoint holds too many, the sender gets an error, and sends anew what is not acknowledged.
                 if let Ok(reply) = burst.defer_reply(i) {
                     self.answer_later(from, reply);
                 }
@@ -40,7 +40,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let len = ENVELOPE_BYTES + messages.iter().map(encoded_len).sum::<usize>();
             self.counters.envelopes += 1;
             self.counters.messages += messages.len() as u64;
-            burst.respond_with(i, len, |out| encode(out, self.config.cluster, messages.iter()));
+            burst.respond_written(i, len, |out| encode(out, self.config.cluster, messages.iter()));
             self.end(Stage::Send);
         }
     }

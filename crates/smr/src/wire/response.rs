@@ -69,11 +69,11 @@ impl<'a> Response<'a> {
             }
     }
 
-    /// Writes it.
+    /// Writes it, and gives its bytes.
     ///
     /// # Panics
     /// If `out` is not of its length.
-    pub fn encode(&self, out: &mut [u8]) {
+    pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer::new(out);
         let status = match self {
             Response::Ok(_) => OK,
@@ -100,6 +100,7 @@ impl<'a> Response<'a> {
             _ => {}
         }
         assert!(writer.is_full(), "a response is written to memory of its length");
+        writer.len()
     }
 
     /// Reads it.
