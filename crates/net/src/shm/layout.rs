@@ -14,7 +14,7 @@
 /// First word of every region.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"dunlnshm");
 /// Changes whenever the layout or the meaning of a field does.
-pub(crate) const VERSION: u64 = 2;
+pub(crate) const VERSION: u64 = 3;
 
 /// Bytes of a cell: two cache lines, the first of which is enough for a packet of 48 B.
 pub(crate) const CELL_BYTES: usize = 128;
@@ -52,6 +52,8 @@ pub(crate) mod slot {
     pub(crate) const NONCE: usize = 72;
     pub(crate) const NAME: usize = 80;
     pub(crate) const BYTES: usize = 192;
+    /// Set in the generation while its holder writes the other fields.
+    pub(crate) const BEING_WRITTEN: u32 = 1 << 31;
     const _: () = assert!(NAME + SHM_NAME_BYTES_MAX <= BYTES);
 }
 
