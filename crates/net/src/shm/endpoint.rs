@@ -64,8 +64,7 @@ impl ShmTransport {
         let unnamed = OwnFile::unnamed(&config.directory, layout.file_bytes as u64)?;
         backing::reserve(&unnamed, 0, layout.fixed_bytes()).map_err(|cause| {
             let (bytes, directory) = (layout.fixed_bytes(), config.directory.display());
-            let doing =
-                format!("reserve {bytes} bytes in {directory} (make room there; in a container, with a larger --shm-size)");
+            let doing = format!("reserve the {bytes} bytes that an endpoint needs in {directory} ({})", backing::ADVICE);
             NetError::Io { doing, cause }
         })?;
         let map = Mapping::of_file(&unnamed, layout.file_bytes)

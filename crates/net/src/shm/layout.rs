@@ -60,6 +60,9 @@ pub(crate) mod slot {
 const PAGE: usize = 4096;
 const MTU_MAX: u32 = 65_472;
 const COUNT_MAX: u32 = 1 << 20;
+/// Bulk buffers that the owner of a region reserves: enough for a few sessions to get on when the file system is full. Senders rely on
+/// them.
+const BULK_RESERVED: u32 = 16;
 
 /// The numbers a layout follows from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,9 +121,19 @@ impl Layout {
         self.slots
     }
 
-    /// Bytes at the start that are always present: all but the bulk buffers.
+    /// Bulk buffers that are always present.
+    pub(crate) fn bulk_reserved(&self) -> u32 {
+        self.sizes.bulk_buffers.min(BULK_RESERVED)
+    }
+
+    /// Bytes at the start that are always present: all but the bulk buffers that only a busy endpoint uses.
     pub(crate) fn fixed_bytes(&self) -> usize {
-        self.buffers
+        self.bulk_end(self.bulk_reserved())
+    }
+
+    /// Where the first `count` bulk buffers end.
+    pub(crate) fn bulk_end(&self, count: u32) -> usize {
+        self.buffers + count as usize * self.buffer_bytes
     }
 }
 

@@ -18,7 +18,7 @@ use crate::shm::layout::Sizes;
 use crate::shm::receiver::{Outlook, Receiver};
 use crate::shm::region::Region;
 use crate::shm::region::testing::{SIZES, identity, region};
-use crate::shm::sender::{Reserved, Sender};
+use crate::shm::sender::{NoBuffer, Reserved, Sender};
 use crate::transport::{Route, TransportCounters, TxPacket};
 
 /// Stands for the locks: which slots have a living holder.
@@ -240,7 +240,7 @@ fn buffers_of_the_dead_come_back_when_missed() {
     queue.send(&mut survivor, &[&[1; 500]]);
     assert_eq!(queue.tx.tx_dropped_full, 1, "the victim lives and has all of them");
     assert!(queue.poll_past_holes().is_empty());
-    assert_eq!(survivor.claim(), None);
+    assert_eq!(survivor.claim(), Err(NoBuffer::AllTaken));
     queue.kill(0);
     assert!(queue.poll_past_holes().is_empty());
     queue.send(&mut survivor, &[&[2; 500]]);
@@ -251,9 +251,9 @@ fn buffers_of_the_dead_come_back_when_missed() {
 fn buffers_of_a_slots_last_holder_come_back_though_the_next_one_lives() {
     let mut queue = Queue::new(SIZES, 0);
     let mut victim = queue.sender(0, "victim");
-    while victim.claim().is_some() {}
+    while victim.claim().is_ok() {}
     let mut heir = queue.sender(0, "heir");
-    assert_eq!(heir.claim(), None);
+    assert_eq!(heir.claim(), Err(NoBuffer::AllTaken));
     assert!(queue.poll_past_holes().is_empty());
     queue.send(&mut heir, &[&[2; 500]]);
     assert_eq!(queue.poll_past_holes(), [[2; 500]]);

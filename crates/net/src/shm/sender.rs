@@ -35,6 +35,15 @@ pub(crate) struct Sender {
     bell: Bell,
 }
 
+/// Why a packet has no bulk buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoBuffer {
+    /// Others have all of them.
+    AllTaken,
+    /// The file system of the region has no space for one more.
+    NoMemory,
+}
+
 /// Tickets that were taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reserved {
@@ -107,12 +116,16 @@ impl Sender {
         for packet in group {
             if packet.len() > self.region.layout().sizes.mtu as usize {
                 counters.tx_dropped_error += 1;
-            } else if let Some(buffer) = self.claim() {
-                self.region.write_bulk(buffer, packet.header, packet.payload);
-                filled[count] = (buffer, packet.len());
-                count += 1;
             } else {
-                counters.tx_dropped_full += 1;
+                match self.claim() {
+                    Ok(buffer) => {
+                        self.region.write_bulk(buffer, packet.header, packet.payload);
+                        filled[count] = (buffer, packet.len());
+                        count += 1;
+                    }
+                    Err(NoBuffer::AllTaken) => counters.tx_dropped_full += 1,
+                    Err(NoBuffer::NoMemory) => counters.tx_dropped_no_memory += 1,
+                }
             }
         }
         if count == 0 {
@@ -139,16 +152,16 @@ impl Sender {
 
     /// Claims a bulk buffer, or asks the receiver to look for those of dead senders.
     #[inline]
-    pub(crate) fn claim(&mut self) -> Option<u32> {
+    pub(crate) fn claim(&mut self) -> Result<u32, NoBuffer> {
         let Some(buffer) = bulk::claim(&self.region, bulk::tag(self.slot, self.generation)) else {
             self.region.bulk_pressure().store(1, Ordering::Relaxed);
-            return None;
+            return Err(NoBuffer::AllTaken);
         };
         if !self.backing.ensure(self.region.layout(), buffer) {
             bulk::free(&self.region, buffer);
-            return None;
+            return Err(NoBuffer::NoMemory);
         }
-        Some(buffer)
+        Ok(buffer)
     }
 
     /// Takes up to `wanted` tickets, at least one; `None` if the queue is full.
