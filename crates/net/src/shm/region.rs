@@ -126,6 +126,19 @@ impl Region {
         self.u64_at(header::HEAD)
     }
 
+    /// How many cells are shut. Written before the head that depends on it.
+    #[inline]
+    pub(crate) fn shut_count(&self) -> &AtomicU32 {
+        self.u32_at(header::SHUT_COUNT)
+    }
+
+    /// The bits of 64 cells, those of `ticket` among them: set if senders must leave the cell alone.
+    #[inline]
+    pub(crate) fn shut_word(&self, ticket: u64) -> &AtomicU64 {
+        let index = ticket as usize & (self.layout.sizes.queue_len as usize - 1);
+        self.u64_at(self.layout.shut + index / 64 * 8)
+    }
+
     /// What the receiver sleeps on.
     #[inline]
     pub(crate) fn wait_word(&self) -> &AtomicU32 {
