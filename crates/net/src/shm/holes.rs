@@ -24,8 +24,11 @@ use crate::shm::burst::Senders;
 use crate::shm::intent::Intent;
 use crate::shm::region::Region;
 
+/// Places set aside, or runs of them, whose senders are looked up at a time: the receiver has other things to do.
+const LOOKUPS_MAX: u32 = 256;
+
 /// The intents of all senders at one moment, to find out whose the holes are.
-pub(crate) struct Intents(Vec<Wanted>);
+struct Intents(Vec<Wanted>);
 
 /// The intent in one slot.
 struct Wanted {
@@ -37,7 +40,7 @@ struct Wanted {
 
 impl Intents {
     /// Reads them. They tell of tickets that were taken before.
-    pub(crate) fn read(region: &Region) -> Self {
+    fn read(region: &Region) -> Self {
         let slots = 0..region.layout().sizes.senders_max as u16;
         let intents = slots.map(|slot| (slot, region.intent(slot).load(Ordering::Acquire)));
         let wanted = |(slot, word)| Wanted { slot, intent: Intent::unpack(word), is_alive: None };
@@ -46,7 +49,7 @@ impl Intents {
 
     /// Whether nobody alive will publish `ticket`. If so, the caller must look again whether it is published: its sender may
     /// have done that before the intents were read.
-    pub(crate) fn is_abandoned(&mut self, ticket: u64, senders: &impl Senders) -> bool {
+    fn is_abandoned(&mut self, ticket: u64, senders: &impl Senders) -> bool {
         let mut is_wanted = false;
         for wanted in self.0.iter_mut().filter(|wanted| wanted.intent.covers(ticket)) {
             let is_alive = *wanted.is_alive.get_or_insert_with(|| senders.is_alive(wanted.slot));
@@ -58,13 +61,39 @@ impl Intents {
         }
         !is_wanted
     }
+
+    /// The slot of the sender that certainly took `ticket` and has more to publish.
+    fn holder(&self, ticket: u64) -> Option<u16> {
+        self.0.iter().find(|wanted| wanted.intent.is_held() && wanted.intent.covers(ticket)).map(|wanted| wanted.slot)
+    }
+}
+
+/// Clears the bit of a ticket's cell.
+fn clear(bits: &mut [u64], ticket: u64) {
+    bits[(ticket / 64) as usize & (bits.len() - 1)] &= !(1 << (ticket % 64));
+}
+
+/// Tickets that follow each other and that one sender publishes one after the other.
+#[derive(Debug)]
+struct Late {
+    first: u64,
+    count: u32,
+    /// Whether the first was published when this was last looked at.
+    is_published: bool,
+}
+
+impl Late {
+    /// The ticket behind the last.
+    fn end(&self) -> u64 {
+        self.first.wrapping_add(self.count as u64)
+    }
 }
 
 /// The places that are set aside, and the cells that are shut. The region has a copy of the latter for senders, and is never asked.
 #[derive(Debug)]
 pub(crate) struct SetAside {
-    /// Tickets behind the head whose packets may still come, oldest first: at most one of each cell. And which of them are published.
-    open: Vec<(u64, bool)>,
+    /// Tickets behind the head whose packets may still come, oldest first: at most one of each cell.
+    open: Vec<Late>,
     /// A bit for each cell of a ticket in `open`.
     waiting: Box<[u64]>,
     /// A bit for each cell that is shut: those, and those of tickets that were in `open`, until the next lap.
@@ -86,13 +115,13 @@ impl SetAside {
     }
 
     /// How many packets may still come.
-    pub(crate) fn open(&self) -> usize {
-        self.open.len()
+    pub(crate) fn open(&self) -> u64 {
+        self.open.iter().map(|late| late.count as u64).sum()
     }
 
     /// Whether one of those is there.
     pub(crate) fn has_late(&self, region: &Region) -> bool {
-        self.open.iter().any(|&(ticket, _)| region.cell(ticket).published(ticket).is_some())
+        self.open.iter().any(|late| region.cell(late.first).published(late.first).is_some())
     }
 
     fn place(&self, ticket: u64) -> (usize, u64) {
@@ -108,37 +137,63 @@ impl SetAside {
     pub(crate) fn add(&mut self, region: &Region, ticket: u64) {
         debug_assert!(!self.is_shut(ticket), "a cell has one ticket set aside at most");
         let (word, bit) = self.place(ticket);
-        self.open.push((ticket, false));
+        self.open.push(Late { first: ticket, count: 1, is_published: false });
         self.waiting[word] |= bit;
         self.shut[word] |= bit;
         self.shut_count += 1;
         self.tell(region, ticket);
     }
 
-    /// Ends the wait for the packets that are there and that `take` takes, oldest first.
+    /// Ends the wait for the packets that are there and that `take` takes, those of each sender in order.
     pub(crate) fn take_late(&mut self, region: &Region, mut take: impl FnMut(u64) -> bool) {
+        let is_published = |ticket: u64| region.cell(ticket).published(ticket).is_some();
         // The newest first: whatever one sender published before a ticket that is seen published here is seen, too.
-        for (ticket, is_published) in self.open.iter_mut().rev() {
-            *is_published = region.cell(*ticket).published(*ticket).is_some();
+        for late in self.open.iter_mut().rev() {
+            late.is_published = is_published(late.first);
         }
-        self.resolve(|ticket, is_published| is_published && take(ticket));
-    }
-
-    /// Ends the wait for the packets that are not there and of whose tickets `is_lost` says that nobody will publish them.
-    pub(crate) fn give_up(&mut self, region: &Region, mut is_lost: impl FnMut(u64) -> bool) {
-        self.resolve(|ticket, _| is_lost(ticket) && region.cell(ticket).published(ticket).is_none());
-    }
-
-    fn resolve(&mut self, mut is_done: impl FnMut(u64, bool) -> bool) {
-        let SetAside { open, waiting, .. } = self;
-        let mask = waiting.len() - 1;
-        open.retain(|&(ticket, is_published)| {
-            let done = is_done(ticket, is_published);
-            if done {
-                waiting[(ticket / 64) as usize & mask] &= !(1 << (ticket % 64));
+        let waiting = &mut self.waiting;
+        self.open.retain_mut(|late| {
+            while late.is_published && take(late.first) {
+                clear(waiting, late.first);
+                (late.first, late.count) = (late.first.wrapping_add(1), late.count - 1);
+                late.is_published = late.count > 0 && is_published(late.first);
             }
-            !done
+            late.count > 0
         });
+    }
+
+    /// Ends the wait for packets that nobody alive will publish, and notes which of the others one sender will. Returns how many
+    /// packets were lost.
+    pub(crate) fn look_up_senders(&mut self, region: &Region, senders: &impl Senders) -> u64 {
+        if self.open.is_empty() {
+            return 0;
+        }
+        let mut intents = Intents::read(region);
+        let (waiting, mut lost, mut lookups) = (&mut self.waiting, 0, 0);
+        self.open.retain(|late| {
+            lookups += 1;
+            // Published after all, perhaps, before the intents were read.
+            let is_lost = lookups <= LOOKUPS_MAX
+                && intents.is_abandoned(late.first, senders)
+                && region.cell(late.first).published(late.first).is_none();
+            if is_lost {
+                (0..late.count as u64).for_each(|i| clear(waiting, late.first.wrapping_add(i)));
+                lost += late.count as u64;
+            }
+            !is_lost
+        });
+        let mut lookups = 0;
+        self.open.dedup_by(|late, before| {
+            lookups += 1;
+            let is_next = lookups <= LOOKUPS_MAX && before.end() == late.first;
+            let is_of_one =
+                is_next && intents.holder(late.first).is_some_and(|slot| intents.holder(before.first) == Some(slot));
+            if is_of_one {
+                before.count += late.count;
+            }
+            is_of_one
+        });
+        lost
     }
 
     /// Notes that the head is about to pass a void ticket: its cell is open from the next lap on, unless a packet may still come.
@@ -161,8 +216,28 @@ impl SetAside {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::cell::{NO_BULK, Origin, Published, seq_of};
     use crate::shm::layout::Sizes;
     use crate::shm::region::testing::{self, SIZES};
+
+    struct Nobody;
+
+    impl Senders for Nobody {
+        fn is_alive(&self, _: u16) -> bool {
+            false
+        }
+
+        fn route_to(&self, _: u64) -> Option<crate::transport::Route> {
+            None
+        }
+    }
+
+    /// Publishes an empty packet.
+    fn publish(region: &Region, ticket: u64) {
+        region
+            .cell(ticket)
+            .publish(Published { seq: seq_of(ticket), len: 0, slot: 0 }, Origin { generation: 0, bulk: NO_BULK });
+    }
 
     #[test]
     fn a_cell_is_shut_until_its_ticket_is_done_with_and_the_ring_has_gone_round() {
@@ -175,17 +250,66 @@ mod tests {
             assert!(!aside.is_shut(at(0)) && aside.is_shut(at(1)) && aside.is_shut(at(129)) && !aside.is_shut(at(4)));
             aside.pass(&region, at(128 + 1));
             assert!(aside.is_shut(at(1)), "its packet may still come");
-            aside.give_up(&region, |ticket| ticket != at(2));
-            assert_eq!(aside.open(), 1);
+            [1, 3].into_iter().for_each(|i| publish(&region, at(i)));
+            let mut taken = Vec::new();
+            aside.take_late(&region, |ticket| {
+                taken.push(ticket);
+                true
+            });
+            assert_eq!((taken, aside.open()), (vec![at(1), at(3)], 1));
             assert!(aside.is_shut(at(1)), "senders may believe so");
             (1..4).for_each(|i| aside.pass(&region, at(256 + i)));
             assert!(!aside.is_shut(at(1)) && aside.is_shut(at(2)) && !aside.is_shut(at(3)));
             assert_eq!(region.shut_count().load(Ordering::Relaxed), 1);
             assert_eq!(region.shut_word(at(2)).load(Ordering::Relaxed), 1 << (at(2) % 64));
-            aside.give_up(&region, |_| true);
+            assert_eq!(aside.look_up_senders(&region, &Nobody), 1);
             aside.pass(&region, at(384 + 2));
             assert_eq!((aside.is_empty(), aside.open()), (true, 0));
             assert_eq!(region.shut_word(at(2)).load(Ordering::Relaxed), 0);
+        }
+    }
+
+    /// However many places a stopped sender holds, a poll looks at one.
+    #[test]
+    fn tickets_of_one_sender_are_awaited_together() {
+        struct Everybody;
+        impl Senders for Everybody {
+            fn is_alive(&self, _: u16) -> bool {
+                true
+            }
+
+            fn route_to(&self, _: u64) -> Option<crate::transport::Route> {
+                None
+            }
+        }
+        for start in [0u64, u64::MAX - 20] {
+            let region = testing::region(Sizes { queue_len: 128, ..SIZES }, start);
+            let mut aside = SetAside::new(128);
+            let at = |i: u64| start.wrapping_add(i);
+            region.intent(1).store(Intent::held(at(0), 30), Ordering::Relaxed);
+            region.intent(3).store(Intent::held(at(30), 30), Ordering::Relaxed);
+            region.intent(0).store(Intent::wanted(at(0), 64), Ordering::Relaxed);
+            (0..64).for_each(|i| aside.add(&region, at(i)));
+            assert_eq!(aside.look_up_senders(&region, &Everybody), 0);
+            // One for each of both, and those of which nobody knows who took them.
+            assert_eq!((aside.open.len(), aside.open()), (2 + 4, 64));
+            (10..50).for_each(|i| publish(&region, at(i)));
+            let mut taken = Vec::new();
+            aside.take_late(&region, |ticket| {
+                taken.push(ticket);
+                taken.len() < 100
+            });
+            assert_eq!(taken, (30..50).map(at).collect::<Vec<_>>());
+            (0..10).for_each(|i| publish(&region, at(i)));
+            aside.take_late(&region, |ticket| {
+                taken.push(ticket);
+                taken.len() <= 25
+            });
+            assert_eq!(taken[20..], (0..6).map(at).collect::<Vec<_>>(), "the sixth was refused");
+            assert_eq!(aside.open(), 64 - 25);
+            region.intent(3).store(Intent::NONE, Ordering::Relaxed);
+            assert_eq!(aside.look_up_senders(&region, &Nobody), 64 - 50, "what is published is not lost");
+            assert!(aside.has_late(&region));
         }
     }
 }

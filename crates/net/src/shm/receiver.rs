@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 
 use crate::shm::bulk;
 use crate::shm::burst::{BURST_MAX, Burst, Senders, Sources};
-use crate::shm::holes::{Intents, SetAside};
+use crate::shm::holes::SetAside;
 use crate::shm::region::Region;
 use crate::transport::TransportCounters;
 
@@ -242,7 +242,7 @@ impl Receiver {
         }
         let came = (self.head, self.aside.open()) != first;
         if self.bursts_until_intents == 0 {
-            self.give_up_places_of_the_dead(senders, counters);
+            counters.rx_reclaimed += self.aside.look_up_senders(&self.region, senders);
             self.bursts_until_intents = BURSTS_PER_INTENTS;
         }
         self.bursts_until_intents -= 1;
@@ -264,17 +264,6 @@ impl Receiver {
             }
             true
         });
-    }
-
-    /// Waits no longer for packets whose senders are dead.
-    fn give_up_places_of_the_dead(&mut self, senders: &impl Senders, counters: &mut TransportCounters) {
-        if self.aside.open() == 0 {
-            return;
-        }
-        let before = self.aside.open();
-        let mut intents = Intents::read(&self.region);
-        self.aside.give_up(&self.region, |ticket| intents.is_abandoned(ticket, senders));
-        counters.rx_reclaimed += (before - self.aside.open()) as u64;
     }
 
     /// Frees bulk buffers of dead senders, if a living one misses them and no packet is queued.
