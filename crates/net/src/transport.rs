@@ -182,6 +182,9 @@ pub struct TransportCounters {
     pub tx_batches: u64,
     /// Packets dropped here because the receiver's queue, or the socket's buffer, was full.
     pub tx_dropped_full: u64,
+    /// Packets dropped here because the memory that would hold them is not to be had: over shared memory, because the file system of the
+    /// receiver's region is full.
+    pub tx_dropped_no_memory: u64,
     /// Packets dropped here for any other reason: the peer is gone, the system refused.
     pub tx_dropped_error: u64,
     /// Packets handed to the caller.
@@ -208,6 +211,7 @@ impl TransportCounters {
             tx_bytes: self.tx_bytes + other.tx_bytes,
             tx_batches: self.tx_batches + other.tx_batches,
             tx_dropped_full: self.tx_dropped_full + other.tx_dropped_full,
+            tx_dropped_no_memory: self.tx_dropped_no_memory + other.tx_dropped_no_memory,
             tx_dropped_error: self.tx_dropped_error + other.tx_dropped_error,
             rx_packets: self.rx_packets + other.rx_packets,
             rx_bytes: self.rx_bytes + other.rx_bytes,

@@ -197,6 +197,7 @@ impl fmt::Display for EndpointStats {
             ("transport tx packets", t.tx_packets),
             ("transport tx batches", t.tx_batches),
             ("transport tx full", t.tx_dropped_full),
+            ("transport tx no memory", t.tx_dropped_no_memory),
             ("transport tx errors", t.tx_dropped_error),
             ("transport rx packets", t.rx_packets),
             ("transport rx batches", t.rx_batches),
