@@ -22,7 +22,10 @@ mod store;
 mod sweep;
 mod table;
 
-pub use config::{KeyFunction, Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Mode, PartitionConfig, PartitionError, Prefault};
+pub use config::{
+    KeyFunction, Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Mode, PartitionConfig, PartitionError, Prefault,
+    SEGMENT_BYTES_MIN,
+};
 pub use error::{KeyError, Refused};
 pub use item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 pub use key::{KEY_BYTES_MAX, Key, KeyHash};

@@ -54,7 +54,7 @@ impl Partition {
             }
             if self.log.free > self.reserve() {
                 self.log.seal();
-                self.log.open(self.cas);
+                self.log.open(self.counters.stored);
             } else if !self.clean_one() {
                 return Err(Refused::Full);
             }
@@ -75,7 +75,7 @@ impl Partition {
         }
         if claimant == Claimant::Cleaning && self.log.free > 0 {
             self.log.seal();
-            self.log.open(self.cas);
+            self.log.open(self.counters.stored);
             return self.log.bump(bytes);
         }
         None

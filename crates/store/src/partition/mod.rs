@@ -20,7 +20,7 @@ mod insert;
 mod ops;
 mod visit;
 
-use crate::config::{Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Mode, PartitionConfig, PartitionError};
+use crate::config::{Layout, Mode, PartitionConfig, PartitionError};
 use crate::entry::entry_bytes;
 use crate::hasher::KeyHasher;
 use crate::key::KEY_BYTES_MAX;
@@ -70,6 +70,8 @@ pub struct Partition {
     hand: usize,
     /// The count of items stored from which on the index tries again to grow.
     grow_after: u64,
+    /// The segments that the index is to have before it grows; `None` if it does not wait for any.
+    claim: Option<usize>,
     /// Lines on their way while the index grows; empty between operations.
     moving: Vec<Line>,
     /// A value in the making; empty between operations.
@@ -98,14 +100,8 @@ impl Partition {
     }
 
     fn with_hasher(config: PartitionConfig, hasher: KeyHasher) -> Result<Partition, PartitionError> {
-        let bytes = config.memory;
-        match bytes {
-            0..MEMORY_BYTES_MIN => return Err(PartitionError::TooSmall { bytes }),
-            MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX => {}
-            _ => return Err(PartitionError::TooLarge { bytes }),
-        }
-        let segment_bytes = Log::segment_bytes_for(bytes);
-        let bytes = bytes / segment_bytes * segment_bytes;
+        let segment_bytes = config.segment_bytes()?;
+        let bytes = config.memory / segment_bytes * segment_bytes;
         let mut memory = Memory::new(bytes, config.prefault).map_err(|cause| PartitionError::NoMemory { bytes, cause })?;
         let table = Table::new(&mut memory);
         let mut log = Log::new(bytes, segment_bytes);
@@ -124,6 +120,7 @@ impl Partition {
             watch: None,
             hand: 0,
             grow_after: 0,
+            claim: None,
             moving: Vec::new(),
             scratch: Vec::new(),
         })
@@ -134,6 +131,7 @@ impl Partition {
         self.table.reset(&mut self.memory);
         self.log.reset();
         take_index_segments(&mut self.log, &self.table);
+        (self.claim, self.grow_after) = (None, 0);
         (self.counters.items, self.counters.item_bytes) = (0, 0);
     }
 
@@ -147,9 +145,9 @@ impl Partition {
     }
 }
 
-/// The map and the smallest index take more than the first segment where the memory is large.
+/// The map and the smallest index take more than the first segment where the memory is large, or segments are small.
 fn take_index_segments(log: &mut Log, table: &Table) {
-    for segment in 1..table.end().div_ceil(log.segment_bytes) {
-        log.give_to_index(segment);
+    while log.index_segments() * log.segment_bytes < table.end() {
+        assert!(log.give_to_index(), "an empty log has only free segments");
     }
 }
