@@ -17,6 +17,7 @@ mod model;
 mod number;
 mod partition;
 mod record;
+mod shape;
 pub mod snapshot;
 mod store;
 mod sweep;
@@ -31,5 +32,6 @@ pub use item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeco
 pub use key::{KEY_BYTES_MAX, Key, KeyHash};
 pub use model::Model;
 pub use partition::Partition;
+pub use shape::Shape;
 pub use store::{Store, StoreStats, VALUE_BYTES_MAX};
 pub use sweep::{Sweep, Visit, Watch};

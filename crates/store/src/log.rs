@@ -121,6 +121,15 @@ impl Log {
         Some(next)
     }
 
+    /// Goes on filling the first full segment that has so many bytes left at its end. False if there is none.
+    pub(crate) fn reopen(&mut self, bytes: usize) -> bool {
+        let has_room = |segment: &Segment| segment.state == State::Used && segment.fill + bytes <= self.segment_bytes;
+        let victim = self.victim.map(|victim| victim.segment);
+        let found = self.segments.iter().enumerate().position(|(at, segment)| has_room(segment) && victim != Some(at));
+        self.active = found.or(self.active);
+        found.is_some()
+    }
+
     /// The bytes of an item are dead now.
     pub(crate) fn kill(&mut self, at: usize, bytes: usize) {
         let segment = self.segment_of(at);

@@ -82,6 +82,10 @@ pub trait Store {
 
     /// Counts and sizes.
     fn stats(&self) -> StoreStats;
+
+    /// Says that all items of a snapshot were stored. Until then a partition of a known [`crate::Shape`] uses the memory that it otherwise keeps
+    /// free to clean into.
+    fn loaded(&mut self) {}
 }
 
 /// Counts and sizes of one partition, by snapshot.

@@ -20,6 +20,10 @@ const PACE_MAX: usize = 16;
 /// The part of a segment that second chances may fill again: a half, so that the log gets on.
 const ALLOWANCE_DIVISOR: usize = 2;
 
+/// Segments that one append opens or cleans at most. Where that is not enough, items are so large that what is alive packs badly; to go on
+/// would clean the whole log for one item.
+const ROUNDS_MAX: usize = 64;
+
 /// Who wants room in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Claimant {
@@ -31,14 +35,15 @@ impl Partition {
     /// Free segments that are kept to clean into.
     fn reserve(&self) -> usize {
         match self.mode {
-            Mode::Cache => 0,
-            Mode::Store => 1,
+            Mode::Store if !self.is_loading => 1,
+            _ => 0,
         }
     }
 
     /// Refuses bytes that would make more live ones than a store takes.
     pub(super) fn admit(&self, bytes: usize, released: usize) -> Result<(), Refused> {
         let is_admitted = self.mode == Mode::Cache
+            || self.is_loading
             || bytes <= released
             || self.log.live + bytes - released <= self.log.live_max(self.log.count);
         if is_admitted { Ok(()) } else { Err(Refused::Full) }
@@ -47,10 +52,13 @@ impl Partition {
     /// Takes bytes at the end of the log. Items of the log may be moved or evicted, and lines of pointers freed.
     pub(super) fn claim(&mut self, bytes: usize) -> Result<usize, Refused> {
         self.clean_along(bytes);
-        // Each round opens a segment or cleans one. More rounds than segments: what is alive cannot be packed any better.
-        for _ in 0..2 * self.log.segments().len() {
+        // Each round opens a segment or cleans one.
+        for _ in 0..ROUNDS_MAX {
             if let Some(at) = self.bump(bytes, Claimant::NewItem) {
                 return Ok(at);
+            }
+            if self.is_loading && self.log.reopen(bytes) {
+                continue;
             }
             if self.log.free > self.reserve() {
                 self.log.seal();

@@ -46,7 +46,9 @@ enum Taken {
 impl Partition {
     /// A new item is about to be stored: goes on growing, or begins to if it is time.
     pub(super) fn work_on_growth(&mut self) {
-        if self.table.geometry.is_growing() {
+        if self.is_loading {
+            // It has the lines that these items had before. More would be at the expense of the log, which had what it has.
+        } else if self.table.geometry.is_growing() {
             for _ in 0..HOMES_A_TIME {
                 if !self.table.geometry.is_growing() || !self.move_home() {
                     break;
@@ -63,7 +65,7 @@ impl Partition {
     /// begin to grow while there are some everywhere.
     pub(super) fn grow_if_crowded(&mut self, home: usize) {
         let has_pointers = self.counters.items > self.table.geometry.lines as u64;
-        let is_idle = self.claim.is_none() && !self.table.geometry.is_growing();
+        let is_idle = !self.is_loading && self.claim.is_none() && !self.table.geometry.is_growing();
         let is_time = has_pointers && is_idle && self.counters.stored >= self.grow_after;
         if is_time && self.table.count_near(&self.memory, home) < LINES_NEAR_MIN {
             self.begin_to_grow();
@@ -233,7 +235,7 @@ impl Partition {
 
     /// An old home cannot be moved since there is hardly a free line where it is to go: a rare accident of hashing.
     fn make_room_for(&mut self, old_home: usize, crowded: usize) {
-        if self.table.bring_free_line(&mut self.memory, &self.hasher, crowded) {
+        if self.bring_free_line(crowded) {
             return;
         }
         match self.mode {

@@ -11,6 +11,7 @@ use crate::error::Refused;
 use crate::key::Key;
 use crate::line::{self, Kind, Pointer};
 use crate::record::Fields;
+use crate::table::{REACH_WORDS, REACH_WORDS_LOADING};
 
 impl Partition {
     /// Stores an item in place of the one that was found under its key, or as a new one.
@@ -119,14 +120,18 @@ impl Partition {
         }
     }
 
+    /// Brings a free line to where the chain of this home can take it. False if there is none in reach.
+    pub(super) fn bring_free_line(&mut self, home: usize) -> bool {
+        let reach = if self.is_loading { REACH_WORDS_LOADING } else { REACH_WORDS };
+        self.table.bring_free_line(&mut self.memory, &self.hasher, home, reach)
+    }
+
     /// Sees to it that a line can be opened for this hash: a cache gives something up. False if there is none.
     fn make_line(&mut self, hash: u64) -> bool {
         loop {
             let home = self.table.geometry.home(hash);
             let Some(crowded) = self.table.blocked_home(&self.memory, &self.hasher, home) else { return true };
-            if self.table.free_near(&self.memory, crowded).is_some()
-                || self.table.bring_free_line(&mut self.memory, &self.hasher, crowded)
-            {
+            if self.table.free_near(&self.memory, crowded).is_some() || self.bring_free_line(crowded) {
                 return true;
             }
             if self.mode == Mode::Store || !self.evict_around(crowded) {

@@ -24,12 +24,13 @@ use crate::config::{Layout, Mode, PartitionConfig, PartitionError};
 use crate::entry::entry_bytes;
 use crate::hasher::KeyHasher;
 use crate::key::KEY_BYTES_MAX;
-use crate::log::Log;
+use crate::log::{Log, SEGMENTS_MIN};
 use crate::memory::{Line, Memory};
 use crate::record::Clock;
+use crate::shape::Shape;
 use crate::store::{StoreStats, VALUE_BYTES_MAX};
 use crate::sweep::Watch;
-use crate::table::Table;
+use crate::table::{LINES_MIN, Table, WORD_LINES};
 
 /// Bits of the random number at which CAS tokens begin. As many again can follow before one has more than 44 bits and costs its item more memory.
 const FIRST_TOKEN_BITS: u32 = 43;
@@ -58,6 +59,7 @@ pub struct Partition {
     log: Log,
     hasher: KeyHasher,
     clock: Clock,
+    config: PartitionConfig,
     mode: Mode,
     layout: Layout,
     /// Longest value it takes.
@@ -72,6 +74,8 @@ pub struct Partition {
     grow_after: u64,
     /// The segments that the index is to have before it grows; `None` if it does not wait for any.
     claim: Option<usize>,
+    /// The items of a partition of the same shape are being stored: all of them must find a place.
+    is_loading: bool,
     /// Lines on their way while the index grows; empty between operations.
     moving: Vec<Line>,
     /// A value in the making; empty between operations.
@@ -99,6 +103,34 @@ impl Partition {
         Partition::with_hasher(config, KeyHasher::with_secret(config.key_function, secret))
     }
 
+    /// An empty partition for the items of one that had this shape: whatever that one held has place. Ready for others once it is told that all
+    /// items are [loaded](crate::Store::loaded). If the shape [does not suit](Shape::suits) the settings, it is a partition as of [`Partition::new`].
+    ///
+    /// # Errors
+    /// [`PartitionError`] if the memory is out of limits or not there, or there are no random numbers.
+    pub fn with_shape(config: PartitionConfig, shape: &Shape) -> Result<Partition, PartitionError> {
+        if !shape.suits(&config)? {
+            return Partition::new(config);
+        }
+        let random = getrandom::u64().map_err(|cause| PartitionError::NoSecret { cause })?;
+        let partition = Partition::with_secret(config, shape.secret)?;
+        let mut partition = Partition { cas: random >> (u64::BITS - FIRST_TOKEN_BITS), ..partition };
+        partition.take_shape(shape.lines);
+        Ok(partition)
+    }
+
+    /// Gives the index its lines, unless there cannot be so many.
+    fn take_shape(&mut self, lines: u64) {
+        let segments_max = self.log.segments().len() - SEGMENTS_MIN;
+        let lines_max = self.table.lines_until(segments_max * self.log.segment_bytes);
+        let lines = usize::try_from(lines).unwrap_or(usize::MAX);
+        if (LINES_MIN..=lines_max).contains(&lines) && lines.is_multiple_of(WORD_LINES) {
+            self.table.resize(&mut self.memory, lines);
+            take_index_segments(&mut self.log, &self.table);
+            self.is_loading = true;
+        }
+    }
+
     fn with_hasher(config: PartitionConfig, hasher: KeyHasher) -> Result<Partition, PartitionError> {
         let segment_bytes = config.segment_bytes()?;
         let bytes = config.memory / segment_bytes * segment_bytes;
@@ -112,6 +144,7 @@ impl Partition {
             log,
             hasher,
             clock: Clock::default(),
+            config,
             mode: config.mode,
             layout: config.layout,
             value_bytes_max: VALUE_BYTES_MAX.min(segment_bytes - entry_bytes(KEY_BYTES_MAX, 0)),
@@ -121,6 +154,7 @@ impl Partition {
             hand: 0,
             grow_after: 0,
             claim: None,
+            is_loading: false,
             moving: Vec::new(),
             scratch: Vec::new(),
         })
@@ -131,7 +165,7 @@ impl Partition {
         self.table.reset(&mut self.memory);
         self.log.reset();
         take_index_segments(&mut self.log, &self.table);
-        (self.claim, self.grow_after) = (None, 0);
+        (self.claim, self.grow_after, self.is_loading) = (None, 0, false);
         (self.counters.items, self.counters.item_bytes) = (0, 0);
     }
 

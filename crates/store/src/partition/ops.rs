@@ -232,4 +232,8 @@ impl Store for Partition {
     fn stats(&self) -> StoreStats {
         self.snapshot()
     }
+
+    fn loaded(&mut self) {
+        self.is_loading = false;
+    }
 }
