@@ -36,8 +36,17 @@ pub(crate) struct Victim {
     pub segment: usize,
     /// Bytes of it that were looked at.
     pub done: usize,
-    /// Bytes of items that it may still save, in cache mode.
-    pub allowance: usize,
+    /// What is not lost.
+    pub rescue: Rescue,
+}
+
+/// Which live items of a segment move to the end of the log when it is cleaned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rescue {
+    /// All, as far as there is room.
+    All,
+    /// Those that were read since they were written, up to so many bytes, and any others up to so many more. The rest is evicted.
+    Some { hot: usize, any: usize },
 }
 
 #[derive(Debug)]

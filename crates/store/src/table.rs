@@ -125,9 +125,14 @@ impl Table {
     /// The bits of free lines of a word of the map.
     #[inline]
     pub(crate) fn free_word(&self, memory: &Memory, word: usize) -> u64 {
-        let is_cleared = word < self.geometry.lines / WORD_LINES
-            || word >= self.cleared / WORD_LINES && word < self.geometry.lines_next / WORD_LINES;
-        if is_cleared { memory.words()[word] } else { 0 }
+        if self.is_cleared(word) { memory.words()[word] } else { 0 }
+    }
+
+    /// Whether the lines of a word of the map are lines of the index already.
+    #[inline]
+    pub(crate) fn is_cleared(&self, word: usize) -> bool {
+        word < self.geometry.lines / WORD_LINES
+            || word >= self.cleared / WORD_LINES && word < self.geometry.lines_next / WORD_LINES
     }
 
     /// How many lines a chain from this home could take.

@@ -90,8 +90,7 @@ impl Partition {
             Place::Log { at, .. } => read_entry(&self.memory.bytes()[at..]).fields.expires,
         };
         if expires != 0 && expires <= self.clock.now {
-            self.drop_item(place);
-            self.counters.expired += 1;
+            self.expire(place);
             return None;
         }
         Some(place)

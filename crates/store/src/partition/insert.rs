@@ -13,10 +13,39 @@ use crate::line::{self, Kind, Pointer};
 use crate::record::Fields;
 use crate::table::{REACH_WORDS, REACH_WORDS_LOADING};
 
+/// Times that room is looked for among what has expired, for one item.
+const ROOM_TRIES: usize = 4;
+
 impl Partition {
     /// Stores an item in place of the one that was found under its key, or as a new one.
     #[inline]
     pub(super) fn store(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
+        match self.try_store(key, value, fields, old) {
+            Err(Refused::Full) => self.store_in_room(key, value, fields, old),
+            result => result,
+        }
+    }
+
+    /// Stores an item that was refused, if what has expired gives it room.
+    #[cold]
+    fn store_in_room(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
+        for _ in 0..ROOM_TRIES {
+            if !self.expire_for_room() {
+                break;
+            }
+            // Lines may have moved.
+            let old = old.and_then(|_| self.find(key));
+            match self.try_store(key, value, fields, old) {
+                Err(Refused::Full) => {}
+                result => return result,
+            }
+        }
+        Err(Refused::Full)
+    }
+
+    #[inline]
+    fn try_store(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
+        self.sweeper.note(fields.expires);
         let fits_line = self.layout == Layout::Inline && line::fits(key.bytes().len(), value.len(), fields);
         match old {
             Some(Place::Line { line, .. }) if fits_line => {
@@ -37,6 +66,7 @@ impl Partition {
             _ => {}
         }
         if old.is_none() {
+            self.expire_along();
             self.work_on_growth();
         }
         if fits_line && self.make_line(key.hash().0) {
@@ -132,6 +162,10 @@ impl Partition {
             let home = self.table.geometry.home(hash);
             let Some(crowded) = self.table.blocked_home(&self.memory, &self.hasher, home) else { return true };
             if self.table.free_near(&self.memory, crowded).is_some() || self.bring_free_line(crowded) {
+                return true;
+            }
+            self.expire_near(crowded);
+            if self.table.free_near(&self.memory, crowded).is_some() {
                 return true;
             }
             if self.mode == Mode::Store || !self.evict_around(crowded) {

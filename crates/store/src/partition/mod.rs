@@ -8,12 +8,13 @@
 //! | how a key is found | `find.rs` |
 //! | how an item is stored, and moves between line and log | `insert.rs` |
 //! | how the index grows | `grow.rs` |
-//! | what has to go when there is no place | `evict.rs` for lines, `clean.rs` for the log |
+//! | what has to go when there is no place | `expire.rs`, `evict.rs` for lines, `clean.rs` for the log |
 //! | the operations | `ops.rs` |
 //! | snapshots | `visit.rs` |
 
 mod clean;
 mod evict;
+mod expire;
 mod find;
 mod grow;
 mod insert;
@@ -31,6 +32,7 @@ use crate::shape::Shape;
 use crate::store::{StoreStats, VALUE_BYTES_MAX};
 use crate::sweep::Watch;
 use crate::table::{LINES_MIN, Table, WORD_LINES};
+use expire::Sweeper;
 
 /// Bits of the random number at which CAS tokens begin. As many again can follow before one has more than 44 bits and costs its item more memory.
 const FIRST_TOKEN_BITS: u32 = 43;
@@ -74,6 +76,7 @@ pub struct Partition {
     grow_after: u64,
     /// The segments that the index is to have before it grows; `None` if it does not wait for any.
     claim: Option<usize>,
+    sweeper: Sweeper,
     /// The items of a partition of the same shape are being stored: all of them must find a place.
     is_loading: bool,
     /// Lines on their way while the index grows; empty between operations.
@@ -154,6 +157,7 @@ impl Partition {
             hand: 0,
             grow_after: 0,
             claim: None,
+            sweeper: Sweeper::default(),
             is_loading: false,
             moving: Vec::new(),
             scratch: Vec::new(),
@@ -166,6 +170,7 @@ impl Partition {
         self.log.reset();
         take_index_segments(&mut self.log, &self.table);
         (self.claim, self.grow_after, self.is_loading) = (None, 0, false);
+        self.sweeper = Sweeper::default();
         (self.counters.items, self.counters.item_bytes) = (0, 0);
     }
 
