@@ -193,6 +193,7 @@ impl Setup {
             loop {
                 ticks.tick().await;
                 shard.set_now(unix_seconds());
+                shard.store.borrow_mut().expire_some();
             }
         });
         let endpoint = running.endpoint.clone();
