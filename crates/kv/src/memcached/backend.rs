@@ -58,6 +58,15 @@ impl CoreState {
     }
 }
 
+/// When everything is to be deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlushTime {
+    /// Before the answer.
+    Now,
+    /// When this time has come.
+    At(UnixSeconds),
+}
+
 /// The core that a batch was for does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the core that owns these keys is stopping")]
@@ -89,9 +98,14 @@ pub trait Backend: 'static {
     /// Lets another core [`Batch::run`] a batch, and gives it back: `Err` if it will not come back.
     fn forward(&self, core: Core, batch: Box<Batch>) -> impl Future<Output = Result<Box<Batch>, Unavailable>>;
 
-    /// Deletes everything on all cores: at once if `at` has come, else when it comes, instead of what was planned before. Returns when every
-    /// core knows.
-    fn flush(&self, at: UnixSeconds) -> impl Future<Output = ()>;
+    /// Deletes everything on all cores. Returns when every core has done so, or knows the time at which it is to, instead of one that was
+    /// planned before. `Err` if a core does not answer.
+    fn flush(&self, at: FlushTime) -> impl Future<Output = Result<(), Unavailable>>;
+
+    /// Hears that a task of this core panicked, from within that task. What tasks share is as it left it, so the core shall serve no more.
+    fn panicked(&self, why: String) {
+        tracing::error!(why, "a task of a core has failed");
+    }
 
     /// Asks all cores, this one too.
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>>;

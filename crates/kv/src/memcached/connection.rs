@@ -172,6 +172,10 @@ impl<B: Backend> Connection<B> {
             self.output = self.service.buffers().output();
         }
         loop {
+            // Its core may have failed while it waited.
+            if self.shared.ending.get() == Some(Ending::Now) {
+                return Err(End::Closed);
+            }
             let Some(input) = &mut self.input else { return Ok(()) };
             let (used, progress) = self.session.consume(input.filled(), self.service.backend(), &mut self.output);
             input.advance(used);

@@ -32,7 +32,7 @@ mod socket;
 mod stats;
 mod turn;
 
-pub use backend::{Backend, CoreState, Inquiry, Report, Unavailable};
+pub use backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};
 pub use batch::Batch;
 pub use connections::{Activity, ConnectionReport, Connections};
 pub use counters::{COUNTS, Count, Counters, Counts};

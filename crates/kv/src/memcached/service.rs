@@ -15,6 +15,7 @@ use super::connections::Ending;
 use super::counters::Count;
 use super::lookout::{LOOK_DEFAULT, Lookout};
 use super::socket::{ConnectionLimit, Listen, Socket, Stream};
+use crate::panics::guarded;
 
 /// How often idle connections are looked for.
 const IDLE_SWEEP: Duration = Duration::from_secs(1);
@@ -75,8 +76,8 @@ impl<B: Backend> Service<B> {
         let idle_seconds_max = settings.idle_seconds_max;
         let lookout = Rc::new(Lookout::new(settings.look));
         if lookout.is_on() {
-            let lookout = lookout.clone();
-            spawn_local(async move { lookout.run().await });
+            let (lookout, backend) = (lookout.clone(), backend.clone());
+            spawn_local(async move { guarded(lookout.run(), |why| backend.panicked(why)).await });
         }
         let service = Rc::new(Service {
             backend,
@@ -87,8 +88,9 @@ impl<B: Backend> Service<B> {
             ended: Notify::new(),
         });
         if let Some(max) = idle_seconds_max {
+            let backend = service.backend.clone();
             let service = Rc::downgrade(&service);
-            spawn_local(async move {
+            let sweeping = async move {
                 loop {
                     tokio::time::sleep(IDLE_SWEEP).await;
                     let Some(service) = service.upgrade() else { return };
@@ -96,7 +98,8 @@ impl<B: Backend> Service<B> {
                     let count = state.connections.end_idle(service.backend.now(), max);
                     state.counters.add_many(Count::IdleKicks, count);
                 }
-            });
+            };
+            spawn_local(async move { guarded(sweeping, |why| backend.panicked(why)).await });
         }
         service
     }
@@ -117,21 +120,29 @@ impl<B: Backend> Service<B> {
         let connection = Connection::new(self.clone(), shared, stream);
         let service = self.clone();
         spawn_local(async move {
-            connection.run().await;
+            guarded(connection.run(), |why| service.backend.panicked(why)).await;
             service.backend.state().connections.remove(place);
             drop(permit);
             service.ended.notify_waiters();
         });
     }
 
+    /// Ends all connections at once: none of them does anything more.
+    pub fn end_all_now(&self) {
+        self.backend.state().connections.end_all(Ending::Now);
+    }
+
     /// Ends all connections in order: what they sent is answered, then they are closed. Those that take longer than `grace` are closed at
-    /// once. Returns when none is left. No socket may be adopted after this was called.
+    /// once. Returns when none is left, or after `grace` twice, if some wait for a core that does not answer. No socket may be adopted
+    /// after this was called.
     pub async fn stop(&self, grace: Duration) {
         let connections = &self.backend.state().connections;
         connections.end_all(Ending::Stop);
         if tokio::time::timeout(grace, self.none_left()).await.is_err() {
             connections.end_all(Ending::Now);
-            self.none_left().await;
+            if tokio::time::timeout(grace, self.none_left()).await.is_err() {
+                tracing::warn!(connections = connections.len(), "memcached connections did not end in time");
+            }
         }
     }
 

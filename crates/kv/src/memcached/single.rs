@@ -6,7 +6,7 @@ use std::future::{Future, ready};
 use dunlin_store::{Store, UnixSeconds, VALUE_BYTES_MAX};
 use futures::FutureExt as _;
 
-use super::backend::{Backend, CoreState, Inquiry, Report, Unavailable};
+use super::backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};
 use super::batch::Batch;
 use super::connection::merge;
 use super::service::Settings;
@@ -79,10 +79,13 @@ impl<S: Store + 'static> Backend for Single<S> {
         ready(Err(Unavailable))
     }
 
-    fn flush(&self, at: UnixSeconds) -> impl Future<Output = ()> {
-        self.flush_at.set(Some(at));
+    fn flush(&self, at: FlushTime) -> impl Future<Output = Result<(), Unavailable>> {
+        self.flush_at.set(Some(match at {
+            FlushTime::Now => self.now.get(),
+            FlushTime::At(at) => at,
+        }));
         self.set_now(self.now.get());
-        ready(())
+        ready(Ok(()))
     }
 
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {

@@ -5,7 +5,8 @@ use std::io::Write as _;
 
 use dunlin_store::StoreStats;
 
-use super::backend::{Backend, Inquiry, Report};
+use super::backend::{Backend, FlushTime, Inquiry, Report};
+use super::batch::UNAVAILABLE;
 use super::counters::{Count, Counts};
 use super::execute::expiry;
 use super::parse::{Ask, StatsKind};
@@ -59,10 +60,12 @@ pub(super) async fn answer<B: Backend>(ask: Ask, backend: &B, settings: &Setting
         Ask::Flush { exptime, is_quiet } => {
             backend.state().counters.add(Count::CmdFlush);
             let now = backend.now();
-            let at = if exptime <= 0 { now } else { expiry(exptime, now).unwrap_or(now) };
-            backend.flush(at).await;
-            if !is_quiet {
-                out.extend_from_slice(b"OK\r\n");
+            let at = if exptime <= 0 { None } else { expiry(exptime, now).filter(|at| *at > now) };
+            match backend.flush(at.map_or(FlushTime::Now, FlushTime::At)).await {
+                Ok(()) if is_quiet => {}
+                Ok(()) => out.extend_from_slice(b"OK\r\n"),
+                // Told even if no answer is wanted: something was not deleted.
+                Err(_) => out.extend_from_slice(UNAVAILABLE),
             }
             return;
         }

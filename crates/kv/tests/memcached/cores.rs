@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::future::{Future, ready};
 
-use dunlin_kv::memcached::{Backend, Batch, Conversation, CoreState, Inquiry, Report, Single, Unavailable};
+use dunlin_kv::memcached::{Backend, Batch, Conversation, CoreState, FlushTime, Inquiry, Report, Single, Unavailable};
 use dunlin_kv::metrics::{CoreMetrics, Operation, Outcome};
 use dunlin_kv::routing::{Core, Routing};
 use dunlin_store::{Model, Store};
@@ -63,9 +63,9 @@ impl Backend for Cores {
         ready(Ok(batch))
     }
 
-    fn flush(&self, _at: u32) -> impl Future<Output = ()> {
+    fn flush(&self, _at: FlushTime) -> impl Future<Output = Result<(), Unavailable>> {
         self.cores.iter().for_each(|core| core.with_store(Store::flush));
-        ready(())
+        ready(Ok(()))
     }
 
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use dunlin_bench::peer::Interrupt;
 use dunlin_kv::memcached::{LOOK_DEFAULT, Listen};
-use dunlin_kv::server::{CONNECTIONS_MAX_DEFAULT, Server, ServerConfig, exposed_addresses};
+use dunlin_kv::server::{CONNECTIONS_MAX_DEFAULT, Server, ServerConfig, SnapshotSaving, exposed_addresses};
 use dunlin_net::Addr;
 use dunlin_store::snapshot::{Progress, Report};
 use dunlin_store::{KeyFunction, Mode};
@@ -151,10 +151,19 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     clear_progress();
     let metrics = arguments.metrics.map(|address| server.serve_metrics(address)).transpose()?;
     output::line(ready_line(&server, &arguments, metrics))?;
-    // If a thread ends by itself, stopping says why.
+    let mut saving = None;
+    // If a core fails, stopping says why.
     while !interrupt.is_set() && server.is_running() {
-        if save.swap(false, Ordering::Relaxed) {
-            match server.save() {
+        if saving.is_none() && save.swap(false, Ordering::Relaxed) {
+            match server.begin_save() {
+                Ok(begun) => saving = Some(begun),
+                Err(error) => eprintln!("dunlin: {:#}", anyhow::Error::from(error)),
+            }
+        }
+        // Not waited for: a disk that hangs shall not keep this thread from seeing that the server is to end.
+        if let Some(result) = saving.as_mut().and_then(SnapshotSaving::poll) {
+            saving = None;
+            match result {
                 Ok(report) => eprintln!("dunlin: {}", saved_line(&report)),
                 Err(error) => eprintln!("dunlin: {:#}", anyhow::Error::from(error)),
             }

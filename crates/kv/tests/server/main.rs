@@ -1,0 +1,5 @@
+//! Whole servers, with threads, sockets and snapshots: what happens when something in them fails or runs out.
+
+mod client;
+mod fragile;
+mod panics;
