@@ -6,20 +6,30 @@ use std::future::Future;
 use dunlin_store::{Store, StoreStats, UnixSeconds};
 
 use super::batch::Batch;
+use super::budget::{Budget, CONNECTION_BYTES_DEFAULT};
 use super::connections::{ConnectionReport, Connections};
 use super::counters::{Counters, Counts};
 use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
 
 /// What the memcached side of one core keeps beside its connections' own state. Made once per core.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CoreState {
     /// What it counts.
     pub counters: Counters,
     /// The connections it serves.
     pub connections: Connections,
+    /// The memory that they may hold.
+    pub(super) budget: Budget,
     /// Times bursts of commands.
     pub(crate) timing: Timing,
+}
+
+impl Default for CoreState {
+    /// With [`CONNECTION_BYTES_DEFAULT`] for connections.
+    fn default() -> CoreState {
+        CoreState::with_connection_bytes(CONNECTION_BYTES_DEFAULT)
+    }
 }
 
 /// What every core is to tell.
@@ -42,15 +52,46 @@ pub struct Report {
     pub store: StoreStats,
     /// Connections it serves.
     pub connections: u64,
+    /// Bytes of memory that they hold while they wait.
+    pub connection_bytes: u64,
+    /// Bytes of memory that they may hold.
+    pub connection_bytes_max: u64,
     /// Each of them, if asked.
     pub each: Vec<ConnectionReport>,
 }
 
 impl CoreState {
+    /// A core whose connections may hold so many bytes of memory, or [`super::CORE_BYTES_MIN`] if that is more.
+    pub fn with_connection_bytes(bytes: usize) -> CoreState {
+        CoreState {
+            counters: Counters::default(),
+            connections: Connections::default(),
+            budget: Budget::new(bytes),
+            timing: Timing::default(),
+        }
+    }
+
+    /// Bytes of memory that the connections hold while they wait.
+    pub fn connection_bytes(&self) -> u64 {
+        self.budget.held() as u64
+    }
+
+    /// Bytes of memory that they may hold.
+    pub fn connection_bytes_max(&self) -> u64 {
+        self.budget.max() as u64
+    }
+
     /// What this core tells.
     pub fn report(&self, inquiry: Inquiry, store: StoreStats, now: UnixSeconds) -> Report {
         let each = if inquiry == Inquiry::Connections { self.connections.report(now) } else { Vec::new() };
-        let report = Report { counts: self.counters.snapshot(), store, connections: self.connections.len() as u64, each };
+        let report = Report {
+            counts: self.counters.snapshot(),
+            store,
+            connections: self.connections.len() as u64,
+            connection_bytes: self.connection_bytes(),
+            connection_bytes_max: self.connection_bytes_max(),
+            each,
+        };
         if inquiry == Inquiry::Reset {
             self.counters.reset();
         }

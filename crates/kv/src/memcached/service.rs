@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
 use super::backend::Backend;
+use super::budget::HOLD_SECONDS_MAX;
 use super::buffers::Buffers;
 use super::connection::Connection;
 use super::connections::Ending;
@@ -17,8 +18,8 @@ use super::lookout::{LOOK_DEFAULT, Lookout};
 use super::socket::{ConnectionLimit, Listen, Socket, Stream};
 use crate::panics::guarded;
 
-/// How often idle connections are looked for.
-const IDLE_SWEEP: Duration = Duration::from_secs(1);
+/// How often connections are looked for that are idle, or hold memory for too long.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// What is the same for all cores of a server.
 #[derive(Debug, Clone)]
@@ -66,7 +67,8 @@ pub struct Service<B> {
 }
 
 impl<B: Backend> Service<B> {
-    /// A core that has no connections yet. With a limit of idleness it looks for idle connections once a second.
+    /// A core that has no connections yet. It looks once a second for connections that are idle, if there
+    /// is a limit, and for those that hold memory for too long.
     ///
     /// # Panics
     /// Outside a `LocalSet`.
@@ -87,16 +89,22 @@ impl<B: Backend> Service<B> {
             lookout,
             ended: Notify::new(),
         });
-        if let Some(max) = idle_seconds_max {
+        {
             let backend = service.backend.clone();
             let service = Rc::downgrade(&service);
             let sweeping = async move {
                 loop {
-                    tokio::time::sleep(IDLE_SWEEP).await;
+                    tokio::time::sleep(SWEEP).await;
                     let Some(service) = service.upgrade() else { return };
                     let state = service.backend.state();
-                    let count = state.connections.end_idle(service.backend.now(), max);
-                    state.counters.add_many(Count::IdleKicks, count);
+                    let now = service.backend.now();
+                    if let Some(max) = idle_seconds_max {
+                        state.counters.add_many(Count::IdleKicks, state.connections.end_idle(now, max));
+                    }
+                    if state.budget.is_wanted() {
+                        let count = state.connections.end_holders(now, HOLD_SECONDS_MAX);
+                        state.counters.add_many(Count::MemoryKicks, count);
+                    }
                 }
             };
             spawn_local(async move { guarded(sweeping, |why| backend.panicked(why)).await });

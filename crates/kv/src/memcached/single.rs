@@ -1,6 +1,7 @@
 //! A [`Backend`] of one core with one partition, and a connection without a socket: for tests, examples and fuzzing.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::future::{Future, ready};
 
 use dunlin_store::{Store, UnixSeconds, VALUE_BYTES_MAX};
@@ -8,7 +9,7 @@ use futures::FutureExt as _;
 
 use super::backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};
 use super::batch::Batch;
-use super::connection::merge;
+use super::connection::{Output, merge};
 use super::service::Settings;
 use super::session::{Progress, Session};
 use super::stats;
@@ -35,6 +36,12 @@ impl<S: Store> Single<S> {
             now: Cell::new(now),
             flush_at: Cell::new(None),
         }
+    }
+
+    /// The same core, whose connections may hold so many bytes of memory.
+    #[must_use]
+    pub fn with_connection_bytes(self, bytes: usize) -> Single<S> {
+        Single { state: CoreState::with_connection_bytes(bytes), ..self }
     }
 
     /// Tells the time.
@@ -94,6 +101,36 @@ impl<S: Store + 'static> Backend for Single<S> {
     }
 }
 
+/// A client that reads at once.
+struct Said<'a> {
+    out: &'a mut Vec<u8>,
+    most: &'a mut usize,
+}
+
+impl Output for Said<'_> {
+    type Error = Infallible;
+
+    async fn write(&mut self, output: &mut Vec<u8>) -> Result<(), Infallible> {
+        *self.most = (*self.most).max(output.len());
+        self.out.append(output);
+        Ok(())
+    }
+
+    async fn write_long(&mut self, answer: &[u8]) -> Result<(), Infallible> {
+        *self.most = (*self.most).max(answer.len());
+        self.out.extend_from_slice(answer);
+        Ok(())
+    }
+
+    fn has_room(&self, _bytes: usize) -> bool {
+        true
+    }
+
+    async fn reserve(&mut self, _bytes: usize) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
 /// A connection without a socket: bytes go in, and what a client would get comes out.
 #[derive(Debug)]
 pub struct Conversation<'a, B> {
@@ -135,17 +172,15 @@ impl<'a, B: Backend> Conversation<'a, B> {
             at += used;
             most = most.max(answers.len());
             match progress {
-                Progress::More | Progress::Full | Progress::Close => out.append(&mut answers),
+                // There is ample memory.
+                Progress::More | Progress::Full | Progress::Memory | Progress::Close => out.append(&mut answers),
                 Progress::Ask(ask) => {
                     let answered = stats::answer(ask, self.backend, self.settings, &mut answers).now_or_never();
                     assert!(answered.is_some(), "this backend is not ready at once");
                 }
                 Progress::Forward => {
-                    let write = async |answers: &mut Vec<u8>| {
-                        out.append(answers);
-                        Ok::<(), std::convert::Infallible>(())
-                    };
-                    let merged = merge(&mut self.session, self.backend, &mut answers, write).now_or_never();
+                    let mut client = Said { out: &mut *out, most: &mut most };
+                    let merged = merge(&mut self.session, self.backend, &mut answers, &mut client).now_or_never();
                     assert!(merged.is_some(), "this backend is not ready at once");
                 }
             }

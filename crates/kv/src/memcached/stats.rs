@@ -31,15 +31,25 @@ struct Totals {
     counts: Counts,
     store: StoreStats,
     connections: u64,
+    connection_bytes: u64,
+    connection_bytes_max: u64,
     cores: usize,
 }
 
 fn totals(reports: &[Report]) -> Totals {
-    let mut totals =
-        Totals { counts: Counts::default(), store: StoreStats::default(), connections: 0, cores: reports.len() };
+    let mut totals = Totals {
+        counts: Counts::default(),
+        store: StoreStats::default(),
+        connections: 0,
+        connection_bytes: 0,
+        connection_bytes_max: 0,
+        cores: reports.len(),
+    };
     for report in reports {
         totals.counts += &report.counts;
         totals.connections += report.connections;
+        totals.connection_bytes += report.connection_bytes;
+        totals.connection_bytes_max += report.connection_bytes_max;
         let (sum, store) = (&mut totals.store, &report.store);
         sum.items += store.items;
         sum.item_bytes += store.item_bytes;
@@ -101,7 +111,7 @@ fn processor_seconds() -> (f64, f64) {
 }
 
 fn general(totals: &Totals, now: u32, settings: &Settings, out: &mut Vec<u8>) {
-    let Totals { counts, store, connections, cores } = totals;
+    let Totals { counts, store, connections, connection_bytes, connection_bytes_max, cores } = totals;
     let (user, system) = processor_seconds();
     let mut lines = Lines(out);
     lines.line("pid", std::process::id());
@@ -113,6 +123,8 @@ fn general(totals: &Totals, now: u32, settings: &Settings, out: &mut Vec<u8>) {
     lines.line("rusage_system", format_args!("{system:.6}"));
     lines.line("max_connections", settings.connections_max);
     lines.line("curr_connections", connections);
+    lines.line("conn_memory_bytes", connection_bytes);
+    lines.line("conn_memory_limit", connection_bytes_max);
     for count in Count::ALL {
         // Refusals are counted where connections are accepted, which is no core's.
         let value = if count == Count::RejectedConnections { settings.rejected() } else { counts.get(count) };

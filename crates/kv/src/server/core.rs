@@ -22,6 +22,7 @@ use super::open::{self, Opened};
 use super::partitions::MakePartition;
 use super::saving::Saver;
 use crate::drive::drive;
+use crate::memcached::Ran;
 use crate::metrics::CoreStats;
 use crate::panics::{guarded, guarded_now};
 use crate::routing::{Core, Routing};
@@ -29,6 +30,8 @@ use crate::service::{Identity, KvService};
 use crate::shard::Shard;
 use crate::wire::{ServerMap, Status};
 
+/// Batches of other cores' connections that are run one after the other before the other tasks of the core have their turn.
+const BATCHES_PER_TURN: u32 = 8;
 /// How long a core waits for the disk before it looks again.
 const SNAPSHOT_WAIT: Duration = Duration::from_millis(1);
 
@@ -135,6 +138,7 @@ impl<P: Sweep + 'static> Setup<P> {
         mut memcached: Memcached<P>,
     ) -> Result<(), ServerError> {
         let health = Health::new(self.core, self.failure.clone(), self.mailboxes.of(self.core).clone());
+        let mut batches = 0;
         while let Some(letter) = self.mailbox.recv().await {
             match letter {
                 Mail::Exit => break,
@@ -156,9 +160,21 @@ impl<P: Sweep + 'static> Setup<P> {
                     let _ = answer.send(stats);
                 }
                 Mail::Adopt(socket) => memcached.adopt(socket),
-                Mail::Run(batch, answer) => {
-                    let run = guarded_now(|| memcached.run(batch), |why| health.fail(why));
-                    run.map(|batch| answer.send(batch));
+                Mail::Run(mut batch, answer) => {
+                    batches += 1;
+                    match guarded_now(|| memcached.run(&mut batch), |why| health.fail(why)) {
+                        // Whoever asked may have gone away.
+                        Some(Ran::Over) => drop(answer.send(batch)),
+                        Some(Ran::More) => {
+                            memcached.run_rest(batch, answer);
+                            batches = BATCHES_PER_TURN;
+                        }
+                        None => {}
+                    }
+                    if batches >= BATCHES_PER_TURN {
+                        batches = 0;
+                        yield_now().await;
+                    }
                 }
                 Mail::Flush(at, answer) => {
                     let flushed = guarded_now(|| memcached.flush(at), |why| health.fail(why));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dunlin_store::{Sweep, UnixSeconds};
 use tokio::sync::oneshot;
-use tokio::task::spawn_local;
+use tokio::task::{spawn_local, yield_now};
 
 use super::clock::unix_seconds;
 use super::config::ServerConfig;
@@ -16,7 +16,7 @@ use super::error::ServerError;
 use super::failure::Health;
 use super::mail::{Mail, Mailboxes};
 use crate::memcached::{
-    Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, FlushTime, Inquiry, Listen, Report, Service, Settings,
+    Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, FlushTime, Inquiry, Listen, Ran, Report, Service, Settings,
     Socket, Unavailable,
 };
 use crate::metrics::{ConnectionCounts, CoreMetrics, CoreStats, Operation, Outcome};
@@ -41,6 +41,10 @@ impl<P: Sweep + 'static> CoreBackend<P> {
         let get = |count| counts.get(count);
         let mut connections = ConnectionCounts::default();
         connections.open = self.state.connections.len() as u64;
+        connections.memory_bytes = self.state.connection_bytes();
+        connections.memory_bytes_max = self.state.connection_bytes_max();
+        connections.memory_waits = get(Count::MemoryWaits);
+        connections.memory_kicks = get(Count::MemoryKicks);
         connections.accepted = get(Count::TotalConnections);
         connections.rejected = get(Count::RejectedConnections);
         connections.timed_out = get(Count::IdleKicks);
@@ -162,7 +166,7 @@ impl<P: Sweep + 'static> Memcached<P> {
         let backend = Rc::new(CoreBackend {
             shard: shard.clone(),
             mailboxes: mailboxes.clone(),
-            state: CoreState::default(),
+            state: CoreState::with_connection_bytes(config.connection_memory_bytes / usize::from(config.cores)),
             flush_at: Cell::new(None),
             health: health.clone(),
         });
@@ -212,12 +216,26 @@ impl<P: Sweep + 'static> Memcached<P> {
         }
     }
 
-    /// Runs commands of another core's connections.
-    pub fn run(&self, mut batch: Box<Batch>) -> Box<Batch> {
-        if let Some((backend, _)) = &self.core {
-            batch.run(&**backend);
-        }
-        batch
+    /// Runs some commands of another core's connections.
+    pub fn run(&self, batch: &mut Batch) -> Ran {
+        self.core.as_ref().map_or(Ran::Over, |(backend, _)| batch.run(&**backend))
+    }
+
+    /// Runs the rest of them in a task, so that other tasks have their turn in between, and gives them back.
+    pub fn run_rest(&self, mut batch: Box<Batch>, answer: oneshot::Sender<Box<Batch>>) {
+        let Some((backend, _)) = &self.core else { return };
+        let (backend, health) = (backend.clone(), backend.health.clone());
+        let rest = async move {
+            yield_now().await;
+            while !backend.health.has_failed() && batch.run(&*backend) == Ran::More {
+                yield_now().await;
+            }
+            if !backend.health.has_failed() {
+                // Whoever asked may have gone away.
+                let _ = answer.send(batch);
+            }
+        };
+        spawn_local(async move { guarded(rest, |why| health.fail(why)).await });
     }
 
     /// What deletes everything when a time has come that it was to be deleted at.

@@ -34,7 +34,7 @@ use dunlin_store::snapshot::{Progress, Report};
 use dunlin_store::{Mode, Partition, PartitionConfig, PartitionError, Sweep};
 use tokio::sync::oneshot::error::TryRecvError;
 
-pub use config::{CONNECTIONS_MAX_DEFAULT, ServerConfig};
+pub use config::{CONNECTIONS_MAX_DEFAULT, IDLE_MAX_DEFAULT, ServerConfig};
 pub use error::ServerError;
 
 use crate::metrics::ServerStats;

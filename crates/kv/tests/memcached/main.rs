@@ -6,5 +6,7 @@ mod cores;
 mod counts;
 mod full;
 mod hostile;
+mod memory;
 mod script;
 mod sockets;
+mod work;

@@ -2,4 +2,5 @@
 
 mod client;
 mod fragile;
+mod memory;
 mod panics;
