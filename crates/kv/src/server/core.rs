@@ -225,6 +225,7 @@ impl<P: Sweep + 'static> Setup<P> {
             loop {
                 ticks.tick().await;
                 shard.set_now(unix_seconds());
+                shard.store.borrow_mut().expire_some();
                 flush();
             }
         };

@@ -11,11 +11,41 @@ use crate::error::Refused;
 use crate::key::Key;
 use crate::line::{self, Kind, Pointer};
 use crate::record::Fields;
+use crate::table::{REACH_WORDS, REACH_WORDS_LOADING};
+
+/// Times that room is looked for among what has expired, for one item.
+const ROOM_TRIES: usize = 4;
 
 impl Partition {
     /// Stores an item in place of the one that was found under its key, or as a new one.
     #[inline]
     pub(super) fn store(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
+        match self.try_store(key, value, fields, old) {
+            Err(Refused::Full) => self.store_in_room(key, value, fields, old),
+            result => result,
+        }
+    }
+
+    /// Stores an item that was refused, if what has expired gives it room.
+    #[cold]
+    fn store_in_room(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
+        for _ in 0..ROOM_TRIES {
+            if !self.expire_for_room() {
+                break;
+            }
+            // Lines may have moved.
+            let old = old.and_then(|_| self.find(key));
+            match self.try_store(key, value, fields, old) {
+                Err(Refused::Full) => {}
+                result => return result,
+            }
+        }
+        Err(Refused::Full)
+    }
+
+    #[inline]
+    fn try_store(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
+        self.sweeper.note(fields.expires);
         let fits_line = self.layout == Layout::Inline && line::fits(key.bytes().len(), value.len(), fields);
         match old {
             Some(Place::Line { line, .. }) if fits_line => {
@@ -36,6 +66,7 @@ impl Partition {
             _ => {}
         }
         if old.is_none() {
+            self.expire_along();
             self.work_on_growth();
         }
         if fits_line && self.make_line(key.hash().0) {
@@ -119,14 +150,22 @@ impl Partition {
         }
     }
 
+    /// Brings a free line to where the chain of this home can take it. False if there is none in reach.
+    pub(super) fn bring_free_line(&mut self, home: usize) -> bool {
+        let reach = if self.is_loading { REACH_WORDS_LOADING } else { REACH_WORDS };
+        self.table.bring_free_line(&mut self.memory, &self.hasher, home, reach)
+    }
+
     /// Sees to it that a line can be opened for this hash: a cache gives something up. False if there is none.
     fn make_line(&mut self, hash: u64) -> bool {
         loop {
             let home = self.table.geometry.home(hash);
             let Some(crowded) = self.table.blocked_home(&self.memory, &self.hasher, home) else { return true };
-            if self.table.free_near(&self.memory, crowded).is_some()
-                || self.table.bring_free_line(&mut self.memory, &self.hasher, crowded)
-            {
+            if self.table.free_near(&self.memory, crowded).is_some() || self.bring_free_line(crowded) {
+                return true;
+            }
+            self.expire_near(crowded);
+            if self.table.free_near(&self.memory, crowded).is_some() {
                 return true;
             }
             if self.mode == Mode::Store || !self.evict_around(crowded) {
