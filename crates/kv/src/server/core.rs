@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{DeferredRequest, Endpoint, EndpointConfig};
-use dunlin_store::snapshot::{Misfit, Part, Progress, SnapshotError, Turn, load_file};
-use dunlin_store::{Mode, PartitionConfig, Sweep};
+use dunlin_store::snapshot::{Misfit, Origin, Part, Progress, Turn, load_file};
+use dunlin_store::{Mode, PartitionConfig, Shape, Sweep};
 use tokio::task::{AbortHandle, LocalSet, spawn_local, yield_now};
 
 use super::clock::{TICK, unix_seconds};
@@ -49,6 +49,10 @@ pub(super) enum Report {
 pub(super) struct Setup<P> {
     pub core: Core,
     pub make: Arc<MakePartition<P>>,
+    /// What the snapshot was taken from, if there is one and it says so.
+    pub origin: Option<Arc<Origin>>,
+    /// Whether there is a snapshot to load.
+    pub has_snapshot: bool,
     pub config: Arc<ServerConfig>,
     pub routing: Routing,
     pub identity: Identity,
@@ -111,14 +115,9 @@ impl<P: Sweep + 'static> Setup<P> {
         let memory = self.config.memory_bytes / usize::from(self.routing.cores());
         let mut config = PartitionConfig::new(self.config.mode, memory);
         config.key_function = self.config.key_function;
-        let mut partition = (self.make)(config)?;
-        let Some(path) = self.config.snapshot.as_deref() else { return Ok(partition) };
+        let mut partition = (self.make)(config, self.shape())?;
+        let Some(path) = self.config.snapshot.as_deref().filter(|_| self.has_snapshot) else { return Ok(partition) };
         let cannot_load = |source| ServerError::Load { path: path.to_owned(), source };
-        // Only a file that is known not to be there means "nothing yet": one that cannot be looked at would be lost when the next is saved.
-        let is_there = path.try_exists();
-        if !is_there.map_err(|source| cannot_load(SnapshotError::Open { path: path.to_owned(), source }))? {
-            return Ok(partition);
-        }
         let misfit = if self.config.mode == Mode::Cache { Misfit::Count } else { Misfit::Refuse };
         let route = |key: &[u8]| (self.routing.owner(key) == self.core).then_some(0);
         let progress = |progress| {
@@ -127,9 +126,21 @@ impl<P: Sweep + 'static> Setup<P> {
                 let _ = self.reports.send(Report::Loading(progress));
             }
         };
-        load_file(path, unix_seconds(), std::slice::from_mut(&mut partition), route, misfit, progress)
-            .map_err(cannot_load)?;
+        let partitions = std::slice::from_mut(&mut partition);
+        let loaded = load_file(path, unix_seconds(), partitions, route, misfit, progress).map_err(cannot_load)?;
+        if loaded.misfits + loaded.evicted > 0 {
+            let (core, items) = (self.core, loaded.misfits + loaded.evicted);
+            tracing::warn!(core, items, "the snapshot has more than the cache has room for; these items were left out");
+        }
         Ok(partition)
+    }
+
+    /// What the partition of this core was like when the snapshot was taken: with the same again, all of its items have place. Of other cores
+    /// it has other items.
+    fn shape(&self) -> Option<&Shape> {
+        let origin = self.origin.as_deref()?;
+        let is_same = origin.partitions.len() == usize::from(self.routing.cores());
+        origin.partitions.get(usize::from(self.core)).filter(|_| is_same)
     }
 
     async fn run_mail<T: Transport + 'static>(

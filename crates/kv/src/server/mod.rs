@@ -25,13 +25,14 @@ mod partitions;
 mod saving;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use dunlin_net::Addr;
-use dunlin_store::snapshot::{Progress, Report};
-use dunlin_store::{Mode, Partition, PartitionConfig, PartitionError, Sweep};
+use dunlin_store::snapshot::{NoRoom, Progress, Report, SnapshotError};
+use dunlin_store::{Mode, PartitionConfig, PartitionError, Shape, Sweep};
 use tokio::sync::oneshot::error::TryRecvError;
 
 pub use config::{CONNECTIONS_MAX_DEFAULT, IDLE_MAX_DEFAULT, ServerConfig};
@@ -84,16 +85,17 @@ impl Server {
     /// [`ServerError`]: a setting is wrong, an address is in use, the memory cannot be had, or the snapshot not be loaded, or
     /// belongs to another server.
     pub fn start(config: ServerConfig, loading: impl FnMut(Progress)) -> Result<Server, ServerError> {
-        Server::start_with(config, Partition::new, loading)
+        Server::start_with(config, partitions::make, loading)
     }
 
-    /// Starts a server whose cores keep their items in what `make` makes, each in one of its own. As [`Server::start`] else.
+    /// Starts a server whose cores keep their items in what `make` makes, each in one of its own: of the shape that it
+    /// had when the snapshot was taken, if that is known. As [`Server::start`] else.
     ///
     /// # Errors
     /// [`ServerError`], as [`Server::start`].
     pub fn start_with<P: Sweep + 'static>(
         config: ServerConfig,
-        make: impl Fn(PartitionConfig) -> Result<P, PartitionError> + Send + Sync + 'static,
+        make: impl Fn(PartitionConfig, Option<&Shape>) -> Result<P, PartitionError> + Send + Sync + 'static,
         mut loading: impl FnMut(Progress),
     ) -> Result<Server, ServerError> {
         check(&config)?;
@@ -103,14 +105,19 @@ impl Server {
         getrandom::fill(&mut random).map_err(|why| ServerError::System { what: "random numbers", why: why.to_string() })?;
         let (seed, incarnation) = random.split_at(16);
         // Of 24 bytes, 16 and 8.
-        let seed = seed.try_into().expect("16 bytes");
+        let drawn: [u8; 16] = seed.try_into().expect("16 bytes");
         let incarnation = u64::from_le_bytes(incarnation.try_into().expect("8 bytes"));
-        let routing = Routing::new(seed, cores).ok_or(ServerError::Cores { cores })?;
         let mode = if config.mode == Mode::Cache { "cache" } else { "store" };
         let identity = Identity { mode: mode.into(), started: clock::unix_seconds().into() };
         let (mailboxes, receivers) = Mailboxes::new(cores);
         let (reports, reported) = mpsc::channel();
+        // Locked before it is looked at.
         let saver = Saver::new(config.snapshot.as_deref(), mailboxes.clone())?;
+        let (has_snapshot, origin) = partitions::look_at(config.snapshot.as_deref())?;
+        // Another seed would divide the keys otherwise: what a full store saved would not fit its cores again.
+        let seed = partitions::seed_of(origin.as_ref()).unwrap_or(drawn);
+        let routing = Routing::new(seed, cores).ok_or(ServerError::Cores { cores })?;
+        let (saver, origin) = (saver.routed_by(seed), origin.map(Arc::new));
         let mut server = Server {
             mailboxes: mailboxes.clone(),
             threads: Vec::new(),
@@ -128,6 +135,8 @@ impl Server {
             let setup = core::Setup {
                 core,
                 make: make.clone(),
+                origin: origin.clone(),
+                has_snapshot,
                 config: config.clone(),
                 routing,
                 identity: identity.clone(),
@@ -161,9 +170,15 @@ impl Server {
         let mut by_core = vec![Vec::new(); usize::from(cores)];
         let mut value_max = u64::MAX;
         let mut waiting = cores;
+        let mut no_room: Option<(PathBuf, NoRoom)> = None;
         while waiting > 0 {
             match reported.recv().map_err(|_| ServerError::Ended)? {
                 core::Report::Loading(progress) => loading(progress),
+                // Each core knows what it has no room for: all of it is told.
+                core::Report::Failed(ServerError::Load { path, source: SnapshotError::NoRoom(more) }) => {
+                    no_room = Some((path, no_room.map_or(more, |(_, before)| together(&before, &more))));
+                    waiting -= 1;
+                }
                 core::Report::Failed(error) => return Err(error),
                 core::Report::Ready { core, addresses, memcached, value_bytes_max } => {
                     by_core[usize::from(core)] = addresses;
@@ -172,6 +187,9 @@ impl Server {
                     waiting -= 1;
                 }
             }
+        }
+        if let Some((path, no_room)) = no_room {
+            return Err(ServerError::Load { path, source: SnapshotError::NoRoom(no_room) });
         }
         Ok((by_core, value_max))
     }
@@ -334,6 +352,17 @@ impl StatsSource {
     fn with_cores(&self, cores: Vec<crate::metrics::CoreStats>) -> ServerStats {
         let uptime = self.begun.elapsed().as_micros().try_into().unwrap_or(u64::MAX);
         ServerStats::new(&self.identity.mode, self.identity.started, uptime, cores)
+    }
+}
+
+/// What two cores have no room for.
+fn together(one: &NoRoom, other: &NoRoom) -> NoRoom {
+    NoRoom {
+        items: one.items + other.items,
+        of: one.of + other.of,
+        bytes: one.bytes + other.bytes,
+        memory: one.memory + other.memory,
+        taken_of: one.taken_of,
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Saver {
     target: Option<Arc<Target>>,
     mailboxes: Mailboxes,
     turns: Arc<Turns>,
+    /// What keys are divided by, which is kept with them.
+    seed: [u8; 16],
 }
 
 /// Where snapshots are saved, and the right to do so, for as long as anything of the server may.
@@ -73,7 +75,13 @@ impl Saver {
     pub fn new(path: Option<&Path>, mailboxes: Mailboxes) -> Result<Saver, ServerError> {
         let lock = |path: &Path| SnapshotLock::take(path).map(|lock| Target { path: path.to_owned(), _lock: lock });
         let target = path.map(lock).transpose().map_err(ServerError::Lock)?;
-        Ok(Saver { target: target.map(Arc::new), mailboxes, turns: Arc::default() })
+        Ok(Saver { target: target.map(Arc::new), mailboxes, turns: Arc::default(), seed: [0; 16] })
+    }
+
+    /// Keeps the seed that keys are divided by with each snapshot.
+    #[must_use]
+    pub fn routed_by(self, seed: [u8; 16]) -> Saver {
+        Saver { seed, ..self }
     }
 
     /// Whether there is a file to save to.
@@ -88,12 +96,12 @@ impl Saver {
     pub fn begin(&self) -> Result<Saving, ServerError> {
         let target = self.target.clone().ok_or(ServerError::NoSnapshot)?;
         let turn = Turn::try_take(&self.turns).ok_or(ServerError::Saving)?;
-        let mailboxes = self.mailboxes.clone();
+        let saver = self.clone();
         let (done, end) = oneshot::channel();
         let work = move || {
-            let result = collect(&mailboxes, &[], &target.path);
+            let result = saver.collect(&[], &target.path);
             // Before anybody hears of the end: a server that saves its last snapshot ends then, and the last who has the lock takes its file away.
-            drop((turn, target));
+            drop((turn, target, saver));
             // Whoever asked may have gone away.
             let _ = done.send(result);
         };
@@ -109,7 +117,7 @@ impl Saver {
     pub fn save_last(&self) -> Result<Report, ServerError> {
         let target = self.target.as_ref().ok_or(ServerError::NoSnapshot)?;
         let _turn = Turn::take(&self.turns);
-        collect(&self.mailboxes, &[], &target.path)
+        self.collect(&[], &target.path)
     }
 
     /// Saves what can be saved after cores failed, of which `hung` do not even answer. Says what was saved, and where.
@@ -122,7 +130,7 @@ impl Saver {
         let rescue = beside(&target.path, ".rescue");
         let mut missing = hung.to_vec();
         loop {
-            match collect(&self.mailboxes, &missing, &rescue) {
+            match self.collect(&missing, &rescue) {
                 Ok(report) if missing.is_empty() => return self.take_over(target, &rescue, &report),
                 Ok(report) => {
                     let (items, rescue) = (report.totals.records, rescue.display());
@@ -152,7 +160,18 @@ impl Saver {
         let all: Vec<Core> = (0..self.mailboxes.len()).collect();
         let mut rest = all.iter().copied().filter(|core| !known.contains(core));
         let others = |core: Core| all.iter().copied().filter(|other| *other != core).collect::<Vec<_>>();
-        rest.find(|core| collect(&self.mailboxes, &others(*core), scratch).is_err())
+        rest.find(|core| self.collect(&others(*core), scratch).is_err())
+    }
+
+    /// Saves what all cores have now but those that are missing.
+    fn collect(&self, missing: &[Core], path: &Path) -> Result<Report, ServerError> {
+        let cores: Vec<Core> = (0..self.mailboxes.len()).filter(|core| !missing.contains(core)).collect();
+        let (parts, collector) = save(cores.len().max(1), unix_seconds());
+        for (core, part) in cores.into_iter().zip(parts) {
+            // A part that a core does not take ends the snapshot, as the collector finds out.
+            let _ = self.mailboxes.of(core).blocking_send(Mail::Snapshot(part));
+        }
+        collector.routed_by(self.seed).write_to(path).map_err(ServerError::from)
     }
 
     /// Gives a rescued snapshot of all cores the name of the snapshot.
@@ -186,17 +205,6 @@ fn beside(path: &Path, more: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(more);
     name.into()
-}
-
-/// Saves what all cores have now but those that are missing.
-fn collect(mailboxes: &Mailboxes, missing: &[Core], path: &Path) -> Result<Report, ServerError> {
-    let cores: Vec<Core> = (0..mailboxes.len()).filter(|core| !missing.contains(core)).collect();
-    let (parts, collector) = save(cores.len().max(1), unix_seconds());
-    for (core, part) in cores.into_iter().zip(parts) {
-        // A part that a core does not take ends the snapshot, as the collector finds out.
-        let _ = mailboxes.of(core).blocking_send(Mail::Snapshot(part));
-    }
-    collector.write_to(path).map_err(ServerError::from)
 }
 
 #[cfg(test)]

@@ -61,6 +61,18 @@ impl Client {
         self.expect(answer);
     }
 
+    /// Reads until an answer that ends so is there.
+    pub fn until(&mut self, end: &[u8]) -> Vec<u8> {
+        let mut answer = Vec::new();
+        while !answer.ends_with(end) {
+            let mut bytes = [0; 256];
+            let len = self.0.read(&mut bytes).unwrap();
+            assert!(len > 0, "the server closed the connection");
+            answer.extend(&bytes[..len]);
+        }
+        answer
+    }
+
     /// Reads until the server closes the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
@@ -84,12 +96,7 @@ impl Client {
         let mut found = 0;
         for i in 0..count {
             self.say(format!("mg {name}{i} v\r\nmn\r\n").as_bytes());
-            let mut answer = Vec::new();
-            while !answer.ends_with(b"MN\r\n") {
-                let mut byte = [0];
-                self.0.read_exact(&mut byte).unwrap();
-                answer.push(byte[0]);
-            }
+            let answer = self.until(b"MN\r\n");
             found += u32::from(answer.starts_with(b"VA "));
         }
         found

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dunlin_store::{
-    Delta, Item, Key, KeyError, KeyHash, Marks, Partition, Put, Refused, Side, Store, StoreStats, Stored, Sweep, Token,
-    UnixSeconds, Visit, Watch,
+    Delta, Item, Key, KeyError, KeyHash, Marks, Partition, Put, Refused, Shape, Side, Store, StoreStats, Stored, Sweep,
+    Token, UnixSeconds, Visit, Watch,
 };
 
 /// Keys that begin so make [`Fragile`] panic when they are stored.
@@ -81,6 +81,14 @@ impl Store for Fragile {
     fn stats(&self) -> StoreStats {
         self.partition.stats()
     }
+
+    fn loaded(&mut self) {
+        self.partition.loaded();
+    }
+
+    fn expire_some(&mut self) {
+        self.partition.expire_some();
+    }
 }
 
 impl Visit for Fragile {
@@ -97,6 +105,10 @@ impl Visit for Fragile {
 impl Sweep for Fragile {
     fn watch(&mut self, watch: Box<dyn Watch>) -> Option<Box<dyn Watch>> {
         self.partition.watch(watch)
+    }
+
+    fn shape(&self) -> Shape {
+        self.partition.shape()
     }
 
     fn unwatch(&mut self) -> Option<Box<dyn Watch>> {

@@ -4,3 +4,4 @@ mod client;
 mod fragile;
 mod memory;
 mod panics;
+mod snapshots;

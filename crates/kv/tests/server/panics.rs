@@ -11,7 +11,7 @@ use dunlin_kv::client::ClientConfig;
 use dunlin_kv::server::{Server, ServerConfig, ServerError};
 use dunlin_net::AnyTransport;
 use dunlin_rpc::{Endpoint, EndpointConfig};
-use dunlin_store::{Mode, Partition};
+use dunlin_store::{Mode, Partition, Shape};
 
 use super::client::{Client, config, path, wait_for_the_end};
 use super::fragile::Fragile;
@@ -26,8 +26,9 @@ fn fragile(name: &str, unreadable: bool) -> (Server, ServerConfig, PathBuf) {
     config.snapshot = Some(file.clone());
     config.patience = Duration::from_secs(5);
     let unreadable = Arc::new(AtomicBool::new(unreadable));
-    let make =
-        move |config| Ok(Fragile { partition: Partition::new(config)?, is_broken: false, unreadable: unreadable.clone() });
+    let make = move |config, _: Option<&Shape>| {
+        Ok(Fragile { partition: Partition::new(config)?, is_broken: false, unreadable: unreadable.clone() })
+    };
     let server = Server::start_with(config.clone(), make, |_| {}).unwrap();
     (server, config, file)
 }
