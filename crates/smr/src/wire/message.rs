@@ -8,7 +8,7 @@ use bytes::Bytes;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
 use super::bytes::{Reader, Writer};
-use super::{VERSION, WireError};
+use super::{VERSION, WireError, cluster_of};
 
 /// Bytes of an envelope without messages.
 pub(crate) const ENVELOPE_BYTES: usize = 16;
@@ -73,18 +73,14 @@ fn encode_message(writer: &mut Writer<'_>, message: &Message) {
 /// # Errors
 /// If it is none, or of another cluster.
 pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Vec<Message>, WireError> {
-    let mut reader = Reader::new(bytes);
-    let version = reader.u8()?;
-    if version != VERSION {
-        return Err(WireError::Unknown { field: "version", value: version.into() });
-    }
-    reader.u8()?;
-    let count = reader.u16()? as usize;
-    reader.u32()?;
-    let theirs = reader.u64()?;
+    let theirs = cluster_of(bytes)?;
     if theirs != cluster {
         return Err(WireError::OtherCluster { theirs, ours: cluster });
     }
+    let mut reader = Reader::new(bytes);
+    reader.u16()?;
+    let count = reader.u16()? as usize;
+    reader.take(ENVELOPE_BYTES - 4)?;
     if count > MESSAGES_MAX {
         return Err(WireError::Unknown { field: "number of messages", value: count as u64 });
     }
