@@ -263,6 +263,45 @@ mod tests {
         fs::remove_dir_all(&path).unwrap();
     }
 
+    /// What a kill leaves at each step of the first start, whatever of a file that was being written is there.
+    #[test]
+    fn a_first_start_goes_on_after_a_kill_at_any_step() {
+        let path = std::env::temp_dir().join(format!("dunlin-test-home-killed-{}", std::process::id()));
+        let segment = "log-0000000000000001";
+        drop(open(&path, OWNER, Start::New).unwrap());
+        let log = fs::read(path.join(segment)).unwrap();
+        let begun = fs::read(path.join(NAME)).unwrap();
+        let made = String::from_utf8(begun.clone()).unwrap().replace("begun = true", "begun = false").into_bytes();
+        assert_ne!(made, begun);
+        let (new, unfinished) = (format!("{NAME}.new"), format!("{segment}.tmp"));
+        let file = |name: &str, bytes: &[u8]| (name.to_owned(), bytes.to_vec());
+        let (lock, known) = (file(LOCK_NAME, b""), file(NAME, &made));
+        let steps = [
+            vec![],
+            vec![lock.clone()],
+            vec![lock.clone(), file(&new, b"")],
+            vec![lock.clone(), file(&new, &made)],
+            vec![lock.clone(), known.clone()],
+            vec![lock.clone(), known.clone(), file(&unfinished, b"")],
+            vec![lock.clone(), known.clone(), file(&unfinished, &log[..100])],
+            vec![lock.clone(), known.clone(), file(&unfinished, &log)],
+            vec![lock.clone(), known.clone(), file(segment, &log)],
+            vec![lock.clone(), known.clone(), file(segment, &log), file(&new, &begun[..10])],
+            vec![lock.clone(), known, file(segment, &log), file(&new, &begun)],
+            vec![lock, file(NAME, &begun), file(segment, &log)],
+        ];
+        for (step, files) in steps.iter().enumerate() {
+            fs::remove_dir_all(&path).unwrap();
+            fs::create_dir(&path).unwrap();
+            files.iter().for_each(|(name, bytes)| fs::write(path.join(name), bytes).unwrap());
+            for start in [Start::New, Start::Again] {
+                let opened = open(&path, OWNER, start);
+                assert!(opened.is_ok(), "after step {step}, {start:?}: {:#}", opened.unwrap_err());
+            }
+        }
+        fs::remove_dir_all(&path).unwrap();
+    }
+
     #[test]
     fn only_a_first_start_begins_a_log() {
         let path = std::env::temp_dir().join(format!("dunlin-test-home-start-{}", std::process::id()));
