@@ -43,16 +43,17 @@ async fn ask(session: &Session, options: CallOptions) -> Option<Status> {
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Whether a message says that this replica has entries that it does not have.
+    /// Whether a leader's message says that this replica has entries that it does not have.
     pub fn says_more_than_there_is(&self, message: &Message) -> bool {
-        message.get_msg_type() == MessageType::MsgHeartbeat && message.commit > self.raft.raft.raft_log.last_index()
+        let raft = &self.raft.raft;
+        let is_leaders = message.get_msg_type() == MessageType::MsgHeartbeat && message.term >= raft.term;
+        is_leaders && message.commit > raft.raft_log.last_index()
     }
 
     /// Begins to ask who is said to have sent such a message. Meanwhile this replica votes for nobody.
     pub fn doubt(&mut self, message: &Message) {
         self.counters.bad += 1;
-        let is_leaders = message.term >= self.raft.raft.term;
-        if let (false, true, Some(session)) = (self.is_in_doubt, is_leaders, self.links.session(message.from)) {
+        if let (false, Some(session)) = (self.is_in_doubt, self.links.session(message.from)) {
             self.is_in_doubt = true;
             self.jobs.push(Job::Resolve(Doubt { of: message.from, session }));
         }

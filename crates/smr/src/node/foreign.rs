@@ -9,8 +9,8 @@ use crate::wire::response::{FOREIGN_MAX, Foreign};
 pub(super) struct Foreigners {
     /// At most [`FOREIGN_MAX`]: of others nothing is said, since they might be any number.
     known: Vec<Foreign>,
-    /// Why a first member of another cluster was refused last.
-    refused: String,
+    /// Why first members of other clusters were refused, as often.
+    refused: Vec<String>,
 }
 
 impl Foreigners {
@@ -27,11 +27,11 @@ impl Foreigners {
         self.known.push(foreign);
     }
 
-    /// A first member of another cluster asked for the number. It is logged, unless it was just so before.
+    /// A first member of another cluster asked for the number. It is logged once.
     pub fn refused_founder(&mut self, own: u64, why: &str) {
-        if self.refused != why {
+        if self.refused.len() < FOREIGN_MAX && !self.refused.iter().any(|known| known == why) {
             tracing::warn!(id = own, "a first member of another cluster asks for the number of this one: {why}");
-            self.refused = why.to_owned();
+            self.refused.push(why.to_owned());
         }
     }
 

@@ -4,6 +4,8 @@
 //! the list, and those answer who have the number and the same list. With the number a first member makes the snapshot with which all of them begin, so it keeps both
 //! or neither. Whoever is added later has no log until a snapshot comes: that has the number.
 
+use std::collections::BTreeSet;
+
 use dunlin_net::Addr;
 use dunlin_net::random::Random;
 use dunlin_rpc::{CallOptions, ConnectError, MsgBuf, Session};
@@ -37,24 +39,27 @@ pub(super) struct Asking {
     /// Who was asked last; 0 if nobody was.
     asked: u64,
     is_under_way: bool,
-    /// What the last one said against it, which is not logged again.
-    refused: String,
+    /// Ticks before the next is asked.
+    pause: u32,
+    /// Who said something against it, which is not logged again.
+    refused_by: BTreeSet<u64>,
 }
 
 impl Asking {
     pub fn new(founders: Members) -> Asking {
-        Asking { founders, asked: 0, is_under_way: false, refused: String::new() }
+        Asking { founders, asked: 0, is_under_way: false, pause: 0, refused_by: BTreeSet::new() }
     }
 
-    /// Who is asked next, unless one is.
+    /// Who is asked next, unless one is, or it is too early.
     fn next(&mut self, own: u64) -> Option<Question> {
+        self.pause = self.pause.saturating_sub(1);
+        if self.is_under_way || self.pause > 0 {
+            return None;
+        }
         let others = || self.founders.iter().filter(|(id, _)| **id != own);
         let (id, address) = others().find(|(id, _)| **id > self.asked).or_else(|| others().next())?;
         let question = Question { id: *id, addr: address.parse().ok()?, founders: self.founders.clone() };
-        if std::mem::replace(&mut self.is_under_way, true) {
-            return None;
-        }
-        self.asked = question.id;
+        (self.is_under_way, self.asked) = (true, question.id);
         Some(question)
     }
 }
@@ -148,16 +153,16 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         match told {
             Told::Number(cluster) => self.found(cluster),
             Told::Refused(why) => {
-                if asking.refused != why {
+                asking.pause = self.config.election_ticks;
+                if asking.refused_by.insert(by) {
                     tracing::warn!(
                         id = self.config.id,
                         by,
                         "a first member does not give the number of the new cluster: {why}"
                     );
-                    asking.refused = why;
                 }
             }
-            Told::Nothing => {}
+            Told::Nothing => asking.pause = self.config.heartbeat_ticks,
         }
     }
 

@@ -12,11 +12,13 @@ use crate::cluster_id::{ClusterId, bits};
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 use crate::probe::Stage;
-use crate::wire::message::{ENVELOPE_BYTES, encode, encoded_len, parse};
+use crate::wire::message::{ENVELOPE_BYTES, encode, encoded_len, parse, sender_of};
 use crate::wire::{WireError, cluster_of};
 
 /// Terms that a replica may have missed: a message of a later one than so many more cannot be true, and would leave none for those to come.
 const TERMS_MISSED_MAX: u64 = 1 << 32;
+/// No term is later: there must be some behind it.
+const TERM_MAX: u64 = 1 << 62;
 
 /// What came of an envelope.
 enum Came {
@@ -79,7 +81,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 Came::From(from)
             }
             Err(WireError::OtherCluster { theirs, .. }) => {
-                let sender = parse(bytes, theirs).ok().and_then(|messages| Some(messages.first()?.from));
+                let sender = sender_of(bytes);
                 self.note_foreign(sender, theirs);
                 Came::Foreign(ours.bits(), Vec::new())
             }
@@ -136,6 +138,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Whether a message can be true. The library takes some that cannot for a bug of its own, and panics.
     fn is_possible(&self, message: &Message) -> bool {
         let log = &self.raft.raft.raft_log;
+        if message.term > TERM_MAX {
+            return false;
+        }
         if message.term < self.raft.raft.term {
             return true;
         }
@@ -147,6 +152,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         match message.get_msg_type() {
             MessageType::MsgAppend => {
+                // Leaders have no entries of later terms than their own, and terms only rise.
+                let terms = message.get_entries().iter().map(|entry| entry.term);
+                let terms = [message.log_term.max(1)].into_iter().chain(terms).chain([message.term]);
+                if !terms.is_sorted() {
+                    return false;
+                }
                 let known = message.get_entries().iter().take_while(|entry| entry.index <= log.committed);
                 let mut known = known.filter_map(|entry| log.term(entry.index).ok().map(|term| (entry.term, term)));
                 // What was compacted has term 0 here.

@@ -94,6 +94,14 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Vec<Message>, WireErro
     Ok(messages)
 }
 
+/// Who sent the first message of an envelope, of any cluster, if it is one.
+pub(crate) fn sender_of(bytes: &[u8]) -> Option<u64> {
+    let mut reader = Reader::new(bytes);
+    // Its kind, and for whom it is.
+    reader.take(ENVELOPE_BYTES + 16).ok()?;
+    reader.u64().ok()
+}
+
 /// The envelope, copied when something of it is to be kept.
 struct Kept<'a> {
     bytes: &'a [u8],
@@ -248,6 +256,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(messages in vec(message(), 0..4)) {
+            prop_assert_eq!(sender_of(&encoded(&messages)), messages.first().map(|message| message.from));
             prop_assert_eq!(parse(&encoded(&messages), CLUSTER).unwrap(), messages);
         }
 

@@ -88,8 +88,25 @@ fn envelope(cluster: u64, messages: &[[u64; 8]]) -> MsgBuf {
     buffer
 }
 
+/// The same of one append, with entries of these terms.
+fn append(cluster: u64, words: [u64; 7], terms: &[u64]) -> MsgBuf {
+    let [to, from, term, log_term, index, commit, commit_term] = words;
+    let mut bytes = envelope(cluster, &[[APPEND, to, from, term, log_term, index, commit, commit_term]]).to_vec();
+    let count = bytes.len() - 8;
+    bytes[count..].copy_from_slice(&(terms.len() as u64).to_le_bytes());
+    for (term, index) in terms.iter().zip(index + 1..) {
+        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(&term.to_le_bytes());
+        bytes.extend_from_slice(&index.to_le_bytes());
+    }
+    let mut buffer = MsgBuf::with_len(bytes.len()).unwrap();
+    buffer.copy_from_slice(&bytes);
+    buffer
+}
+
 /// Raft's numbers of what may be said in one.
 const HEARTBEAT: u64 = 8;
+const APPEND: u64 = 3;
 
 /// Sends envelopes to a replica, one after the other, and gives the cluster of each answer, if there is one.
 fn send(cluster: &Cluster, id: u64, envelopes: impl IntoIterator<Item = MsgBuf>) -> Vec<Option<u64>> {
@@ -124,6 +141,24 @@ fn one_forged_heartbeat_stops_nobody() {
     }
     cluster.put("a", b"2").unwrap();
     assert_eq!((1..=3).find_map(|id| cluster.node(id).failure()), None);
+}
+
+/// A log on disk would refuse them, and with that stop.
+#[test]
+fn entries_whose_terms_fall_or_are_later_than_their_leader_are_dropped() {
+    let cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    cluster.turns(LONG);
+    let leader = cluster.leader();
+    let id = leader % 3 + 1;
+    let Status { cluster: number, term, last, .. } = cluster.node(id).status();
+    let number = number.unwrap().bits();
+    for terms in [[term, term - 1], [term - 1, term], [term, term + 1], [0, term]] {
+        let before = cluster.node(id).counters().bad;
+        send(&cluster, id, [append(number, [id, leader, term, term, last, last, term], &terms)]);
+        assert_eq!((cluster.node(id).counters().bad, cluster.node(id).status().last), (before + 1, last), "{terms:?}");
+    }
+    cluster.put("a", b"2").unwrap();
 }
 
 /// With the right number and others, from members and others, of any term.
