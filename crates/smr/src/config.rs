@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::cluster_id::ClusterId;
 use crate::log::LogError;
 use crate::machine::RestoreError;
 use crate::probe::Probe;
@@ -44,8 +45,9 @@ pub fn system_clock() -> Clock {
 pub struct NodeConfig {
     /// Its name: above 0, unique, and never used again for another, nor for one that lost its log.
     pub id: u64,
-    /// The name of the cluster: replicas and clients of another are not listened to. Default 0.
-    pub cluster: u64,
+    /// The number of the cluster, if it is known before: a replica that waits to be added joins no other, and one whose log is of another does not start. A new cluster
+    /// draws its own. Default `None`.
+    pub cluster: Option<ClusterId>,
     /// The unit of time. 1 ms to 1 s; default 10 ms.
     pub tick: Duration,
     /// A leader is heard so often at least, in ticks. Default 5.
@@ -103,7 +105,7 @@ impl NodeConfig {
     pub fn new(id: u64) -> NodeConfig {
         NodeConfig {
             id,
-            cluster: 0,
+            cluster: None,
             tick: Duration::from_millis(10),
             heartbeat_ticks: 5,
             election_ticks: 50,
@@ -192,10 +194,29 @@ pub enum NodeError {
         /// Why.
         why: String,
     },
+    /// First members were given the number of a cluster.
+    #[error("a new cluster draws its own number: give none")]
+    Drawn,
+    /// The log is of another cluster.
+    #[error(
+        "the log is of cluster {ours}, not of cluster {asked}: start it without a number, or give the other replica a directory of its own"
+    )]
+    OtherCluster {
+        /// That of the log.
+        ours: ClusterId,
+        /// That it should be of.
+        asked: ClusterId,
+    },
+    /// There are no random numbers to draw that of a new cluster.
+    #[error("the system has no random number for the new cluster: {why}")]
+    Random {
+        /// Why.
+        why: String,
+    },
     /// The log was not written.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// A leader remembers entries of this replica that it does not have.
+    /// A leader remembers entries of this replica that it does not have, and has confirmed it.
     #[error(
         "replica {id} has lost entries that it had acknowledged; remove it from the cluster, and add it again under a new id, with an empty directory"
     )]

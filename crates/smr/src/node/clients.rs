@@ -133,14 +133,20 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let request = Request::parse(bytes);
         self.end(Stage::Request);
         let request = request.map_err(|_| Response::Bad)?;
-        if !is_for(bytes, self.config.cluster) {
-            return Err(Response::OtherCluster { ours: self.config.cluster });
-        }
-        if request == Request::Status {
-            let status = self.status().encode();
-            let response = Response::Ok(&status);
+        let own = match &request {
+            Request::Status => Some(self.status().encode()),
+            Request::Founded { founders } => Some(self.tell_number(founders)?.bits().to_le_bytes().to_vec()),
+            _ => None,
+        };
+        if let Some(reply) = own {
+            let response = Response::Ok(&reply);
             burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
             return Ok(());
+        }
+        if let Some(ours) = self.cluster()
+            && !is_for(bytes, ours)
+        {
+            return Err(Response::OtherCluster { ours });
         }
         if !self.is_leader() {
             return Err(Response::NotLeader { leader: self.leader_hint() });
@@ -170,7 +176,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 burst.respond_written(i, Response::Ok(&[]).encoded_len(), |out| Response::Ok(&[]).encode(out));
                 Ok(())
             }
-            Request::Status => Ok(()),
+            Request::Status | Request::Founded { .. } => Ok(()),
         }
     }
 

@@ -61,6 +61,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.election.silent = self.election.silent.saturating_sub(1);
         self.raft.tick();
         self.reconnect();
+        self.ask_for_number();
         self.expire_incoming();
         let raft = &mut self.raft.raft;
         if raft.state != StateRole::Leader && raft.promotable() && raft.election_elapsed >= self.election.patience {
