@@ -247,6 +247,10 @@ impl<D: Disk> LogStore for DurableLog<D> {
         Ok(self.done)
     }
 
+    fn under_way(&self) -> Option<u64> {
+        self.wal.under_way()
+    }
+
     fn flushes(&self) -> bool {
         true
     }

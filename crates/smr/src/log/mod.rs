@@ -74,6 +74,11 @@ pub trait LogStore: Storage {
     /// [`LogError`] if a write or a flush failed, which is final.
     fn durable(&mut self) -> Result<Ticket, LogError>;
 
+    /// The number of what the disk does now; `None` if it has nothing to do. As long as this is the same, nothing has ended.
+    fn under_way(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether it takes time until a write is durable.
     fn flushes(&self) -> bool;
 

@@ -11,6 +11,7 @@ use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
 use super::clients::Waiters;
+use super::disk::DiskWatch;
 use super::gather::Gather;
 use super::later::Later;
 use super::link::Links;
@@ -36,6 +37,10 @@ pub(super) enum Job {
     /// Looks after commands that are held, after this time.
     Gather(Duration),
 }
+
+/// Writes, each with its messages, that are held back until they are durable. With more, requests of other replicas are not looked at, as if the network had
+/// lost them: far more than a disk that answers ever has.
+const UNPERSISTED_MAX: usize = 4096;
 
 /// What is held back until a write is durable.
 struct Unpersisted {
@@ -66,6 +71,7 @@ pub(super) struct Core<M, L: LogStore> {
     pub is_entered: bool,
     pub random: Random,
     pub election: super::election::Election,
+    pub disk: DiskWatch,
     unpersisted: VecDeque<Unpersisted>,
     /// Number of the last thing that the library said is to be done, and of the last that was done for good.
     pub last_ready: u64,
@@ -104,6 +110,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             (hard_state.term > FIRST || raft.raft.raft_log.last_index() > FIRST) && !is_planted(Mutation::VoteForgotten);
         let mut random = Random::new(seed);
         let election = super::election::Election::new(&config, now, was_there_before, &mut random);
+        let disk = DiskWatch::new(&config);
         let mut core = Core {
             links: Links::new(config.id),
             raft,
@@ -121,6 +128,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             is_entered: false,
             random,
             election,
+            disk,
             unpersisted: VecDeque::new(),
             last_ready: 0,
             last_persisted: 0,
@@ -266,6 +274,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.flush_began(number);
         }
         let ticket = ticket.unwrap_or_else(|| self.unpersisted.back().map_or(Ticket(0), |before| before.ticket));
+        // A leader's heartbeats go on while its disk hangs: what waits for the same write is one.
+        if let Some(before) = self.unpersisted.back_mut()
+            && before.ticket == ticket
+            && messages.is_empty()
+        {
+            before.ready = number;
+            return Ok(());
+        }
         self.unpersisted.push_back(Unpersisted { ready: number, ticket, messages });
         Ok(())
     }
@@ -370,6 +386,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// What may be answered now: whatever was stepped before that has had its effect, for good.
     pub fn all_is_persisted(&self) -> bool {
         self.last_persisted == self.last_ready
+    }
+
+    /// Whether as much is held back for the disk as may be.
+    pub fn holds_too_much(&self) -> bool {
+        self.unpersisted.len() >= UNPERSISTED_MAX
     }
 
     /// Sends what waits to be sent.

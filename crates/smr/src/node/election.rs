@@ -59,6 +59,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.election.ticked = now;
         self.links.set_now(now);
         self.election.silent = self.election.silent.saturating_sub(1);
+        self.watch_disk();
+        if self.raft.raft.state != StateRole::Leader && self.disk.hangs() {
+            // It could not write that it is a candidate: neither this replica nor the library asks.
+            self.raft.raft.election_elapsed = 0;
+        }
         self.raft.tick();
         self.reconnect();
         self.expire_incoming();

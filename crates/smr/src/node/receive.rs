@@ -47,6 +47,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Takes the messages of an envelope; gives who sent them.
     fn on_envelope(&mut self, bytes: &[u8]) -> Option<u64> {
+        if self.holds_too_much() {
+            self.counters.left_unread += 1;
+            return None;
+        }
         self.begin(Stage::Parse);
         let messages = parse(bytes, self.config.cluster);
         self.end(Stage::Parse);
@@ -75,8 +79,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if self.has_lost_log(&message) {
             return self.fail(NodeError::LogLost { id: self.config.id });
         }
-        let asks_for_vote = matches!(message.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
-        if asks_for_vote && self.election.is_silent() {
+        let kind = message.get_msg_type();
+        let asks_for_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
+        if asks_for_vote && (self.election.is_silent() || self.disk.hangs()) {
+            return;
+        }
+        // It could not write that it is a candidate.
+        if kind == MessageType::MsgTimeoutNow && self.disk.hangs() {
             return;
         }
         self.begin(Stage::Step);

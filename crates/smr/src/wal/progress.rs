@@ -40,6 +40,12 @@ impl<D: Disk> Wal<D> {
         self.shared.unflushed() <= self.config.unflushed_bytes_max
     }
 
+    /// The number of what the disk does now, a write and a flush; `None` if it has nothing to do. As long as this is the same, nothing has ended: the owner,
+    /// who has a clock, tells by it whether the disk hangs.
+    pub fn under_way(&self) -> Option<u64> {
+        self.shared.under_way()
+    }
+
     /// What writes and flushes, if that is no thread ([`super::open_stepped`]).
     pub fn stepper(&self) -> Option<Stepper<D>> {
         match &self.driver {

@@ -155,6 +155,8 @@ pub struct Status {
     pub id: u64,
     /// What it does.
     pub role: Role,
+    /// Whether its disk hangs: a write or flush takes longer than [`crate::NodeConfig::flush_elections_max`] allows.
+    pub disk_hangs: bool,
     /// Its term.
     pub term: u64,
     /// Who leads, as far as it knows.
@@ -189,7 +191,8 @@ impl Status {
         let mut out = vec![0; len];
         let mut writer = Writer::new(&mut out);
         writer.u8(self.role as u8);
-        writer.bytes(&[0; 7]);
+        writer.u8(self.disk_hangs.into());
+        writer.bytes(&[0; 6]);
         let leader = self.leader.unwrap_or(0);
         let log = [self.first, self.last, self.committed, self.applied];
         let words = [self.id, self.term, leader].into_iter().chain(log).chain([self.sessions, self.snapshot_pause_max]);
@@ -215,7 +218,8 @@ impl Status {
             2 => Role::Leader,
             value => return Err(WireError::Unknown { field: "role", value: value.into() }),
         };
-        reader.take(7)?;
+        let disk_hangs = reader.u8()? != 0;
+        reader.take(6)?;
         let mut word = || reader.u64();
         let (id, term, leader) = (word()?, word()?, word()?);
         let (first, last, committed, applied) = (word()?, word()?, word()?, word()?);
@@ -234,6 +238,7 @@ impl Status {
         Ok(Status {
             id,
             role,
+            disk_hangs,
             term,
             leader,
             first,
@@ -282,6 +287,7 @@ mod tests {
         let status = Status {
             id: 1,
             role: Role::Leader,
+            disk_hangs: true,
             term: 2,
             leader: Some(1),
             first: 3,

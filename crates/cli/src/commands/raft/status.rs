@@ -131,6 +131,7 @@ fn as_json(overview: &Overview) -> Value {
             "id": id,
             "address": address,
             "role": role_name(status.role),
+            "disk_hangs": status.disk_hangs,
             "vote": overview.vote(*id),
             "term": status.term,
             "leader": status.leader,
@@ -165,7 +166,7 @@ fn as_table(overview: &Overview) -> String {
         };
         lines.push([
             id.to_string(),
-            role_name(status.role).to_owned(),
+            role_name(status.role).to_owned() + if status.disk_hangs { ", disk hangs" } else { "" },
             vote,
             status.term.to_string(),
             status.committed.to_string(),

@@ -47,6 +47,7 @@ pub struct State {
     changes: u64,
     stop_at: Option<u64>,
     fail_flush_in: Option<u64>,
+    hangs_until: u64,
 }
 
 impl State {
@@ -62,6 +63,7 @@ impl State {
             changes: 0,
             stop_at: None,
             fail_flush_in: None,
+            hangs_until: 0,
         }
     }
 
@@ -87,6 +89,14 @@ impl State {
 
     pub fn fail_flush_after(&mut self, flushes: u64) {
         self.fail_flush_in = Some(flushes);
+    }
+
+    pub fn hang_until(&mut self, nanos: u64) {
+        self.hangs_until = nanos;
+    }
+
+    pub fn hangs_until(&self) -> u64 {
+        self.hangs_until
     }
 
     pub fn flush_time(&mut self) -> Duration {
