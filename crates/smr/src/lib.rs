@@ -31,7 +31,7 @@ pub mod wire;
 
 pub use client::{Client, ClientConfig, ClientError};
 pub use config::{Batching, NodeConfig, NodeError, Reads};
-pub use log::{DurableLog, LogStore, MemoryLog};
+pub use log::{DurableLog, LogStore, MemoryLog, Room};
 pub use machine::StateMachine;
 pub use node::{Beginning, Counters, Node};
 pub use probe::{Probe, Stage};

@@ -21,7 +21,7 @@ use super::snapshots::{FIRST, Snapshots, first_batch};
 use super::transfer::{Incoming, Outgoing};
 use super::{Beginning, Counters, first_members};
 use crate::config::{NodeConfig, NodeError, Reads};
-use crate::log::{Batch, LogStore, Ticket, Urgency};
+use crate::log::{Batch, LogStore, Room, Ticket, Urgency};
 use crate::machine::StateMachine;
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
@@ -72,6 +72,8 @@ pub(super) struct Core<M, L: LogStore> {
     pub random: Random,
     pub election: super::election::Election,
     pub disk: DiskWatch,
+    /// Whether the log takes entries, as it was when the present burst came.
+    pub room: Room,
     unpersisted: VecDeque<Unpersisted>,
     /// Number of the last thing that the library said is to be done, and of the last that was done for good.
     pub last_ready: u64,
@@ -129,6 +131,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             random,
             election,
             disk,
+            room: Room::Free,
             unpersisted: VecDeque::new(),
             last_ready: 0,
             last_persisted: 0,

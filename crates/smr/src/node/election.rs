@@ -67,6 +67,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.raft.tick();
         self.reconnect();
         self.expire_incoming();
+        // No burst may come to a replica whose log is full.
+        if let Err(error) = self.compact_if_full() {
+            return self.fail(error);
+        }
         let raft = &mut self.raft.raft;
         if raft.state != StateRole::Leader && raft.promotable() && raft.election_elapsed >= self.election.patience {
             raft.election_elapsed = 0;

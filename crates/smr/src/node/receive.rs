@@ -9,10 +9,13 @@ use raft::eraftpb::{Message, MessageType};
 use super::core::{Core, Job};
 use super::link::Sent;
 use crate::config::NodeError;
-use crate::log::LogStore;
+use crate::log::{LogStore, Room};
 use crate::machine::StateMachine;
 use crate::probe::Stage;
 use crate::wire::message::{ENVELOPE_BYTES, encode, encoded_len, parse};
+
+/// An envelope of so many bytes is given to the log before the next is looked at.
+const LARGE_BYTES: usize = 64 << 10;
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Requests of other replicas. Each is answered when what it brought has had its effect for good: at once, if that takes no flush.
@@ -20,6 +23,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if self.failure.is_some() {
             return;
         }
+        self.room = self.raft.store().room();
         let senders: ArrayVec<Option<u64>, RX_BURST> =
             (0..burst.len()).map(|i| self.on_envelope(burst.payload(i))).collect();
         self.work();
@@ -64,6 +68,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         };
         let from = messages.first()?.from;
         messages.into_iter().for_each(|message| self.receive(from, message));
+        if bytes.len() >= LARGE_BYTES {
+            // The log has it before the next is let in: beyond its limits come no more than this one, and small ones.
+            self.work();
+            self.room = self.raft.store().room();
+        }
         Some(from)
     }
 
@@ -78,6 +87,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         if self.has_lost_log(&message) {
             return self.fail(NodeError::LogLost { id: self.config.id });
+        }
+        if !message.get_entries().is_empty() && self.room != Room::Free {
+            // As if the network had lost it: its sender asks how far this replica is, and sends it again.
+            self.counters.left_unread += 1;
+            return;
         }
         let kind = message.get_msg_type();
         let asks_for_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
@@ -135,6 +149,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return;
         };
         self.note_heard(id, sent, &messages);
+        if messages.iter().any(|message| !message.get_entries().is_empty()) {
+            self.room = self.raft.store().room();
+        }
         messages.into_iter().for_each(|message| self.receive(id, message));
     }
 

@@ -2,3 +2,4 @@
 
 mod hangs;
 mod harness;
+mod room;
