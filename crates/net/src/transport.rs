@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::Addr;
+use crate::clock::Suspensions;
 use crate::error::NetError;
 
 /// Most packets handed out by one [`Transport::rx_burst`].
@@ -332,6 +333,11 @@ pub trait Transport {
 
     /// Nanoseconds on this transport's clock. Never goes back.
     fn now(&self) -> u64;
+
+    /// Tells of time in which the machine was suspended, if [`Transport::now`] does not count it. By default there is none: a clock that a test moves counts all.
+    fn suspensions(&self) -> Suspensions {
+        Suspensions::none()
+    }
 
     /// Sleeps until a packet is there, the [`Waker`] is used, or `timeout` is over; may return early for no reason.
     fn wait(&mut self, timeout: Duration);

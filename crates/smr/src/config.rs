@@ -30,13 +30,13 @@ pub enum Batching {
     Immediate,
 }
 
-/// A clock: nanoseconds from any beginning, never going back, read afresh each time. Clocks of different machines are never compared.
+/// A clock: nanoseconds from any beginning, never going back, read afresh each time, and going on while the machine is suspended. Clocks of different machines are never compared.
 pub type Clock = Rc<dyn Fn() -> u64>;
 
-/// The clock of the operating system.
+/// The clock of the operating system that goes on while the machine is suspended: a lease ([`Reads::Lease`]) ends for others meanwhile.
 pub fn system_clock() -> Clock {
-    let begin = std::time::Instant::now();
-    Rc::new(move || begin.elapsed().as_nanos() as u64)
+    let begin = dunlin_net::clock::boot_nanos();
+    Rc::new(move || dunlin_net::clock::boot_nanos() - begin)
 }
 
 /// Settings of a replica. Those of one cluster agree in all but `id`, `seed`, `clock` and `probe`.

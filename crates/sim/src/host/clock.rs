@@ -15,6 +15,8 @@ pub(crate) struct HostClock {
     ppm: i64,
     /// When it got this rate, by time and by itself.
     since: (Picos, Picos),
+    /// For how long it stood still before.
+    stood_still: Picos,
 }
 
 impl HostClock {
@@ -46,7 +48,12 @@ impl HostClock {
 
     /// The same clock, which runs otherwise from now on.
     pub fn with_rate(self, ppm: i64, now: Picos) -> HostClock {
-        HostClock { ppm, since: (now, self.shows(now)) }
+        HostClock { ppm, since: (now, self.shows(now)), stood_still: self.stood_still(now) }
+    }
+
+    /// For how long it stood still up to a time.
+    fn stood_still(&self, time: Picos) -> Picos {
+        self.stood_still + if self.ppm == -PPM { time.saturating_sub(self.since.0) } else { 0 }
     }
 }
 
@@ -71,6 +78,11 @@ impl ThreadClock {
     #[inline]
     pub fn now(&self) -> u64 {
         to_nanos(self.host.get().shows(self.picos()))
+    }
+
+    /// For how long the clock of its host stood still, in nanoseconds.
+    pub(crate) fn stood_still(&self) -> u64 {
+        to_nanos(self.host.get().stood_still(self.picos()))
     }
 
     /// When the clock of its host shows so many nanoseconds.
