@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::Addr;
-use crate::clock::Clock;
+use crate::clock::{Clock, Suspensions};
 use crate::error::NetError;
 
 /// Most packets handed out by one [`Transport::rx_burst`].
@@ -342,6 +342,11 @@ pub trait Transport {
     /// test or a simulation moves it.
     fn clock(&self) -> Option<Clock> {
         None
+    }
+
+    /// Tells of time in which the machine was suspended, if [`Transport::now`] does not count it. By default there is none: a clock that a test moves counts all.
+    fn suspensions(&self) -> Suspensions {
+        Suspensions::none()
     }
 
     /// Sleeps until a packet is there, the [`Waker`] is used, or `timeout` is over; may return early for no reason.

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::addr::{Addr, ShmName};
-use crate::clock::Clock;
+use crate::clock::{Clock, Suspensions};
 use crate::error::NetError;
 use crate::shm::backing;
 use crate::shm::bell::{self, BellName, OwnBell};
@@ -259,6 +259,10 @@ impl Transport for ShmTransport {
 
     fn clock(&self) -> Option<Clock> {
         Some(self.clock.clone())
+    }
+
+    fn suspensions(&self) -> Suspensions {
+        Suspensions::of_system()
     }
 
     fn wait(&mut self, timeout: Duration) {

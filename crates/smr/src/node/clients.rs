@@ -7,7 +7,7 @@ use dunlin_rpc::{DeferredReply, MsgBuf, RequestBurst};
 use raft::eraftpb::{Entry, Message, MessageType};
 
 use super::core::Core;
-use crate::log::LogStore;
+use crate::log::{LogStore, Room};
 use crate::machine::StateMachine;
 use crate::probe::Stage;
 use crate::state::Outcome;
@@ -115,6 +115,8 @@ pub(super) fn respond_reply(reply: DeferredReply, bytes: &[u8]) {
 impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Requests of clients.
     pub fn on_clients(&mut self, burst: &mut RequestBurst<'_>) {
+        // Once for all of them, since it may take a lock.
+        self.room = self.raft.store().room();
         for i in 0..burst.len() {
             let bytes = burst.payload(i);
             if let Err(response) = self.on_client(burst, i, bytes) {
@@ -157,7 +159,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 let is_full = self.waiters.count() >= self.config.proposals_max
                     || self.waiters.bytes + bytes.len() > self.config.proposal_bytes_max;
                 // While another is to take over, the library takes no more.
-                if is_full || self.raft.raft.lead_transferee.is_some() {
+                if is_full || self.room != Room::Free || self.raft.raft.lead_transferee.is_some() {
                     return Err(Response::Busy);
                 }
                 let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
@@ -165,6 +167,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 Ok(())
             }
             Request::Read(query) => self.on_read(burst, i, query),
+            Request::Change(_) if self.room != Room::Free => Err(Response::Busy),
             Request::Change(change) => {
                 let proposal = self.check_change(&change).map_err(Response::Refused)?;
                 let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;

@@ -173,6 +173,8 @@ pub struct Status {
     pub cluster: Option<ClusterId>,
     /// What it does.
     pub role: Role,
+    /// Whether its disk hangs: a write or flush takes longer than [`crate::NodeConfig::flush_elections_max`] allows.
+    pub disk_hangs: bool,
     /// Its term.
     pub term: u64,
     /// Who leads, as far as it knows.
@@ -213,7 +215,8 @@ impl Status {
         let mut out = vec![0; len];
         let mut writer = Writer::new(&mut out);
         writer.u8(self.role as u8);
-        writer.bytes(&[0; 7]);
+        writer.u8(self.disk_hangs.into());
+        writer.bytes(&[0; 6]);
         let leader = self.leader.unwrap_or(0);
         let log = [self.first, self.last, self.committed, self.applied];
         let words = [self.id, bits(self.cluster), self.term, leader];
@@ -242,7 +245,8 @@ impl Status {
             2 => Role::Leader,
             value => return Err(WireError::Unknown { field: "role", value: value.into() }),
         };
-        reader.take(7)?;
+        let disk_hangs = reader.u8()? != 0;
+        reader.take(6)?;
         let mut word = || reader.u64();
         let (id, cluster) = (word()?, ClusterId::from_bits(word()?));
         let (term, leader) = (word()?, word()?);
@@ -269,6 +273,7 @@ impl Status {
             id,
             cluster,
             role,
+            disk_hangs,
             term,
             leader,
             first,
@@ -319,6 +324,7 @@ mod tests {
             id: 1,
             cluster: ClusterId::from_bits(6),
             role: Role::Leader,
+            disk_hangs: true,
             term: 2,
             leader: Some(1),
             first: 3,
