@@ -16,10 +16,10 @@ use crate::transport::TransportCounters;
 
 /// Empty polls in a row before places beyond the head are looked at. A sender that runs publishes its next place sooner.
 const EMPTY_POLLS_BEFORE_PEEKS: u32 = 32;
-/// Each empty poll after that looks at one of so many places next to the head, which one stopped sender may have,
+/// Every second empty poll after that looks at the next of so many places next to the head, which one stopped sender may have,
 const PEEKS_NEAR: u32 = 64;
-/// and at one of so many behind those, which several may have.
-const PEEKS_FAR: u32 = 448;
+/// and every other at the next of so many behind those, which several may have. Powers of two, because idle polls compute with them.
+const PEEKS_FAR: u32 = 256;
 /// Empty polls in a row before the tail is looked at, for what peeks do not find. Looking takes its cache line from the senders, so not
 /// too often.
 const EMPTY_POLLS_BEFORE_TAIL: u32 = 1024;
@@ -116,7 +116,23 @@ impl Receiver {
     #[inline]
     fn nothing_came(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
         self.empty_polls += 1;
-        if self.empty_polls <= EMPTY_POLLS_BEFORE_PEEKS { 0 } else { self.look_further(senders, counters) }
+        if self.empty_polls <= EMPTY_POLLS_BEFORE_PEEKS {
+            return 0;
+        }
+        let ticket = self.head.wrapping_add(self.peek_distance());
+        let is_published = self.region.cell(ticket).published(ticket).is_some();
+        if is_published || self.empty_polls >= EMPTY_POLLS_BEFORE_TAIL {
+            self.look_further(ticket, senders, counters)
+        } else {
+            0
+        }
+    }
+
+    /// How far beyond the head this empty poll looks.
+    #[inline]
+    fn peek_distance(&self) -> u64 {
+        let (pass, is_far) = (self.empty_polls / 2, !self.empty_polls.is_multiple_of(2));
+        1 + if is_far { PEEKS_NEAR + pass % PEEKS_FAR } else { pass % PEEKS_NEAR } as u64
     }
 
     /// Asks for the cells that are received next.
@@ -155,11 +171,16 @@ impl Receiver {
         (taken <= self.region.layout().sizes.queue_len as u64).then_some(taken)
     }
 
-    /// Looks whether there is anything behind a place that stays unpublished, and receives it if so.
+    /// Receives what is behind a place that stays unpublished: `ticket`, if that is published, or what the tail tells of.
+    #[cold]
     #[inline(never)]
-    fn look_further(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
+    fn look_further(&mut self, ticket: u64, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
         let is_past_a_hole = if self.empty_polls < EMPTY_POLLS_BEFORE_TAIL {
-            self.peek()
+            let is_behind_a_hole = !self.aside.is_shut(ticket);
+            if is_behind_a_hole {
+                self.pass_hole(ticket);
+            }
+            is_behind_a_hole
         } else {
             self.empty_polls = EMPTY_POLLS_BEFORE_TAIL - EMPTY_POLLS_AT_TAIL;
             match self.taken() {
@@ -173,18 +194,6 @@ impl Receiver {
             }
         };
         if is_past_a_hole { self.rx_beside_holes(senders, counters).unwrap_or(0) } else { 0 }
-    }
-
-    /// Looks at the next of the places beyond the head; passes the hole if one is published, and says whether.
-    fn peek(&mut self) -> bool {
-        for distance in [self.empty_polls % PEEKS_NEAR, PEEKS_NEAR + self.empty_polls % PEEKS_FAR] {
-            let ticket = self.head.wrapping_add(1 + distance as u64);
-            if !self.aside.is_shut(ticket) && self.region.cell(ticket).published(ticket).is_some() {
-                self.pass_hole(ticket);
-                return true;
-            }
-        }
-        false
     }
 
     /// With `taken` tickets beyond the head and the first not published: passes the hole if it was there at the last look, too, and
@@ -223,6 +232,7 @@ impl Receiver {
 
     /// Receives while cells are shut; `None` if there is nothing.
     #[cold]
+    #[inline(never)]
     fn rx_beside_holes(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> Option<usize> {
         // First what is published from the head on is noted, then the late are taken, then what was noted: whatever one sender
         // published before any of the noted is seen and taken before it.
@@ -268,6 +278,7 @@ impl Receiver {
 
     /// Frees bulk buffers of dead senders, if a living one misses them and no packet is queued.
     #[cold]
+    #[inline(never)]
     fn sweep_bulk(&mut self, senders: &impl Senders) {
         if self.region.bulk_pressure().swap(0, Ordering::Relaxed) == 0 {
             return;
