@@ -25,8 +25,9 @@ const PEEKS_FAR: u32 = 256;
 const EMPTY_POLLS_BEFORE_TAIL: u32 = 1024;
 /// Empty polls from there until the tail is looked at again, if it was not the head.
 const EMPTY_POLLS_AT_TAIL: u32 = 32;
-/// Bursts received while packets are awaited that were set aside, before it is asked again whether their senders live.
-const BURSTS_PER_INTENTS: u32 = 4096;
+/// Polls while packets are awaited that were set aside, before it is asked again whether their senders live. Asking reads the slots of all
+/// senders, some microseconds.
+const POLLS_PER_INTENTS: u32 = 65_536;
 
 /// The receiver of one region.
 pub(crate) struct Receiver {
@@ -38,8 +39,8 @@ pub(crate) struct Receiver {
     /// Places that the head has passed although their packets had not come.
     aside: SetAside,
     empty_polls: u32,
-    /// Bursts until the senders of the places set aside are looked up.
-    bursts_until_intents: u32,
+    /// Polls until the senders of the places set aside are looked up.
+    polls_until_intents: u32,
     /// The tail when it was last looked at, if the head was a hole then and still is.
     stuck_at: Option<u64>,
 }
@@ -65,7 +66,7 @@ impl Receiver {
             sources: Sources::new(sizes.senders_max),
             aside: SetAside::new(sizes.queue_len),
             empty_polls: 0,
-            bursts_until_intents: 0,
+            polls_until_intents: 0,
             stuck_at: None,
             region,
         }
@@ -176,7 +177,9 @@ impl Receiver {
     #[inline(never)]
     fn look_further(&mut self, ticket: u64, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
         let is_past_a_hole = if self.empty_polls < EMPTY_POLLS_BEFORE_TAIL {
-            let is_behind_a_hole = !self.aside.is_shut(ticket);
+            // The tail is read, too: the head must never pass what was not taken.
+            let distance = ticket.wrapping_sub(self.head);
+            let is_behind_a_hole = !self.aside.is_shut(ticket) && self.taken().is_some_and(|taken| distance < taken);
             if is_behind_a_hole {
                 self.pass_hole(ticket);
             }
@@ -187,9 +190,8 @@ impl Receiver {
                 Some(taken @ 1..) => self.pass_what_is_stuck(taken),
                 None | Some(0) => {
                     self.empty_polls = EMPTY_POLLS_BEFORE_PEEKS;
-                    self.bursts_until_intents = 0;
                     self.sweep_bulk(senders);
-                    self.aside.open() > 0
+                    false
                 }
             }
         };
@@ -213,7 +215,7 @@ impl Receiver {
                 self.aside.pass(&self.region, self.head);
             } else if self.region.cell(self.head).published(self.head).is_none() {
                 self.aside.add(&self.region, self.head);
-                self.bursts_until_intents = 0;
+                self.polls_until_intents = 0;
             } else {
                 break;
             }
@@ -251,11 +253,11 @@ impl Receiver {
             self.head = self.head.wrapping_add(1);
         }
         let came = (self.head, self.aside.open()) != first;
-        if self.bursts_until_intents == 0 {
+        if self.polls_until_intents == 0 {
             counters.rx_reclaimed += self.aside.look_up_senders(&self.region, senders);
-            self.bursts_until_intents = BURSTS_PER_INTENTS;
+            self.polls_until_intents = POLLS_PER_INTENTS;
         }
-        self.bursts_until_intents -= 1;
+        self.polls_until_intents -= 1;
         came.then(|| self.end_burst(counters))
     }
 
@@ -297,7 +299,7 @@ impl Receiver {
 
     /// A last look before sleeping.
     pub(crate) fn outlook(&mut self, senders: &impl Senders) -> Outlook {
-        self.bursts_until_intents = 0;
+        self.polls_until_intents = 0;
         if !self.published_run().is_empty() || self.aside.has_late(&self.region) {
             return Outlook::Arrivals;
         }
