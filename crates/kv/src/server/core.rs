@@ -12,7 +12,7 @@ use dunlin_store::snapshot::{Misfit, Part, Progress, SnapshotError, Turn, load_f
 use dunlin_store::{Mode, Partition, PartitionConfig, Store as _};
 use tokio::task::{LocalSet, spawn_local, yield_now};
 
-use super::clock::{TICK, unix_seconds};
+use super::clock::{TICK, moment};
 use super::config::ServerConfig;
 use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
@@ -89,7 +89,7 @@ impl Setup {
             value_bytes_max: partition.stats().value_bytes_max,
         };
         let shard = Rc::new(Shard::new(partition, self.routing, self.core));
-        shard.set_now(unix_seconds());
+        shard.set_moment(moment());
         let running = Rc::new(Running { endpoint, shard });
         if self.reports.send(ready).is_err() {
             return Err(ServerError::Ended);
@@ -118,8 +118,7 @@ impl Setup {
                 let _ = self.reports.send(Report::Loading(progress));
             }
         };
-        load_file(path, unix_seconds(), std::slice::from_mut(&mut partition), route, misfit, progress)
-            .map_err(cannot_load)?;
+        load_file(path, moment(), std::slice::from_mut(&mut partition), route, misfit, progress).map_err(cannot_load)?;
         Ok(partition)
     }
 
@@ -192,7 +191,7 @@ impl Setup {
             let mut ticks = tokio::time::interval(TICK);
             loop {
                 ticks.tick().await;
-                shard.set_now(unix_seconds());
+                shard.set_moment(moment());
                 shard.store.borrow_mut().expire_some();
             }
         });

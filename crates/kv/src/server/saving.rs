@@ -8,7 +8,7 @@ use std::thread;
 use dunlin_store::snapshot::{Report, SnapshotLock, save};
 use tokio::sync::oneshot;
 
-use super::clock::unix_seconds;
+use super::clock::moment;
 use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
 
@@ -65,7 +65,7 @@ impl Saver {
         let mailboxes = self.mailboxes.clone();
         let (done, end) = oneshot::channel();
         let work = move || {
-            let (parts, collector) = save(mailboxes.iter().count(), unix_seconds());
+            let (parts, collector) = save(mailboxes.iter().count(), moment());
             for (mailbox, part) in mailboxes.iter().zip(parts) {
                 // A part that a core does not take ends the snapshot, as the collector finds out.
                 let _ = mailbox.blocking_send(Mail::Snapshot(part));
