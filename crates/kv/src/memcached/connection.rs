@@ -290,7 +290,7 @@ impl<B: Backend> Connection<B> {
                     if ask == Ask::Stats(StatsKind::Connections) {
                         // As many lines as there may be of connections.
                         self.write().await?;
-                        let bytes = ANSWER_LINE_BYTES * self.service.settings().connections_max;
+                        let bytes = ANSWER_LINE_BYTES.saturating_mul(self.service.settings().connections_max);
                         let Connection { service, shared, stream, held, .. } = self;
                         Client { service, shared, stream, held }.reserve(bytes).await?;
                     }
