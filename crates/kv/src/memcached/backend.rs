@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::future::Future;
 
-use dunlin_store::{Store, StoreStats, UnixSeconds};
+use dunlin_store::{Store, StoreStats, UnixSeconds, Visit};
 
 use super::batch::Batch;
 use super::budget::{Budget, CONNECTION_BYTES_DEFAULT};
 use super::connections::{ConnectionReport, Connections};
 use super::counters::{Counters, Counts};
+use super::dump;
 use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
 
@@ -41,6 +42,11 @@ pub enum Inquiry {
     Connections,
     /// Its counts, which then begin anew.
     Reset,
+    /// Its counts and a list of items, `stats cachedump`.
+    Dump {
+        /// Items at most; zero for as many as there is room for.
+        items_max: u32,
+    },
 }
 
 /// What one core tells.
@@ -58,6 +64,8 @@ pub struct Report {
     pub connection_bytes_max: u64,
     /// Each of them, if asked.
     pub each: Vec<ConnectionReport>,
+    /// Items, if asked: lines of `stats cachedump`.
+    pub dump: Vec<u8>,
 }
 
 impl CoreState {
@@ -82,18 +90,20 @@ impl CoreState {
     }
 
     /// What this core tells.
-    pub fn report(&self, inquiry: Inquiry, store: StoreStats, now: UnixSeconds) -> Report {
-        let each = if inquiry == Inquiry::Connections { self.connections.report(now) } else { Vec::new() };
-        let report = Report {
+    pub fn report(&self, inquiry: Inquiry, store: &(impl Store + Visit), now: UnixSeconds) -> Report {
+        let mut report = Report {
             counts: self.counters.snapshot(),
-            store,
+            store: store.stats(),
             connections: self.connections.len() as u64,
             connection_bytes: self.connection_bytes(),
             connection_bytes_max: self.connection_bytes_max(),
-            each,
+            ..Report::default()
         };
-        if inquiry == Inquiry::Reset {
-            self.counters.reset();
+        match inquiry {
+            Inquiry::Totals => {}
+            Inquiry::Connections => report.each = self.connections.report(now),
+            Inquiry::Reset => self.counters.reset(),
+            Inquiry::Dump { items_max } => report.dump = dump::lines(store, items_max, now),
         }
         report
     }
@@ -116,7 +126,7 @@ pub struct Unavailable;
 /// One core of a server, as the memcached connections on it see it. Calls and futures stay on its thread.
 pub trait Backend: 'static {
     /// Its partition.
-    type Store: Store;
+    type Store: Store + Visit;
 
     /// The core that owns a key, if it is another one.
     fn elsewhere(&self, key: &[u8]) -> Option<Core>;

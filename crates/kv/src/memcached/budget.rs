@@ -142,9 +142,10 @@ impl Held {
         self.bytes
     }
 
-    /// Whether so many bytes are held, or could be without waiting.
+    /// Whether so many bytes are held, or could be without waiting; all that the pool has are enough.
     #[inline]
     pub fn can_have(&self, bytes: usize) -> bool {
+        let bytes = bytes.min(self.pool.max);
         bytes <= self.bytes || self.pool.has_room(bytes - self.bytes)
     }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::{Future, ready};
 
-use dunlin_store::{Store, UnixSeconds, VALUE_BYTES_MAX};
+use dunlin_store::{Store, UnixSeconds, VALUE_BYTES_MAX, Visit};
 use futures::FutureExt as _;
 
 use super::backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};
@@ -55,7 +55,7 @@ impl<S: Store> Single<S> {
     }
 }
 
-impl<S: Store + 'static> Backend for Single<S> {
+impl<S: Store + Visit + 'static> Backend for Single<S> {
     type Store = S;
 
     fn elsewhere(&self, _key: &[u8]) -> Option<Core> {
@@ -96,8 +96,7 @@ impl<S: Store + 'static> Backend for Single<S> {
     }
 
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {
-        let store = self.store.borrow().stats();
-        ready(vec![self.state.report(inquiry, store, self.now.get())])
+        ready(vec![self.state.report(inquiry, &*self.store.borrow(), self.now.get())])
     }
 }
 

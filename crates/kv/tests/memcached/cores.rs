@@ -89,12 +89,12 @@ impl Backend for Cores {
     }
 
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {
-        let stats = |core: &Single<Model>| core.with_store(|store| store.stats());
-        ready(self.cores.iter().map(|core| core.state().report(inquiry, stats(core), START)).collect())
+        let report = |core: &Single<Model>| core.with_store(|store| core.state().report(inquiry, store, START));
+        ready(self.cores.iter().map(report).collect())
     }
 }
 
-fn said_by(cores: &Cores, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
+pub fn said_by(cores: &Cores, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
     let settings = settings();
     let mut client = Conversation::new(cores, &settings);
     let mut answer = Vec::new();
