@@ -147,6 +147,11 @@ impl Log {
         self.live = self.live.saturating_sub(bytes);
     }
 
+    /// Whether at least half of the log is filled anew before a segment is the oldest.
+    pub(crate) fn is_young(&self, segment: usize) -> bool {
+        self.opened.saturating_sub(self.segments[segment].order) <= (self.count / 2) as u64
+    }
+
     /// The segment that fills is full enough.
     pub(crate) fn seal(&mut self) {
         self.active = None;

@@ -81,17 +81,24 @@ impl Partition {
         while self.claim.is_some() {
             self.work_on_claim();
         }
-        if !self.table.geometry.is_growing() {
-            return false;
+        self.grow_by(usize::MAX) > 0 && !self.table.geometry.is_growing()
+    }
+
+    /// Moves up to so many homes, and says how many. None if the index does not grow and will not begin to, or waits for segments.
+    pub(super) fn grow_by(&mut self, homes: usize) -> usize {
+        let is_idle = !self.is_loading && self.claim.is_none() && !self.table.geometry.is_growing();
+        if is_idle && self.counters.stored >= self.grow_after {
+            self.begin_to_grow();
         }
-        let mut tries_left = MOVE_TRIES;
-        while self.table.geometry.is_growing() {
-            tries_left = if self.move_home() { MOVE_TRIES } else { tries_left - 1 };
-            if tries_left == 0 {
-                return false;
+        let (mut moved, mut tries_left) = (0, MOVE_TRIES);
+        while moved < homes && tries_left > 0 && self.table.geometry.is_growing() {
+            if self.move_home() {
+                (moved, tries_left) = (moved + 1, MOVE_TRIES);
+            } else {
+                tries_left -= 1;
             }
         }
-        true
+        moved
     }
 
     /// Claims the segments of the log that the index needs to grow, if the log can do without enough of them.
@@ -241,7 +248,7 @@ impl Partition {
         match self.mode {
             Mode::Store => self.fold(old_home),
             Mode::Cache => {
-                self.evict_around(crowded);
+                let _ = self.fold_around(crowded) || self.evict_around(crowded);
             }
         }
     }
