@@ -18,36 +18,37 @@ use crate::wire::Status;
 /// the burst. So they are pushed back, and their callers may try again.
 struct Waiting<'a> {
     shared: &'a Rc<Shared>,
-    rest: &'a [(u8, Dispatch)],
-}
-
-impl<'a> Waiting<'a> {
-    /// Takes the requests of the first one's type that stand together.
-    #[inline]
-    fn group(&self) -> Option<(u8, &'a [(u8, Dispatch)])> {
-        let req_type = self.rest.first()?.1.req_type();
-        let same = self.rest.iter().take_while(|(_, dispatch)| dispatch.req_type() == req_type).count();
-        Some((req_type, &self.rest[..same]))
-    }
-
-    /// The first `count` are in the hands of a handler now, or answered.
-    #[inline]
-    fn pass(&mut self, count: usize) {
-        self.rest = &self.rest[count..];
-    }
+    dispatches: &'a [(u8, Dispatch)],
+    /// So many are in the hands of a handler, or answered.
+    passed: usize,
 }
 
 impl Drop for Waiting<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.rest.iter().for_each(|(_, dispatch)| push_back(self.shared, dispatch.serve));
+        if self.passed < self.dispatches.len() {
+            self.push_back();
+        }
+    }
+}
+
+impl Waiting<'_> {
+    #[cold]
+    fn push_back(&self) {
+        self.dispatches[self.passed..].iter().for_each(|(_, dispatch)| push_back(self.shared, dispatch.serve));
     }
 }
 
 /// Runs the handlers of a burst's requests, in order; requests of one type that stand together are handed over together if their
 /// handler wants that.
 pub(crate) fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T, dispatches: &Dispatches) {
-    let mut waiting = Waiting { shared, rest: dispatches };
-    while let Some((req_type, group)) = waiting.group() {
+    let mut waiting = Waiting { shared, dispatches, passed: 0 };
+    let mut rest = &dispatches[..];
+    while let Some((_, first)) = rest.first() {
+        let req_type = first.req_type();
+        let same = rest.iter().take_while(|(_, d)| d.req_type() == req_type).count();
+        let (group, after) = rest.split_at(same);
+        rest = after;
         let handler = shared.handlers.get(req_type as usize);
         match handler.as_ref().map(|handler| handler.try_borrow_mut()) {
             Some(Ok(mut handler)) => run_group(shared, transport, &mut handler, group, &mut waiting),
@@ -61,7 +62,7 @@ pub(crate) fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T,
 
 #[cold]
 fn refuse(shared: &Rc<Shared>, group: &[(u8, Dispatch)], waiting: &mut Waiting<'_>) {
-    waiting.pass(group.len());
+    waiting.passed += group.len();
     for (_, dispatch) in group {
         shared.core.borrow_mut().respond_status(dispatch.serve, Status::NoHandler);
     }
@@ -107,7 +108,7 @@ fn for_each<T: Transport>(
     mut run: impl FnMut(ServeRef, &[u8], u8),
 ) {
     for (i, dispatch) in group {
-        waiting.pass(1);
+        waiting.passed += 1;
         let buffer = take_buffer(shared, dispatch);
         if let Some(payload) = payload_of(packets, *i, dispatch, buffer.as_ref())
             && !is_over(shared, dispatch.serve)
@@ -135,7 +136,7 @@ fn run_burst<T: Transport>(
         }
     }
     // What panics from here on answers them itself.
-    waiting.pass(group.len());
+    waiting.passed += group.len();
     if let Some((_, first)) = group.first()
         && !batch.is_empty()
     {
