@@ -112,6 +112,7 @@ impl Core {
         let index = header.session;
         let Some(session) = self.sessions.get_mut(index as usize).filter(|s| s.is_for(header, packet.route())) else {
             self.counters.dropped_unknown_session += 1;
+            self.note_wrong_tag(header, packet.route());
             return received.others.push((i, Other::Unknown(*header)));
         };
         session.traffic.rx_packets += 1;
