@@ -92,7 +92,7 @@ fn run<S: Store>(
         Work::Operation(operation, key) => execute(store, metrics, moment, key, operation),
         Work::Refuse(status) => Answer::Plain(*status),
     };
-    burst.respond_with(i, answer.encoded_len(), |out| answer.encode(out));
+    burst.respond_written(i, answer.encoded_len(), |out| answer.encode(out));
 }
 
 /// The kind that an operation is counted as.
