@@ -31,13 +31,13 @@ pub enum Batching {
     Immediate,
 }
 
-/// A clock: nanoseconds from any beginning, never going back, read afresh each time. Clocks of different machines are never compared.
+/// A clock: nanoseconds from any beginning, never going back, read afresh each time, and going on while the machine is suspended. Clocks of different machines are never compared.
 pub type Clock = Rc<dyn Fn() -> u64>;
 
-/// The clock of the operating system.
+/// The clock of the operating system that goes on while the machine is suspended: a lease ([`Reads::Lease`]) ends for others meanwhile.
 pub fn system_clock() -> Clock {
-    let begin = std::time::Instant::now();
-    Rc::new(move || begin.elapsed().as_nanos() as u64)
+    let begin = dunlin_net::clock::boot_nanos();
+    Rc::new(move || dunlin_net::clock::boot_nanos() - begin)
 }
 
 /// Settings of a replica. Those of one cluster agree in all but `id`, `seed`, `clock` and `probe`.
@@ -54,6 +54,9 @@ pub struct NodeConfig {
     pub heartbeat_ticks: u32,
     /// Who hears nothing of a leader for one to two times as long asks to be elected, in ticks: at least four heartbeats. Default 50.
     pub election_ticks: u32,
+    /// A write or flush of the log that takes longer than so many election timeouts is of a disk that hangs: a leader then gives way, and no such replica is
+    /// elected, until the disk comes back. 1 to 1000; default 3.
+    pub flush_elections_max: u32,
     /// Which commands go to the disk together. Default [`Batching::Gathered`].
     pub batching: Batching,
     /// How reads are answered. Default [`Reads::ReadIndex`].
@@ -110,6 +113,7 @@ impl NodeConfig {
             tick: Duration::from_millis(10),
             heartbeat_ticks: 5,
             election_ticks: 50,
+            flush_elections_max: 3,
             batching: Batching::default(),
             reads: Reads::default(),
             proposals_max: 4096,
@@ -148,6 +152,9 @@ impl NodeConfig {
         }
         if self.heartbeat_ticks == 0 || self.election_ticks / 4 < self.heartbeat_ticks || self.election_ticks > 100_000 {
             return fail("heartbeat_ticks, election_ticks", "choose 1 or more, and four times as many, at most 100,000");
+        }
+        if !(1..=1000).contains(&self.flush_elections_max) {
+            return fail("flush_elections_max", "choose 1 to 1000");
         }
         if self.proposals_max == 0 || self.reads_max == 0 || self.sessions_max == 0 || self.appends_in_flight_max == 0 {
             return fail("proposals_max, reads_max, sessions_max, appends_in_flight_max", "choose 1 or more");

@@ -33,7 +33,7 @@ pub mod wire;
 pub use client::{Client, ClientConfig, ClientError};
 pub use cluster_id::{ClusterId, NoClusterId};
 pub use config::{Batching, NodeConfig, NodeError, Reads};
-pub use log::{DurableLog, LogStore, MemoryLog};
+pub use log::{DurableLog, LogStore, MemoryLog, Room};
 pub use machine::StateMachine;
 pub use node::{Beginning, Counters, Node};
 pub use probe::{Probe, Stage};

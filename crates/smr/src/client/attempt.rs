@@ -132,8 +132,7 @@ impl<T: Transport> Client<T> {
     async fn try_one(&self, id: u64, request: &Request<'_>, deadline: u64) -> Result<Attempt, ClientError> {
         let Some(place) = self.place(id, deadline).await else { return Ok(Attempt::NotDone) };
         let session = &place.session;
-        let mut buffer = MsgBuf::with_len(request.encoded_len())?;
-        request.encode(&mut buffer);
+        let mut buffer = MsgBuf::written(request.encoded_len(), |out| request.encode(out))?;
         if let Some(cluster) = self.cluster.get() {
             set_cluster(&mut buffer, cluster);
         }

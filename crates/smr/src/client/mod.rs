@@ -229,7 +229,7 @@ impl<T: Transport> Client<T> {
     }
 
     fn deadline(&self) -> u64 {
-        self.endpoint.now().saturating_add(self.config.timeout.as_nanos() as u64)
+        self.endpoint.now().saturating_add(self.config.timeout.as_nanos().try_into().unwrap_or(u64::MAX))
     }
 
     /// The session; opens one, or waits for whoever does.

@@ -11,6 +11,7 @@ use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
 use super::clients::Waiters;
+use super::disk::DiskWatch;
 use super::doubt::Doubt;
 use super::foreign::Foreigners;
 use super::founding::{Asking, Question, Waiting, draw};
@@ -24,7 +25,7 @@ use super::transfer::{Incoming, Outgoing};
 use super::{Beginning, Counters, first_members};
 use crate::cluster_id::{ClusterId, bits};
 use crate::config::{NodeConfig, NodeError, Reads};
-use crate::log::{Batch, LogStore, Ticket, Urgency};
+use crate::log::{Batch, LogStore, Room, Ticket, Urgency};
 use crate::machine::StateMachine;
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
@@ -44,6 +45,10 @@ pub(super) enum Job {
     /// Asks a leader what it remembers.
     Resolve(Doubt),
 }
+
+/// Writes, each with its messages, that are held back until they are durable. With more, requests of other replicas are not looked at, as if the network had
+/// lost them: far more than a disk that answers ever has.
+const UNPERSISTED_MAX: usize = 4096;
 
 /// What is held back until a write is durable.
 struct Unpersisted {
@@ -82,6 +87,9 @@ pub(super) struct Core<M, L: LogStore> {
     pub is_entered: bool,
     pub random: Random,
     pub election: super::election::Election,
+    pub disk: DiskWatch,
+    /// Whether the log takes entries, as it was when the present burst came.
+    pub room: Room,
     unpersisted: VecDeque<Unpersisted>,
     /// Number of the last thing that the library said is to be done, and of the last that was done for good.
     pub last_ready: u64,
@@ -138,6 +146,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             (hard_state.term > FIRST || raft.raft.raft_log.last_index() > FIRST) && !is_planted(Mutation::VoteForgotten);
         let mut random = Random::new(seed);
         let election = super::election::Election::new(&config, now, was_there_before, &mut random);
+        let disk = DiskWatch::new(&config);
         let mut core = Core {
             links: Links::new(config.id),
             raft,
@@ -160,6 +169,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             is_entered: false,
             random,
             election,
+            disk,
+            room: Room::Free,
             unpersisted: VecDeque::new(),
             last_ready: 0,
             last_persisted: 0,
@@ -306,6 +317,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.flush_began(number);
         }
         let ticket = ticket.unwrap_or_else(|| self.unpersisted.back().map_or(Ticket(0), |before| before.ticket));
+        // A leader's heartbeats go on while its disk hangs: what waits for the same write is one.
+        if let Some(before) = self.unpersisted.back_mut()
+            && before.ticket == ticket
+            && messages.is_empty()
+        {
+            before.ready = number;
+            return Ok(());
+        }
         self.unpersisted.push_back(Unpersisted { ready: number, ticket, messages });
         Ok(())
     }
@@ -410,6 +429,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// What may be answered now: whatever was stepped before that has had its effect, for good.
     pub fn all_is_persisted(&self) -> bool {
         self.last_persisted == self.last_ready
+    }
+
+    /// Whether as much is held back for the disk as may be.
+    pub fn holds_too_much(&self) -> bool {
+        self.unpersisted.len() >= UNPERSISTED_MAX
     }
 
     /// Sends what waits to be sent.

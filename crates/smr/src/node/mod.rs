@@ -16,6 +16,7 @@
 //! | `reads` | reads, by read index and by lease |
 //! | `members` | changes of who belongs to the cluster |
 //! | `election` | ticks |
+//! | `disk` | disks that hang |
 //! | `later` | what can wait until messages are on their way |
 //! | `snapshots` | snapshots of its own state |
 //! | `transfer` | snapshots on their way |
@@ -23,6 +24,7 @@
 
 mod clients;
 mod core;
+mod disk;
 mod doubt;
 mod election;
 mod foreign;
@@ -99,6 +101,10 @@ pub struct Counters {
     pub snapshots_sent: u64,
     /// Snapshots that it was restored from.
     pub snapshots_restored: u64,
+    /// Times that its disk hung.
+    pub disk_hangs: u64,
+    /// Requests of other replicas that it did not look at, since it holds as much as it may for a disk that is behind.
+    pub left_unread: u64,
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;

@@ -9,7 +9,7 @@ use raft::eraftpb::{Message, MessageType};
 use super::core::{Core, Job};
 use super::link::Sent;
 use crate::cluster_id::{ClusterId, bits};
-use crate::log::LogStore;
+use crate::log::{LogStore, Room};
 use crate::machine::StateMachine;
 use crate::probe::Stage;
 use crate::wire::message::{ENVELOPE_BYTES, encode, encoded_len, parse, sender_of};
@@ -30,12 +30,16 @@ enum Came {
     Foreign(u64, Vec<Message>),
 }
 
+/// An envelope of so many bytes is given to the log before the next is looked at.
+const LARGE_BYTES: usize = 64 << 10;
+
 impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Requests of other replicas. Each is answered when what it brought has had its effect for good: at once, if that takes no flush.
     pub fn on_envelopes(&mut self, burst: &mut RequestBurst<'_>) {
         if self.failure.is_some() {
             return;
         }
+        self.room = self.raft.store().room();
         let all: ArrayVec<Came, RX_BURST> = (0..burst.len()).map(|i| self.on_envelope(burst.payload(i))).collect();
         self.work();
         if self.failure.is_some() {
@@ -47,12 +51,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 Came::Nothing => continue,
                 Came::Foreign(cluster, messages) => {
                     let len = ENVELOPE_BYTES + messages.iter().map(encoded_len).sum::<usize>();
-                    burst.respond_with(i, len, |out| encode(out, cluster, messages.iter()));
+                    burst.respond_written(i, len, |out| encode(out, cluster, messages.iter()));
                     continue;
                 }
             };
             if !self.all_is_persisted() {
-                // Refused if the endpoint holds too many; then the sender knows.
+                // If the endpoint holds too many, the sender gets an error, and sends anew what is not acknowledged.
                 if let Ok(reply) = burst.defer_reply(i) {
                     self.answer_later(from, reply);
                 }
@@ -63,7 +67,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let len = ENVELOPE_BYTES + messages.iter().map(encoded_len).sum::<usize>();
             self.counters.envelopes += 1;
             self.counters.messages += messages.len() as u64;
-            burst.respond_with(i, len, |out| encode(out, bits(self.cluster()), messages.iter()));
+            burst.respond_written(i, len, |out| encode(out, bits(self.cluster()), messages.iter()));
             self.end(Stage::Send);
         }
     }
@@ -71,6 +75,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Takes the messages of an envelope.
     fn on_envelope(&mut self, bytes: &[u8]) -> Came {
         let Some(ours) = self.cluster() else { return self.on_envelope_while_waiting(bytes) };
+        if self.holds_too_much() {
+            self.counters.left_unread += 1;
+            return Came::Nothing;
+        }
         self.begin(Stage::Parse);
         let messages = parse(bytes, ours.bits());
         self.end(Stage::Parse);
@@ -78,6 +86,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             Ok(messages) => {
                 let Some(from) = messages.first().map(|message| message.from) else { return Came::Nothing };
                 messages.into_iter().for_each(|message| self.receive(from, message));
+                if bytes.len() >= LARGE_BYTES {
+                    // The log has it before the next is let in: beyond its limits come no more than this one, and small ones.
+                    self.work();
+                    self.room = self.raft.store().room();
+                }
                 Came::From(from)
             }
             Err(WireError::OtherCluster { theirs, .. }) => {
@@ -125,8 +138,18 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if self.says_more_than_there_is(&message) {
             return self.doubt(&message);
         }
-        let asks_for_vote = matches!(message.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
-        if asks_for_vote && (self.election.is_silent() || self.is_in_doubt) {
+        if !message.get_entries().is_empty() && self.room != Room::Free {
+            // As if the network had lost it: its sender asks how far this replica is, and sends it again.
+            self.counters.left_unread += 1;
+            return;
+        }
+        let kind = message.get_msg_type();
+        let asks_for_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
+        if asks_for_vote && (self.election.is_silent() || self.is_in_doubt || self.disk.hangs()) {
+            return;
+        }
+        // It could not write that it is a candidate.
+        if kind == MessageType::MsgTimeoutNow && self.disk.hangs() {
             return;
         }
         self.begin(Stage::Step);
@@ -191,6 +214,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             Err(_) => return self.counters.bad += 1,
         };
         self.note_heard(id, sent, &messages);
+        if messages.iter().any(|message| !message.get_entries().is_empty()) {
+            self.room = self.raft.store().room();
+        }
         messages.into_iter().for_each(|message| self.receive(id, message));
     }
 

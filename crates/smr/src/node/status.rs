@@ -33,6 +33,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 StateRole::Leader => Role::Leader,
                 StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
             },
+            disk_hangs: self.disk.hangs(),
             term: raft.term,
             leader: (raft.leader_id != 0).then_some(raft.leader_id),
             first: raft.raft_log.first_index(),

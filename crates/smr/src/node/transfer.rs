@@ -117,8 +117,7 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
             offset: offset as u64,
             bytes: &data[offset..end],
         };
-        let mut buffer = MsgBuf::with_len(chunk.encoded_len()).ok()?;
-        chunk.encode(&mut buffer);
+        let buffer = MsgBuf::written(chunk.encoded_len(), |out| chunk.encode(out)).ok()?;
         let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(PIECE_TIMEOUT)).await.ok()?;
         // The place where the next is to begin.
         let next = u64::from_le_bytes(reply.response[..].try_into().ok()?);

@@ -41,8 +41,8 @@ impl Chunk<'_> {
         8 + 8 * 8 + 8 + 8 * (self.voters.len() + self.learners.len()) + self.bytes.len()
     }
 
-    /// Writes it.
-    pub fn encode(&self, out: &mut [u8]) {
+    /// Writes it, and gives its bytes.
+    pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer::new(out);
         writer.u8(VERSION);
         writer.bytes(&[0; 7]);
@@ -53,6 +53,7 @@ impl Chunk<'_> {
         self.voters.iter().chain(&self.learners).for_each(|id| writer.u64(*id));
         writer.bytes(self.bytes);
         debug_assert!(writer.is_full());
+        writer.len()
     }
 
     /// The snapshot that it is of, without its data.

@@ -25,7 +25,7 @@ pub(crate) fn encoded_len(message: &Message) -> usize {
 }
 
 /// Writes an envelope of the length that it takes: [`ENVELOPE_BYTES`] and the [`encoded_len`] of each message.
-pub(crate) fn encode<'m>(out: &mut [u8], cluster: u64, messages: impl ExactSizeIterator<Item = &'m Message>) {
+pub(crate) fn encode<'m>(out: &mut [u8], cluster: u64, messages: impl ExactSizeIterator<Item = &'m Message>) -> usize {
     let mut writer = Writer::new(out);
     writer.u8(VERSION);
     writer.u8(0);
@@ -34,6 +34,7 @@ pub(crate) fn encode<'m>(out: &mut [u8], cluster: u64, messages: impl ExactSizeI
     writer.u64(cluster);
     messages.for_each(|message| encode_message(&mut writer, message));
     debug_assert!(writer.is_full());
+    writer.len()
 }
 
 fn encode_message(writer: &mut Writer<'_>, message: &Message) {

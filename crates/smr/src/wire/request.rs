@@ -83,11 +83,11 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Writes it.
+    /// Writes it, and gives its bytes.
     ///
     /// # Panics
     /// If `out` is not of its length.
-    pub fn encode(&self, out: &mut [u8]) {
+    pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = match self {
             Request::Command(command) => return command.encode(out),
             _ => Writer::new(out),
@@ -112,6 +112,7 @@ impl<'a> Request<'a> {
             Request::Command(_) | Request::Status => {}
         }
         assert!(writer.is_full(), "a request is written to memory of its length");
+        writer.len()
     }
 
     /// Reads it.

@@ -71,11 +71,11 @@ impl<'a> Response<'a> {
             }
     }
 
-    /// Writes it.
+    /// Writes it, and gives its bytes.
     ///
     /// # Panics
     /// If `out` is not of its length.
-    pub fn encode(&self, out: &mut [u8]) {
+    pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer::new(out);
         let status = match self {
             Response::Ok(_) => OK,
@@ -102,6 +102,7 @@ impl<'a> Response<'a> {
             _ => {}
         }
         assert!(writer.is_full(), "a response is written to memory of its length");
+        writer.len()
     }
 
     /// Reads it.
@@ -172,6 +173,8 @@ pub struct Status {
     pub cluster: Option<ClusterId>,
     /// What it does.
     pub role: Role,
+    /// Whether its disk hangs: a write or flush takes longer than [`crate::NodeConfig::flush_elections_max`] allows.
+    pub disk_hangs: bool,
     /// Its term.
     pub term: u64,
     /// Who leads, as far as it knows.
@@ -212,7 +215,8 @@ impl Status {
         let mut out = vec![0; len];
         let mut writer = Writer::new(&mut out);
         writer.u8(self.role as u8);
-        writer.bytes(&[0; 7]);
+        writer.u8(self.disk_hangs.into());
+        writer.bytes(&[0; 6]);
         let leader = self.leader.unwrap_or(0);
         let log = [self.first, self.last, self.committed, self.applied];
         let words = [self.id, bits(self.cluster), self.term, leader];
@@ -241,7 +245,8 @@ impl Status {
             2 => Role::Leader,
             value => return Err(WireError::Unknown { field: "role", value: value.into() }),
         };
-        reader.take(7)?;
+        let disk_hangs = reader.u8()? != 0;
+        reader.take(6)?;
         let mut word = || reader.u64();
         let (id, cluster) = (word()?, ClusterId::from_bits(word()?));
         let (term, leader) = (word()?, word()?);
@@ -268,6 +273,7 @@ impl Status {
             id,
             cluster,
             role,
+            disk_hangs,
             term,
             leader,
             first,
@@ -318,6 +324,7 @@ mod tests {
             id: 1,
             cluster: ClusterId::from_bits(6),
             role: Role::Leader,
+            disk_hangs: true,
             term: 2,
             leader: Some(1),
             first: 3,

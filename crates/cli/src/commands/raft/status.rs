@@ -205,6 +205,7 @@ fn as_json(overview: &Overview) -> Value {
             "cluster": status.cluster.map(number),
             "foreign": status.foreign.iter().map(foreign).collect::<Vec<Value>>(),
             "role": role_name(status),
+            "disk_hangs": status.disk_hangs,
             "vote": overview.vote(*id),
             "term": status.term,
             "leader": status.leader,
@@ -240,7 +241,7 @@ fn as_table(overview: &Overview) -> String {
         };
         lines.push([
             id.to_string(),
-            role_name(status).to_owned(),
+            role_name(status).to_owned() + if status.disk_hangs { ", disk hangs" } else { "" },
             vote,
             status.term.to_string(),
             status.committed.to_string(),

@@ -48,6 +48,7 @@ pub struct State {
     faults: u64,
     stop_at: Option<u64>,
     fail_flush_in: Option<u64>,
+    hangs_until: u64,
 }
 
 impl State {
@@ -64,6 +65,7 @@ impl State {
             faults: 0,
             stop_at: None,
             fail_flush_in: None,
+            hangs_until: 0,
         }
     }
 
@@ -93,6 +95,14 @@ impl State {
 
     pub fn fail_flush_after(&mut self, flushes: u64) {
         self.fail_flush_in = Some(flushes);
+    }
+
+    pub fn hang_until(&mut self, nanos: u64) {
+        self.hangs_until = nanos;
+    }
+
+    pub fn hangs_until(&self) -> u64 {
+        self.hangs_until
     }
 
     pub fn flush_time(&mut self) -> Duration {
