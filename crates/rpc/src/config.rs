@@ -8,6 +8,11 @@ use crate::congestion::CongestionControl;
 use crate::msgbuf::MESSAGE_BYTES_MAX;
 use crate::wire::control::SLOTS_MAX;
 
+/// Nanoseconds of a time that a user chose. What 64 bits do not hold, 584 years and more, is the longest time that they do: for ever.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    time.as_nanos().try_into().unwrap_or(u64::MAX)
+}
+
 /// Something that can be switched off, so that its worth is measured and not believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Switch {

@@ -44,8 +44,12 @@ counters! {
         responses_orphaned,
         /// Requests of several packets that began to arrive and stopped.
         requests_abandoned,
-        /// Requests pushed back because workers were busy.
+        /// Requests pushed back before their handlers started: no room for them, or the endpoint shuts down.
         requests_pushed_back,
+        /// Requests whose callers had given up before their handlers started, by a deadline or, of those that waited for a worker, in any way.
+        requests_expired,
+        /// Requests that handlers could not keep for later.
+        requests_overloaded,
         /// Requests answered as busy because their host has its share of [`crate::EndpointConfig::held_bytes_max`].
         requests_over_memory_share,
         /// Responses that were not kept for the same reason; their calls fail with [`crate::CallError::ResponseTooLarge`].
@@ -78,7 +82,7 @@ counters! {
         dropped_unknown_session,
         /// Times a session heard nothing for up to a tenth of a second, since somebody guessed its tag with its other end's address.
         sessions_guessed_at,
-        /// Dropped: of an earlier request of the slot.
+        /// Dropped: of an earlier request of the slot, or on a session that is closing.
         dropped_stale,
         /// Dropped: a repetition of what was received already.
         dropped_duplicate,
@@ -195,6 +199,7 @@ impl fmt::Display for EndpointStats {
             ("transport tx packets", t.tx_packets),
             ("transport tx batches", t.tx_batches),
             ("transport tx full", t.tx_dropped_full),
+            ("transport tx no memory", t.tx_dropped_no_memory),
             ("transport tx errors", t.tx_dropped_error),
             ("transport rx packets", t.rx_packets),
             ("transport rx batches", t.rx_batches),

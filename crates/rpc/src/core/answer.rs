@@ -130,11 +130,12 @@ impl Core {
                 Status::NoHandler => CallError::NoHandler,
                 Status::Expired => CallError::DeadlineExceeded,
                 Status::ResponseTooLarge => CallError::ResponseTooLarge,
+                Status::Overloaded => CallError::Overloaded,
                 Status::Ok | Status::HandlerFailed => CallError::HandlerFailed,
             };
             return self.fail_call(index, error);
         }
-        let Ok(mut response) = MsgBuf::with_len(total) else {
+        let Ok(mut response) = MsgBuf::unfilled(total) else {
             return self.fail_call(index, CallError::NoBuffer);
         };
         packet.copy_to(header.wire_len(), &mut response[..total.min(packet_data)]);

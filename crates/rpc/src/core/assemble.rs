@@ -12,6 +12,7 @@ use super::session::ServerSlot;
 use super::window::WINDOW_PACKETS_MAX;
 use super::{Core, NONE};
 use crate::config::Recovery;
+use crate::mutation::{Mutation, is_planted};
 use crate::observe::DropReason;
 use crate::wire::control::Body;
 use crate::wire::packets::{ARRIVALS_BITS, Arrivals, Asked};
@@ -248,7 +249,7 @@ impl Core {
         let session = &mut self.sessions[si as usize];
         // A header alone says that all through its packet have arrived, and this is the last of them.
         let arrivals = (packet + 1 != serve.received).then(|| Arrivals {
-            first_missing: serve.received,
+            first_missing: serve.received + u32::from(is_planted(Mutation::HoleReportedFilled)),
             mask: serve.early.as_ref().map_or(u64::MAX, |early| early.mask(packet, serve.received)),
         });
         let request = serve.sequence as u64 * 8 + serve.slot as u64;

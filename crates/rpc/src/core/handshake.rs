@@ -17,7 +17,9 @@ use super::session::{SessionRef, State};
 use super::share::HostName;
 use super::timers::token_of_session;
 use super::{Core, Routes, packet_data_bytes};
+use crate::config::nanos;
 use crate::error::ConnectError;
+use crate::mutation::{Mutation, is_planted};
 use crate::wire::control::{Accept, Body, Connect, Cookie, CookieBytes, Refuse, RefuseReason, SLOTS_MAX};
 use crate::wire::header::VERSION;
 use crate::wire::{Header, Kind, MASK_24};
@@ -113,7 +115,7 @@ impl Core {
 
     fn start_opening(&mut self, routes: &mut dyn Routes, opening: Opening) -> Result<(), ConnectError> {
         let Opening { addr, give_up, progress } = &opening;
-        let give_up = give_up.unwrap_or(self.now + self.config.connect_timeout.as_nanos() as u64);
+        let give_up = give_up.unwrap_or(self.now.saturating_add(nanos(self.config.connect_timeout)));
         if self.shutting_down {
             return Err(ConnectError::ShutDown);
         }
@@ -261,8 +263,8 @@ impl Core {
             return;
         }
         let index = match self.accepted.get(&(route, connect.nonce, connect.incarnation)) {
-            Some(&index) => index,
-            None => match self.accept(routes, addr, connect) {
+            Some(&index) if !is_planted(Mutation::AcceptedTwice) => index,
+            _ => match self.accept(routes, addr, connect) {
                 Ok(Some(index)) => index,
                 // The client repeats its CONNECT, and by then others may have given up some credits.
                 Ok(None) => return,

@@ -56,7 +56,7 @@ use std::task::Waker;
 
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
 
-use crate::config::EndpointConfig;
+use crate::config::{EndpointConfig, nanos};
 use crate::payload::Payload;
 use crate::stats::{Counters, RttHistogram};
 use crate::timer::{TimerId, Wheel};
@@ -219,7 +219,7 @@ impl Core {
         let tick_timer = wheel.create(timers::TOKEN_TICK);
         let mut core = Core {
             congestion: Congestion::new(&config, now),
-            rto_min: [config.rto_min, config.rto_min_local.min(config.rto_max)].map(|least| least.as_nanos() as u64),
+            rto_min: [config.rto_min, config.rto_min_local.min(config.rto_max)].map(nanos),
             config,
             mtu: mtu.min(u16::MAX as usize),
             now,

@@ -9,12 +9,14 @@
 //! lost each time. So every session is asked about now and then, and a RESET ends it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use dunlin_net::{Addr, PeerHealth, Route};
 
 use super::session::{Session, State};
 use super::share::{HostName, Hosts, Share};
 use super::{Core, NONE, Routes};
+use crate::config::nanos;
 use crate::error::CallError;
 use crate::wire::control::Presence;
 use crate::wire::{Header, Kind};
@@ -36,6 +38,7 @@ const AUDITS_SHARE: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Peer {
     route: Route,
+    addr: Arc<Addr>,
     incarnation: u64,
     sessions: u32,
     host: u32,
@@ -97,6 +100,11 @@ impl Peers {
         self.hosts.share_mut(host)
     }
 
+    /// The address of the peer with this index.
+    pub fn addr(&self, index: u32) -> Option<&Arc<Addr>> {
+        self.get(index).map(|peer| &peer.addr)
+    }
+
     fn add(&mut self, peer: Peer) -> u32 {
         let route = peer.route;
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
@@ -135,8 +143,10 @@ impl Core {
             let (last_heard, last_ping) = (self.now, self.now);
             let (sessions, first, heard, unanswered, in_doubt) = (0, NONE, true, 0, 0);
             let host = self.peers.hosts.join(HostName::from(addr));
+            let addr = Arc::new(addr.clone());
             self.peers.add(Peer {
                 route,
+                addr,
                 incarnation,
                 sessions,
                 host,
@@ -214,12 +224,12 @@ impl Core {
 
     /// Nanoseconds of silence after which a peer is asked whether it lives.
     pub fn ping_after(&self) -> u64 {
-        self.config.peer_timeout.as_nanos() as u64 / 4
+        nanos(self.config.peer_timeout) / 4
     }
 
     /// Looks after every peer: asks the silent, ends the dead.
     pub fn tick_peers(&mut self, routes: &mut dyn Routes) {
-        let (timeout, ping_after) = (self.config.peer_timeout.as_nanos() as u64, self.ping_after());
+        let (timeout, ping_after) = (nanos(self.config.peer_timeout), self.ping_after());
         self.peers.any_in_doubt = false;
         for index in 0..self.peers.entries.len() as u32 {
             let now = self.now;
@@ -252,7 +262,7 @@ impl Core {
 
     /// The network says that nobody listens at a peer's address. Asks it, and takes it for dead after a few questions without an answer.
     fn doubt(&mut self, index: u32) {
-        let pause = self.config.peer_timeout.as_nanos() as u64 / PINGS_IN_DOUBT_PER_TIMEOUT;
+        let pause = nanos(self.config.peer_timeout) / PINGS_IN_DOUBT_PER_TIMEOUT;
         self.peers.any_in_doubt = true;
         let now = self.now;
         let Some(peer) = self.peers.get_mut(index) else { return };
@@ -334,7 +344,7 @@ impl Core {
     }
 
     /// Tells the sender of a packet that its session does not exist here.
-    pub fn send_reset(&mut self, to: dunlin_net::Addr, about: &Header) {
+    pub fn send_reset(&mut self, to: Addr, about: &Header) {
         if self.resets_left == 0 {
             return;
         }

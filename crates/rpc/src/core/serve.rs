@@ -4,6 +4,8 @@
 //! not above it never starts a handler; that is all of at-most-once. The response is kept until the next request of the slot,
 //! or until the client releases it.
 
+use std::sync::Arc;
+
 use dunlin_net::RxPacket;
 
 use super::assemble::{CreditReturn, Early};
@@ -11,6 +13,7 @@ use super::handle::Handle;
 use super::session::{ServerSlot, State};
 use super::transmit::{Owner, Source};
 use super::{Core, NONE};
+use crate::context::{self, RequestContext, SharedTime};
 use crate::error::RespondError;
 use crate::msgbuf::MsgBuf;
 use crate::mutation::{Mutation, is_planted};
@@ -61,6 +64,8 @@ pub(crate) struct Serve {
     /// Nanoseconds; [`super::call::NO_DEADLINE`] for none.
     pub deadline: u64,
     pub request: Option<MsgBuf>,
+    /// Once its handler has asked for it, until nobody waits any more.
+    pub context: Option<RequestContext>,
     pub response: Option<Payload>,
     pub spare: Option<MsgBuf>,
     /// The last credit return, of a request of several packets.
@@ -74,6 +79,13 @@ impl Serve {
     #[inline]
     pub fn set_deadline(&mut self, header: &Header, now: u64) {
         self.deadline = header.deadline_us.map_or(super::call::NO_DEADLINE, |us| now + us as u64 * 1000);
+    }
+
+    #[cold]
+    fn end_context(&mut self) {
+        if let Some(context) = self.context.take() {
+            context.end();
+        }
     }
 }
 
@@ -126,6 +138,7 @@ impl Core {
                 heard: 0,
                 deadline: super::call::NO_DEADLINE,
                 request: None,
+                context: None,
                 response: None,
                 spare: None,
                 credit_return: CreditReturn::default(),
@@ -143,11 +156,12 @@ impl Core {
             self.tx.forget_serve(index);
         }
         serve.generation = serve.generation.wrapping_add(1);
-        let (session, is_receiving) = (serve.session, serve.state == ServeState::Receiving);
         let charged = serve.charged as usize;
-        let unfinished = serve.request.take().filter(|_| is_receiving).map(|request| request.len());
-        let small = self.mtu;
-        serve.state = ServeState::Free;
+        let state = std::mem::replace(&mut serve.state, ServeState::Free);
+        if matches!(state, ServeState::Receiving | ServeState::Executing) {
+            self.give_up_request(index, state);
+        }
+        let (serve, small) = (&mut self.serves[index as usize], self.mtu);
         match serve.response.take() {
             Some(response) if response.is_foreign() => self.discard(response),
             Some(response) => {
@@ -163,9 +177,37 @@ impl Core {
         if charged > small {
             self.refund_response(index);
         }
-        if let Some(bytes) = unfinished {
-            self.refund_receiving(session, bytes);
+    }
+
+    /// Gives up what is kept of a request that has no response.
+    #[cold]
+    fn give_up_request(&mut self, index: u32, state: ServeState) {
+        let serve = &mut self.serves[index as usize];
+        let (session, request) = (serve.session, serve.request.take());
+        serve.end_context();
+        if state == ServeState::Receiving
+            && let Some(request) = request
+        {
+            self.refund_receiving(session, request.len());
         }
+    }
+
+    /// What the handler of a request may know of it, for that handler to ask while it runs: later the entry may be another's. Made when it first asks.
+    pub fn context_of(&mut self, reference: ServeRef, time: &Arc<SharedTime>) -> RequestContext {
+        time.tell(self.now);
+        if let Ok(Serve { context: Some(context), .. }) = self.waiting(reference) {
+            return context.clone();
+        }
+        let serve = &self.serves[reference.place()];
+        let (req_type, session, deadline) = (serve.req_type, self.session_ref(serve.session), serve.deadline);
+        let peer = self.peers.addr(self.sessions[serve.session as usize].peer).cloned();
+        let request = context::Request { req_type, session, peer, deadline };
+        let context = RequestContext::new(request, time);
+        match self.waiting(reference) {
+            Ok(serve) => serve.context = Some(context.clone()),
+            Err(_) => context.end(),
+        }
+        context
     }
 
     /// Frees the server entry of a slot, if it has one.
@@ -262,7 +304,7 @@ impl Core {
     /// Copies the data of the first packet that came into a buffer for the whole request, where it belongs. Without memory the packet
     /// counts as lost, and the client sends it again.
     pub fn keep_request(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize, offset: usize) -> bool {
-        let Ok(mut buf) = MsgBuf::with_len(total) else {
+        let Ok(mut buf) = MsgBuf::unfilled(total) else {
             let (session, slot) = (self.serves[index as usize].session, self.serves[index as usize].slot);
             self.drop_on(session, DropReason::NoMemory);
             let entry = &mut self.sessions[session as usize].server[slot as usize];
@@ -339,11 +381,6 @@ impl Core {
         }
     }
 
-    /// Whether the client still waits for this request.
-    pub fn is_waited_for(&mut self, reference: ServeRef) -> bool {
-        self.waiting(reference).is_ok()
-    }
-
     /// The handler keeps a request for later, so its response says nothing of the network's delay.
     pub fn note_deferred(&mut self, reference: ServeRef) {
         if let Ok(serve) = self.waiting(reference) {
@@ -351,16 +388,16 @@ impl Core {
         }
     }
 
-    /// A buffer of `len` bytes for the response: the slot's own if it is large enough.
+    /// A buffer of `len` bytes for the response, which the caller overwrites: the slot's own if it is large enough.
     #[inline]
     pub fn response_buffer(&mut self, reference: ServeRef, len: usize) -> Result<MsgBuf, RespondError> {
         if self.config.optimizations.preallocated_responses.is_on()
             && let Some(mut spare) = self.waiting(reference)?.spare.take_if(|spare| spare.capacity() >= len)
         {
-            spare.set_len(len);
+            spare.expose(len);
             return Ok(spare);
         }
-        Ok(MsgBuf::with_len(len)?)
+        Ok(MsgBuf::unfilled(len)?)
     }
 
     /// Sends the response of a request.
@@ -404,6 +441,9 @@ impl Core {
         serve.response = response;
         serve.request = None;
         serve.heard = self.now;
+        if serve.context.is_some() {
+            serve.end_context();
+        }
         if self.sessions[serve.session as usize].state == State::Connected {
             self.send_response_packet(index, 0);
         }

@@ -9,6 +9,7 @@ use super::loan::Loan;
 use super::places::Places;
 use super::recovery::Silence;
 use super::{Core, NONE, Path};
+use crate::config::nanos;
 use crate::error::CallError;
 use crate::observe::Observed;
 use crate::timer::TimerId;
@@ -386,9 +387,9 @@ impl Core {
     fn rto_doubled(&self, index: u32, doublings: u32) -> u64 {
         let session = &self.sessions[index as usize];
         let measured = session.srtt as u64 + 4 * session.rttvar as u64;
-        let max = self.config.rto_max.as_nanos() as u64;
+        let max = nanos(self.config.rto_max);
         let base = if session.srtt == 0 {
-            self.config.rto_initial.as_nanos() as u64
+            nanos(self.config.rto_initial)
         } else {
             measured.clamp(self.rto_min[session.timing.place()], max)
         };

@@ -4,6 +4,7 @@ use super::call::CallState;
 use super::serve::ServeState;
 use super::session::State;
 use super::{Core, Routes};
+use crate::config::nanos;
 
 /// Token of the tick.
 pub(crate) const TOKEN_TICK: u64 = 0;
@@ -120,7 +121,7 @@ impl Core {
     /// Frees requests that began to arrive and stopped, and responses that nobody asks for: their memory is not the client's to keep. Its client may
     /// still want to send such a request, if other calls kept it from that by holding all its credits; so it gets an answer.
     fn tick_receiving(&mut self) {
-        let patience = RECEIVING_PATIENCE * self.config.peer_timeout.max(self.config.rto_max).as_nanos() as u64;
+        let patience = nanos(self.config.peer_timeout.max(self.config.rto_max)).saturating_mul(RECEIVING_PATIENCE);
         for _ in 0..self.serves.len().min(RECEIVING_PER_TICK) {
             self.next_receiving =
                 if self.next_receiving as usize + 1 < self.serves.len() { self.next_receiving + 1 } else { 0 };

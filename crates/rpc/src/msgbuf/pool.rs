@@ -84,16 +84,24 @@ thread_local! {
     static OUTSTANDING: Cell<i64> = const { Cell::new(0) };
 }
 
+/// What a buffer just taken holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contents {
+    /// What its last user left there.
+    Leftovers,
+    Zeros,
+}
+
 /// Takes a buffer of `class`; gives its first data byte.
 #[inline]
-pub(super) fn take(class: usize) -> Result<NonNull<u8>, AllocError> {
+pub(super) fn take(class: usize) -> Result<(NonNull<u8>, Contents), AllocError> {
     let cached = CACHE.try_with(|cache| cache.borrow_mut().free[class].pop()).unwrap_or(None);
-    let data = match cached {
-        Some(data) => data,
-        None => allocate(class)?,
+    let taken = match cached {
+        Some(data) => (data, Contents::Leftovers),
+        None => (allocate(class)?, Contents::Zeros),
     };
     OUTSTANDING.set(OUTSTANDING.get() + 1);
-    Ok(data)
+    Ok(taken)
 }
 
 /// Gives a buffer back.
