@@ -141,7 +141,8 @@ pub(super) fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, s
     }
     if number == 0 && (call.deadline != NO_DEADLINE || call.timeout != NO_DEADLINE) {
         let left = call.timeout.min(call.deadline.saturating_sub(context.now)) / 1000;
-        header.deadline_us = Some(left.min(u32::MAX as u64) as u32);
+        // A longer one is this end's to watch: the server would give up before.
+        header.deadline_us = u32::try_from(left).ok();
     }
     let is_adjacent = offset == 0 && context.adjacent.is_on();
     let source = match call.request.as_mut().and_then(Payload::as_msgbuf_mut) {

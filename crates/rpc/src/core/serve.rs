@@ -152,16 +152,15 @@ impl Core {
     #[inline]
     fn clear_serve(&mut self, index: u32) {
         let serve = &mut self.serves[index as usize];
+        if matches!(serve.state, ServeState::Receiving | ServeState::Executing) {
+            return self.clear_unanswered(index);
+        }
         if serve.tx_batch == self.tx.batch {
             self.tx.forget_serve(index);
         }
         serve.generation = serve.generation.wrapping_add(1);
-        let charged = serve.charged as usize;
-        let state = std::mem::replace(&mut serve.state, ServeState::Free);
-        if matches!(state, ServeState::Receiving | ServeState::Executing) {
-            self.give_up_request(index, state);
-        }
-        let (serve, small) = (&mut self.serves[index as usize], self.mtu);
+        let (charged, small) = (serve.charged as usize, self.mtu);
+        serve.state = ServeState::Free;
         match serve.response.take() {
             Some(response) if response.is_foreign() => self.discard(response),
             Some(response) => {
@@ -179,12 +178,14 @@ impl Core {
         }
     }
 
-    /// Gives up what is kept of a request that has no response.
+    /// The same of a request without a response: it has no packets that wait to be sent.
     #[cold]
-    fn give_up_request(&mut self, index: u32, state: ServeState) {
+    fn clear_unanswered(&mut self, index: u32) {
         let serve = &mut self.serves[index as usize];
-        let (session, request) = (serve.session, serve.request.take());
+        serve.generation = serve.generation.wrapping_add(1);
+        let state = std::mem::replace(&mut serve.state, ServeState::Free);
         serve.end_context();
+        let (session, request) = (serve.session, serve.request.take());
         if state == ServeState::Receiving
             && let Some(request) = request
         {

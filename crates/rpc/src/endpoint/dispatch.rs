@@ -14,44 +14,24 @@ use crate::core::serve::{Dispatch, ServeRef};
 use crate::msgbuf::MsgBuf;
 use crate::wire::Status;
 
-/// The requests of a burst that no handler has been given yet. If one panics, nobody comes back to the others: their packets are gone with
-/// the burst. So they are pushed back, and their callers may try again.
-struct Waiting<'a> {
-    shared: &'a Rc<Shared>,
-    rest: &'a [(u8, Dispatch)],
-}
-
-impl<'a> Waiting<'a> {
-    /// Takes the requests of the first one's type that stand together.
-    #[inline]
-    fn group(&self) -> Option<(u8, &'a [(u8, Dispatch)])> {
-        let req_type = self.rest.first()?.1.req_type();
-        let same = self.rest.iter().take_while(|(_, dispatch)| dispatch.req_type() == req_type).count();
-        Some((req_type, &self.rest[..same]))
-    }
-
-    /// The first `count` are in the hands of a handler now, or answered.
-    #[inline]
-    fn pass(&mut self, count: usize) {
-        self.rest = &self.rest[count..];
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.rest.iter().for_each(|(_, dispatch)| push_back(self.shared, dispatch.serve));
-    }
-}
-
 /// Runs the handlers of a burst's requests, in order; requests of one type that stand together are handed over together if their
-/// handler wants that.
-pub(crate) fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T, dispatches: &Dispatches) {
-    let mut waiting = Waiting { shared, rest: dispatches };
-    while let Some((req_type, group)) = waiting.group() {
+/// handler wants that. In `passed` they are counted before a handler is given them, for whoever looks after the others if it panics.
+pub(crate) fn run_handlers<T: Transport>(
+    shared: &Rc<Shared>,
+    transport: &mut T,
+    dispatches: &Dispatches,
+    passed: &mut usize,
+) {
+    let mut rest = &dispatches[..];
+    while let Some((_, first)) = rest.first() {
+        let req_type = first.req_type();
+        let same = rest.iter().take_while(|(_, d)| d.req_type() == req_type).count();
+        let (group, after) = rest.split_at(same);
+        rest = after;
         let handler = shared.handlers.get(req_type as usize);
         match handler.as_ref().map(|handler| handler.try_borrow_mut()) {
-            Some(Ok(mut handler)) => run_group(shared, transport, &mut handler, group, &mut waiting),
-            _ => refuse(shared, group, &mut waiting),
+            Some(Ok(mut handler)) => run_group(shared, transport, &mut handler, group, passed),
+            _ => refuse(shared, group, passed),
         }
         if !shared.core.borrow().config.optimizations.transmit_batching.is_on() {
             shared.core.borrow_mut().transmit(transport);
@@ -60,8 +40,8 @@ pub(crate) fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T,
 }
 
 #[cold]
-fn refuse(shared: &Rc<Shared>, group: &[(u8, Dispatch)], waiting: &mut Waiting<'_>) {
-    waiting.pass(group.len());
+fn refuse(shared: &Rc<Shared>, group: &[(u8, Dispatch)], passed: &mut usize) {
+    *passed += group.len();
     for (_, dispatch) in group {
         shared.core.borrow_mut().respond_status(dispatch.serve, Status::NoHandler);
     }
@@ -73,23 +53,23 @@ fn run_group<T: Transport>(
     packets: &T,
     handler: &mut Handler,
     group: &[(u8, Dispatch)],
-    waiting: &mut Waiting<'_>,
+    passed: &mut usize,
 ) {
     match handler {
-        Handler::Dispatch(handle) => for_each(shared, packets, group, waiting, |serve, payload, req_type| {
+        Handler::Dispatch(handle) => for_each(shared, packets, group, passed, |serve, payload, req_type| {
             handle(Request::new(shared, serve, payload, req_type));
         }),
-        Handler::Burst(handle) => run_burst(shared, packets, group, waiting, |requests, req_type| {
+        Handler::Burst(handle) => run_burst(shared, packets, group, passed, |requests, req_type| {
             handle(&mut RequestBurst::new(shared, requests, req_type));
         }),
-        Handler::Async(start) => for_each(shared, packets, group, waiting, |serve, payload, _| {
+        Handler::Async(start) => for_each(shared, packets, group, passed, |serve, payload, _| {
             if let Some(payload) = admit(shared, serve, payload) {
                 let right = ReplyRight::new(shared, serve);
                 let request = OwnedRequest::new(shared, serve, payload);
                 shared.executor.spawn(start(request, right));
             }
         }),
-        Handler::Worker { pool, handler } => for_each(shared, packets, group, waiting, |serve, payload, _| {
+        Handler::Worker { pool, handler } => for_each(shared, packets, group, passed, |serve, payload, _| {
             if let Some(request) = admit(shared, serve, payload) {
                 pool.send(Job::new(shared, serve, request, handler.clone()));
             }
@@ -103,11 +83,11 @@ fn for_each<T: Transport>(
     shared: &Rc<Shared>,
     packets: &T,
     group: &[(u8, Dispatch)],
-    waiting: &mut Waiting<'_>,
+    passed: &mut usize,
     mut run: impl FnMut(ServeRef, &[u8], u8),
 ) {
     for (i, dispatch) in group {
-        waiting.pass(1);
+        *passed += 1;
         let buffer = take_buffer(shared, dispatch);
         if let Some(payload) = payload_of(packets, *i, dispatch, buffer.as_ref())
             && !is_over(shared, dispatch.serve)
@@ -122,7 +102,7 @@ fn run_burst<T: Transport>(
     shared: &Rc<Shared>,
     packets: &T,
     group: &[(u8, Dispatch)],
-    waiting: &mut Waiting<'_>,
+    passed: &mut usize,
     run: impl FnOnce(&[(ServeRef, &[u8])], u8),
 ) {
     let buffers: ArrayVec<_, RX_BURST> = group.iter().map(|(_, dispatch)| take_buffer(shared, dispatch)).collect();
@@ -135,7 +115,7 @@ fn run_burst<T: Transport>(
         }
     }
     // What panics from here on answers them itself.
-    waiting.pass(group.len());
+    *passed += group.len();
     if let Some((_, first)) = group.first()
         && !batch.is_empty()
     {

@@ -22,6 +22,7 @@ use super::{Continuation, Endpoint, Shared};
 use crate::config::nanos;
 use crate::core::Core;
 use crate::core::receive::{Others, Received};
+use crate::core::serve::Dispatch;
 use crate::wire::Status;
 use crate::wire::header::FLAG_DEADLINE;
 
@@ -434,29 +435,45 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
         core.counters.requests_handled += received.dispatches.len() as u64;
         refuses = core.shutting_down;
     }
-    let rest = Rest { shared, transport, others: &received.others };
-    if refuses {
-        received.dispatches.iter().for_each(|(_, dispatch)| push_back(shared, dispatch.serve));
-    } else if !received.dispatches.is_empty() {
-        run_handlers(shared, rest.transport, &received.dispatches);
+    if received.dispatches.is_empty() {
+        return manage_sessions(shared, transport, &received.others);
+    }
+    let mut rest = Rest { shared, transport, received: &received, passed: 0 };
+    if !refuses {
+        run_handlers(shared, rest.transport, &received.dispatches, &mut rest.passed);
     }
 }
 
-/// The packets of a burst that manage sessions. They come after its requests, even if a handler panics: a peer that says good-bye may say it only
-/// once.
+/// What is left of a burst, even if a handler panics. Requests that no handler was given are pushed back, so that their callers may try again:
+/// nobody comes back to their packets. Then come the packets that manage sessions: a peer that says good-bye may say it only once.
 struct Rest<'a, T: Transport> {
     shared: &'a Rc<Shared>,
     transport: &'a mut T,
-    others: &'a Others,
+    received: &'a Received,
+    /// Requests that were given to handlers, or answered.
+    passed: usize,
 }
 
 impl<T: Transport> Drop for Rest<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        for (i, other) in self.others {
-            control(self.shared, self.transport, *i as usize, other);
+        if self.passed < self.received.dispatches.len() {
+            push_back_all(self.shared, &self.received.dispatches[self.passed..]);
         }
+        manage_sessions(self.shared, self.transport, &self.received.others);
     }
+}
+
+#[inline]
+fn manage_sessions<T: Transport>(shared: &Rc<Shared>, transport: &mut T, others: &Others) {
+    for (i, other) in others {
+        control(shared, transport, *i as usize, other);
+    }
+}
+
+#[cold]
+fn push_back_all(shared: &Rc<Shared>, dispatches: &[(u8, Dispatch)]) {
+    dispatches.iter().for_each(|(_, dispatch)| push_back(shared, dispatch.serve));
 }
 
 fn take_worker_replies(shared: &Rc<Shared>) -> usize {

@@ -89,7 +89,8 @@ impl<'a> Request<'a> {
     /// Responds with a copy of `response`. Bytes of the request may be among it: take [`Request::payload`] first, which outlives this.
     #[inline]
     pub fn respond(self, response: &[u8]) {
-        self.respond_written(response.len(), |out| copy(out, response));
+        respond_in_place(self.shared, self.serve, response.len(), |buffer| buffer.copy_from_slice(response));
+        std::mem::forget(self);
     }
 
     /// Responds with `len` bytes that `fill` writes in place; those that it does not write are zero.
@@ -97,7 +98,8 @@ impl<'a> Request<'a> {
     /// If no buffer can be had, the caller gets [`crate::CallError::ResponseTooLarge`].
     #[inline]
     pub fn respond_with(self, len: usize, fill: impl FnOnce(&mut [u8])) {
-        self.respond_written(len, |out| fill_zeroed(out, fill));
+        respond_in_place(self.shared, self.serve, len, |buffer| fill_zeroed(buffer, fill));
+        std::mem::forget(self);
     }
 
     /// Responds with what `write` writes in place: it gets room for `len_max` bytes and gives how many it has written, as
@@ -109,7 +111,7 @@ impl<'a> Request<'a> {
     /// If `write` says more than `len_max`.
     #[inline]
     pub fn respond_written(self, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
-        respond_written(self.shared, self.serve, len_max, write);
+        respond_in_place(self.shared, self.serve, len_max, |buffer| write_start(buffer, write));
         std::mem::forget(self);
     }
 
@@ -194,25 +196,24 @@ fn drop_unanswered(shared: &Rc<Shared>, serve: ServeRef, status: Status) {
 }
 
 #[inline]
-fn copy(out: &mut [u8], response: &[u8]) -> usize {
-    out.copy_from_slice(response);
-    response.len()
+fn fill_zeroed(buffer: &mut MsgBuf, fill: impl FnOnce(&mut [u8])) {
+    buffer.fill(0);
+    fill(buffer);
 }
 
 #[inline]
-fn fill_zeroed(out: &mut [u8], fill: impl FnOnce(&mut [u8])) -> usize {
-    out.fill(0);
-    fill(out);
-    out.len()
+fn write_start(buffer: &mut MsgBuf, write: impl FnOnce(&mut [u8]) -> usize) {
+    let len = write(buffer);
+    buffer.truncate(len);
 }
 
+/// Responds with a buffer of `len` bytes, all of which `overwrite` overwrites or cuts off.
 #[inline]
-fn respond_written(shared: &Rc<Shared>, serve: ServeRef, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
-    let buffer = shared.core.borrow_mut().response_buffer(serve, len_max);
+fn respond_in_place(shared: &Rc<Shared>, serve: ServeRef, len: usize, overwrite: impl FnOnce(&mut MsgBuf)) {
+    let buffer = shared.core.borrow_mut().response_buffer(serve, len);
     match buffer {
         Ok(mut buffer) => {
-            let len = write(&mut buffer);
-            buffer.truncate(len);
+            overwrite(&mut buffer);
             // Only a response too large for the session fails here, and then the caller has been told.
             let _ = shared.core.borrow_mut().respond(serve, buffer.into());
         }
@@ -305,7 +306,8 @@ impl<'a> RequestBurst<'a> {
     /// As [`RequestBurst::payload`].
     #[inline]
     pub fn respond(&mut self, i: usize, response: &[u8]) {
-        self.respond_written(i, response.len(), |out| copy(out, response));
+        respond_in_place(self.shared, self.requests[i].0, response.len(), |buffer| buffer.copy_from_slice(response));
+        self.answered |= 1 << i;
     }
 
     /// Responds to request `i` with `len` bytes that `fill` writes in place; those that it does not write are zero.
@@ -314,7 +316,8 @@ impl<'a> RequestBurst<'a> {
     /// As [`RequestBurst::payload`].
     #[inline]
     pub fn respond_with(&mut self, i: usize, len: usize, fill: impl FnOnce(&mut [u8])) {
-        self.respond_written(i, len, |out| fill_zeroed(out, fill));
+        respond_in_place(self.shared, self.requests[i].0, len, |buffer| fill_zeroed(buffer, fill));
+        self.answered |= 1 << i;
     }
 
     /// Responds to request `i` with what `write` writes in place, as [`Request::respond_written`].
@@ -323,7 +326,7 @@ impl<'a> RequestBurst<'a> {
     /// As [`RequestBurst::payload`], and if `write` says more than `len_max`.
     #[inline]
     pub fn respond_written(&mut self, i: usize, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
-        respond_written(self.shared, self.requests[i].0, len_max, write);
+        respond_in_place(self.shared, self.requests[i].0, len_max, |buffer| write_start(buffer, write));
         self.answered |= 1 << i;
     }
 

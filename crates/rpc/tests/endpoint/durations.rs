@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dunlin_net::PollPolicy;
 use dunlin_rpc::congestion::DcqcnConfig;
-use dunlin_rpc::{CallOptions, CongestionControl, EndpointConfig, Recovery};
+use dunlin_rpc::{CallError, CallOptions, CongestionControl, EndpointConfig, Recovery, WorkerPool};
 
 use crate::pair::{Lab, address, config};
 use crate::{ECHO, echo};
@@ -109,4 +109,26 @@ fn the_event_loop_runs_for_ever() {
         assert!(panic.downcast_ref::<&str>().is_some_and(|why| why.contains("it runs")) || panic.is::<String>(), "{time:?}");
         assert!(address(0) == lab.server().local_addr());
     }
+}
+
+/// A deadline beyond the 71 minutes that a packet can tell: the server knows of none, and does not give up before the caller.
+#[test]
+fn a_deadline_that_no_packet_can_tell_is_the_callers_alone() {
+    let lab = Lab::pair();
+    let pool = WorkerPool::by_hand(4);
+    lab.server().register_worker(2, &pool, |request| request.into_payload()).unwrap();
+    let session = lab.connect();
+    let hours = |hours: u64| Duration::from_secs(hours * 3600);
+    let patient = session.call_with(2, vec![1], CallOptions::timeout(hours(3)));
+    let impatient = session.call_with(2, vec![2], CallOptions::timeout(hours(1)));
+    let end = lab.network.now() + 2 * 3_600_000_000_000;
+    while lab.network.now() < end {
+        lab.turn();
+        lab.network.advance(Duration::from_millis(100));
+    }
+    assert_eq!(pool.run_queued(), 2);
+    assert_eq!(lab.drive(1, patient).unwrap().response[..], [1]);
+    assert_eq!(lab.drive(1, impatient).unwrap_err().error, CallError::DeadlineExceeded);
+    let counters = lab.server().stats().counters;
+    assert_eq!(counters.requests_expired, 1, "the pool left out one of them");
 }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::error::SaveError;
 use super::record::{Block, Record};
-use crate::item::{Item, UnixSeconds};
+use crate::item::Item;
 use crate::key::KeyHash;
+use crate::moment::Moment;
 use crate::sweep::{Sweep, Visit, Watch};
 
 /// Most ranges of hashes that are visited between two bursts.
@@ -61,7 +62,7 @@ pub struct Copier {
     next: usize,
     /// A bit for each range: it was copied before its turn.
     early: Vec<u64>,
-    taken_at: UnixSeconds,
+    taken_at: Moment,
     block: Block,
     /// Full blocks that the queue has no place for.
     kept: VecDeque<Block>,
@@ -89,13 +90,7 @@ pub enum Step {
 
 impl Copier {
     /// Of a partition as it is now, which its core stood still for `pause` to see. Items that expired by `taken_at` are left out.
-    pub fn new(
-        items: &dyn Visit,
-        snapshot: usize,
-        taken_at: UnixSeconds,
-        output: SyncSender<Piece>,
-        pause: Duration,
-    ) -> Copier {
+    pub fn new(items: &dyn Visit, snapshot: usize, taken_at: Moment, output: SyncSender<Piece>, pause: Duration) -> Copier {
         let range_bits = items.range_bits().clamp(6, RANGE_BITS_MAX);
         Copier {
             snapshot,
@@ -144,10 +139,11 @@ impl Copier {
     }
 
     fn add(&mut self, key: &[u8], item: &Item<'_>) {
-        if self.failure.is_some() || item.expires.is_some_and(|at| at <= self.taken_at) {
+        if self.failure.is_some() || item.expires.is_some_and(|at| at <= self.taken_at.now) {
             return;
         }
-        self.block.push(&Record::of(key, item));
+        let expires = item.expires.map(|at| self.taken_at.to_wall(at));
+        self.block.push(&Record { expires, ..Record::of(key, item) });
         if self.block.is_full() {
             self.close_block();
         }
