@@ -321,8 +321,10 @@ impl Transport for LoopbackTransport {
         let queue = &mut nodes[self.node].queue;
         let arrived = queue.iter().take(RX_BURST).take_while(|p| p.arrives_at <= now).count();
         self.burst.extend(queue.drain(..arrived));
-        self.burst_routes.clear();
-        self.burst_routes.extend(self.burst.iter().map(|p| self.route_to.get(p.from).copied().flatten()));
+        if arrived > 0 {
+            self.burst_routes.clear();
+            self.burst_routes.extend(self.burst.iter().map(|p| self.route_to.get(p.from).copied().flatten()));
+        }
         self.counters.rx_packets += arrived as u64;
         self.counters.rx_bytes += self.burst.iter().map(|p| p.bytes.len() as u64).sum::<u64>();
         self.counters.rx_batches += u64::from(arrived > 0);
