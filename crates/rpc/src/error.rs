@@ -206,6 +206,12 @@ pub enum RespondError {
         /// The limit.
         max: usize,
     },
+    /// The host that asked makes this endpoint hold as much as its share of [`crate::EndpointConfig::held_bytes_max`] allows; the caller gets an error.
+    #[error("a response of {len} bytes exceeds what its caller's host may make this endpoint hold: raise held_bytes_max")]
+    OverShare {
+        /// Its bytes.
+        len: usize,
+    },
     /// No buffer for it; the caller gets an error.
     #[error(transparent)]
     Alloc(#[from] AllocError),

@@ -50,8 +50,12 @@ counters! {
         requests_expired,
         /// Requests that handlers could not keep for later.
         requests_overloaded,
-        /// Requests answered as busy because those of their peer that arrive hold [`crate::PeerLimits::receiving_bytes_max`].
+        /// Requests answered as busy because their host has its share of [`crate::EndpointConfig::held_bytes_max`].
         requests_over_memory_share,
+        /// Responses that were not kept for the same reason; their calls fail with [`crate::CallError::ResponseTooLarge`].
+        responses_over_memory_share,
+        /// Responses given up because nobody had asked for them in a long time.
+        responses_expired,
         /// Requests pushed back because handlers hold [`crate::PeerLimits::deferred_requests_max`] of their peer.
         requests_over_deferred_share,
         /// Packets sent, control packets included.
@@ -175,6 +179,8 @@ pub struct EndpointStats {
     pub calls_pending: u32,
     /// Requests that handlers have in progress, or whose responses are kept for retransmission.
     pub requests_held: u32,
+    /// Bytes that other ends make this endpoint hold: requests that arrive or are in the hands of handlers, and responses that are kept.
+    pub held_bytes: u64,
     /// Receive-queue places reserved for credits now.
     pub credits_reserved: usize,
     /// Tasks that live on this endpoint's executor.
@@ -191,6 +197,7 @@ impl fmt::Display for EndpointStats {
             ("transport tx packets", t.tx_packets),
             ("transport tx batches", t.tx_batches),
             ("transport tx full", t.tx_dropped_full),
+            ("transport tx no memory", t.tx_dropped_no_memory),
             ("transport tx errors", t.tx_dropped_error),
             ("transport rx packets", t.rx_packets),
             ("transport rx batches", t.rx_batches),

@@ -116,7 +116,7 @@ impl Core {
         };
         session.traffic.rx_packets += 1;
         session.traffic.rx_bytes += packet.len() as u64;
-        let peer = session.peer;
+        let (peer, awaits_life) = (session.peer, session.timing.awaits_life());
         self.heard_from(peer);
         match header.kind {
             Kind::Response => self.on_response(index, header, packet),
@@ -128,6 +128,9 @@ impl Core {
             Kind::CreditReturn => self.on_credit_return(index, header, packet),
             Kind::RequestForResponse => self.on_request_for_response(index, header, packet),
             _ => received.others.push((i, Other::Control(*header))),
+        }
+        if awaits_life {
+            self.on_sign_of_life(index);
         }
     }
 }

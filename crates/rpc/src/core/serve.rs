@@ -52,10 +52,14 @@ pub(crate) struct Serve {
     pub session: u32,
     pub sequence: u32,
     pub request_packets: u32,
+    /// Bytes of the whole request.
+    pub request_bytes: u32,
+    /// Bytes that the share of its client's host counts for the response and its buffer: see [`super::memory`].
+    pub charged: u32,
     pub received: u32,
     /// Transmit batch in which a packet of the response was queued last.
     pub tx_batch: u32,
-    /// When a packet of the request came last.
+    /// When a packet of the request came last, or the response was made or asked for.
     pub heard: u64,
     /// Nanoseconds; [`super::call::NO_DEADLINE`] for none.
     pub deadline: u64,
@@ -127,6 +131,8 @@ impl Core {
                 session: NONE,
                 sequence: 0,
                 request_packets: 0,
+                request_bytes: 0,
+                charged: 0,
                 received: 0,
                 tx_batch: 0,
                 heard: 0,
@@ -153,7 +159,7 @@ impl Core {
             self.tx.forget_serve(index);
         }
         serve.generation = serve.generation.wrapping_add(1);
-        let small = self.mtu;
+        let (small, charged) = (self.mtu, serve.charged as usize);
         serve.state = ServeState::Free;
         match serve.response.take() {
             Some(response) if response.is_foreign() => self.discard(response),
@@ -166,6 +172,9 @@ impl Core {
                 }
             }
             None => {}
+        }
+        if charged > small {
+            self.refund_response(index);
         }
     }
 
@@ -207,6 +216,9 @@ impl Core {
         let index = std::mem::replace(&mut self.sessions[session as usize].server[slot].serve, NONE);
         if index != NONE {
             self.clear_serve(index);
+            if self.serves[index as usize].charged != 0 {
+                self.refund_all(index);
+            }
             self.free_serves.push(index);
         }
     }
@@ -244,6 +256,9 @@ impl Core {
         let index = if serve == NONE {
             let index = self.take_serve();
             self.sessions[si as usize].server[slot].serve = index;
+            if self.serves[index as usize].spare.is_some() {
+                self.charge_spare(index, si);
+            }
             index
         } else {
             self.clear_serve(serve);
@@ -266,7 +281,13 @@ impl Core {
             return None;
         }
         entry.request_packets = 1;
+        entry.request_bytes = header.payload_len() as u32;
         self.sessions[si as usize].server[slot].sequence = sequence;
+        if self.is_crowded && self.is_over_share(si) {
+            self.counters.requests_over_memory_share += 1;
+            self.refuse_rest(index);
+            return None;
+        }
         let in_place = packet.bytes().is_some() && self.config.optimizations.zero_copy_requests.is_on();
         if !in_place && !self.keep_request(index, header, packet, header.payload_len(), 0) {
             return None;
@@ -389,12 +410,18 @@ impl Core {
             self.discard(response);
             return Err(RespondError::Orphaned);
         };
-        let session = serve.session;
+        let (session, charged) = (serve.session, serve.charged as usize);
         let max = self.sessions[session as usize].message_bytes_max as usize;
         if len > max {
             self.respond_status(reference, Status::ResponseTooLarge);
             self.discard(response);
             return Err(RespondError::TooLarge { len, max });
+        }
+        if len > charged && !self.charge_response(reference.index(), &response) {
+            self.counters.responses_over_memory_share += 1;
+            self.respond_status(reference, Status::ResponseTooLarge);
+            self.discard(response);
+            return Err(RespondError::OverShare { len });
         }
         self.finish_serve(reference.index(), Some(response), Status::Ok);
         Ok(())
@@ -414,6 +441,7 @@ impl Core {
         serve.status = status;
         serve.response = response;
         serve.request = None;
+        serve.heard = self.now;
         if serve.context.is_some() {
             serve.end_context();
         }

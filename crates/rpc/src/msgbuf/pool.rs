@@ -61,14 +61,21 @@ struct Cache {
     free: [Vec<NonNull<u8>>; CLASSES],
 }
 
-impl Drop for Cache {
-    fn drop(&mut self) {
+impl Cache {
+    /// Gives everything back to the system.
+    fn clear(&mut self) {
         for (class, free) in self.free.iter_mut().enumerate() {
             for data in free.drain(..) {
                 // SAFETY: cached buffers are unused and came from `allocate` of this class.
                 unsafe { release(data, class) }
             }
         }
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -118,15 +125,26 @@ pub(super) unsafe fn give_back(data: NonNull<u8>, class: usize) {
     }
 }
 
-#[cold]
-fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
+fn from_system(class: usize) -> Result<NonNull<u8>, AllocError> {
     let bytes = allocation(class) as u64;
     let limit = limit_bytes();
     let before = ALLOCATED.fetch_add(bytes, Relaxed);
     let base = if before + bytes <= limit { system::take(allocation(class)) } else { None };
-    let Some(base) = base else {
+    base.ok_or_else(|| {
         ALLOCATED.fetch_sub(bytes, Relaxed);
-        return Err(AllocError::LimitReached { allocated: before, limit });
+        AllocError::LimitReached { allocated: before, limit }
+    })
+}
+
+#[cold]
+fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
+    let base = match from_system(class) {
+        Ok(base) => base,
+        Err(_) => {
+            // What this thread keeps for buffers of other lengths would hold the limit against it.
+            let _ = CACHE.try_with(|cache| cache.borrow_mut().clear());
+            from_system(class)?
+        }
     };
     // SAFETY: every allocation is larger than its front.
     Ok(unsafe { base.add(FRONT_BYTES) })

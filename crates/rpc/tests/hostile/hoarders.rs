@@ -66,7 +66,7 @@ fn places_of_one_peer_have_a_limit_of_their_own() {
 
 #[test]
 fn memory_of_requests_that_arrive_is_shared_out() {
-    let lab = lab(4096, PeerLimits { receiving_bytes_max: 20 * MIB as u64, ..PeerLimits::default() });
+    let lab = lab(4096, PeerLimits { held_bytes_max: 20 * MIB as u64, ..PeerLimits::default() });
     lab.server().register(1, |request| request.respond(b"ok")).unwrap();
     let mut hoarder = Raw::new(&lab, 66);
     let opened = hoarder.open(&lab, connect());

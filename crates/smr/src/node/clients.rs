@@ -7,7 +7,7 @@ use dunlin_rpc::{DeferredReply, MsgBuf, RequestBurst};
 use raft::eraftpb::{Entry, Message, MessageType};
 
 use super::core::Core;
-use crate::log::LogStore;
+use crate::log::{LogStore, Room};
 use crate::machine::StateMachine;
 use crate::probe::Stage;
 use crate::state::Outcome;
@@ -115,6 +115,8 @@ pub(super) fn respond_reply(reply: DeferredReply, bytes: &[u8]) {
 impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Requests of clients.
     pub fn on_clients(&mut self, burst: &mut RequestBurst<'_>) {
+        // Once for all of them, since it may take a lock.
+        self.room = self.raft.store().room();
         for i in 0..burst.len() {
             let bytes = burst.payload(i);
             if let Err(response) = self.on_client(burst, i, bytes) {
@@ -133,14 +135,20 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let request = Request::parse(bytes);
         self.end(Stage::Request);
         let request = request.map_err(|_| Response::Bad)?;
-        if !is_for(bytes, self.config.cluster) {
-            return Err(Response::OtherCluster { ours: self.config.cluster });
-        }
-        if request == Request::Status {
-            let status = self.status().encode();
-            let response = Response::Ok(&status);
+        let own = match &request {
+            Request::Status => Some(self.status().encode()),
+            Request::Founded { founders } => Some(self.tell_number(founders)?.bits().to_le_bytes().to_vec()),
+            _ => None,
+        };
+        if let Some(reply) = own {
+            let response = Response::Ok(&reply);
             burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
             return Ok(());
+        }
+        if let Some(ours) = self.cluster()
+            && !is_for(bytes, ours)
+        {
+            return Err(Response::OtherCluster { ours });
         }
         if !self.is_leader() {
             return Err(Response::NotLeader { leader: self.leader_hint() });
@@ -151,7 +159,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 let is_full = self.waiters.count() >= self.config.proposals_max
                     || self.waiters.bytes + bytes.len() > self.config.proposal_bytes_max;
                 // While another is to take over, the library takes no more.
-                if is_full || self.raft.raft.lead_transferee.is_some() {
+                if is_full || self.room != Room::Free || self.raft.raft.lead_transferee.is_some() {
                     return Err(Response::Busy);
                 }
                 let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
@@ -159,6 +167,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 Ok(())
             }
             Request::Read(query) => self.on_read(burst, i, query),
+            Request::Change(_) if self.room != Room::Free => Err(Response::Busy),
             Request::Change(change) => {
                 let proposal = self.check_change(&change).map_err(Response::Refused)?;
                 let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
@@ -170,7 +179,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 burst.respond_written(i, Response::Ok(&[]).encoded_len(), |out| Response::Ok(&[]).encode(out));
                 Ok(())
             }
-            Request::Status => Ok(()),
+            Request::Status | Request::Founded { .. } => Ok(()),
         }
     }
 

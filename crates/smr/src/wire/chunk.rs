@@ -3,7 +3,7 @@
 use raft::eraftpb::{ConfState, Snapshot};
 
 use super::bytes::{Reader, Writer};
-use super::{VERSION, WireError};
+use super::{VERSION, WireError, cluster_of};
 
 /// Most replicas that a configuration names.
 const IDS_MAX: usize = 64;
@@ -76,16 +76,12 @@ impl Chunk<'_> {
 /// # Errors
 /// If it is none, or of another cluster.
 pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Chunk<'_>, WireError> {
-    let mut reader = Reader::new(bytes);
-    let version = reader.u8()?;
-    if version != VERSION {
-        return Err(WireError::Unknown { field: "version", value: version.into() });
-    }
-    reader.take(7)?;
-    let theirs = reader.u64()?;
+    let theirs = cluster_of(bytes)?;
     if theirs != cluster {
         return Err(WireError::OtherCluster { theirs, ours: cluster });
     }
+    let mut reader = Reader::new(bytes);
+    reader.take(16)?;
     let [from, to, term, index, index_term, total, offset] = {
         let mut words = [0; 7];
         for word in &mut words {
