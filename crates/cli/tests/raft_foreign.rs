@@ -2,8 +2,8 @@
 
 mod program;
 
-use program::Server;
 use program::raft::{Directory, ask, done, found, free_replica, status};
+use program::{Server, dunlin};
 use serde_json::Value;
 
 /// Writes keys of a name, and reads them back.
@@ -58,4 +58,37 @@ fn two_clusters_that_share_an_address_lose_nothing() {
         read_back(&here, name);
     }
     read_back(&own, "there");
+}
+
+/// The same of cluster managers: the nodes of one have the address of a node of another.
+#[test]
+fn two_cluster_managers_that_share_an_address_lose_nothing() {
+    let [one, two, three] = [1, 2, 3].map(free_replica);
+    let [other_one, other_two] = [1, 2].map(free_replica);
+    let here = [one, two, three.clone()].join(",");
+    let there = [other_one.clone(), other_two.clone(), three].join(",");
+    let start = |peers: &str, id: u64| {
+        Server::start(dunlin(&["coord", "serve", "--id", &id.to_string(), "--memory", "--new", "--peers", peers]))
+    };
+    let coord = |arguments: &[&str], peers: &str| {
+        let command = [&["coord"], arguments, &["--peers", peers, "--timeout", "20"]].concat();
+        let output = dunlin(&command).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let mut nodes: Vec<Server> = (1..=3).map(|id| start(&here, id)).collect();
+    let own = format!("{other_one},{other_two}");
+    let _others: Vec<Server> = (1..=2).map(|id| start(&there, id)).collect();
+    for (peers, value) in [(&here, "here"), (&own, "there")] {
+        let (code, out, err) = coord(&["set", "/a", value], peers);
+        assert!(code == 0, "{out}{err}");
+    }
+    // As many of one as of the other: nothing is done, and it is said why.
+    let mixed = format!("{other_one},{}", here.split(',').nth(1).unwrap());
+    let (code, _, err) = coord(&["set", "/a", "mixed"], &mixed);
+    assert!(code == 2 && err.contains("the list of replicas mixes clusters"), "{code} {err}");
+    nodes.remove(0).kill();
+    for (peers, value) in [(&here, "here"), (&own, "there")] {
+        assert_eq!(coord(&["get", "/a"], peers), (0, value.into(), String::new()));
+    }
 }

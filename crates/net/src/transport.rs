@@ -166,7 +166,10 @@ pub enum PeerHealth {
     Unknown,
     /// The peer's process lives.
     Alive,
-    /// The peer's process has ended or its address refuses packets.
+    /// The network said that nobody listens at the peer's address, and nothing came from there since. A hint and no proof: anybody who can send
+    /// packets can say so.
+    Refused,
+    /// The peer's process has ended.
     Dead,
 }
 

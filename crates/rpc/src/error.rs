@@ -91,8 +91,8 @@ fn refusal(reason: RefuseReason) -> &'static str {
         RefuseReason::TooManySessions => "it has as many sessions as it allows",
         RefuseReason::Settings => "packet size, slots or credits cannot be agreed on",
         RefuseReason::ShuttingDown => "it is shutting down",
-        RefuseReason::PeerSessions => "this endpoint has as many sessions with it as it allows one peer",
-        RefuseReason::PeerCredits => "this endpoint holds as much of its receive queue as it allows one peer",
+        RefuseReason::PeerSessions => "this endpoint's host has as many sessions with it as it allows one host",
+        RefuseReason::PeerCredits => "this endpoint's host holds as much of its receive queue as it allows one host",
     }
 }
 
@@ -148,7 +148,7 @@ pub enum CallError {
     /// The response came, and message buffers here are at their limit ([`crate::msgbuf::set_limit_bytes`]). The handler ran.
     #[error("there is no message buffer for the response here: give buffers back, or raise their limit")]
     NoBuffer,
-    /// The peer's process died, or its address refuses packets. The handler may have run.
+    /// The peer's process died, or its address refuses packets and it does not answer. The handler may have run.
     #[error("the peer died; the handler may or may not have run")]
     PeerDied,
     /// The peer was silent too long. The handler may have run.

@@ -80,6 +80,8 @@ counters! {
         dropped_malformed,
         /// Dropped: the session is unknown, or the tag or the sender wrong.
         dropped_unknown_session,
+        /// Times a session heard nothing for up to a tenth of a second, since somebody guessed its tag with its other end's address.
+        sessions_guessed_at,
         /// Dropped: of an earlier request of the slot, or on a session that is closing.
         dropped_stale,
         /// Dropped: a repetition of what was received already.
@@ -212,6 +214,9 @@ impl fmt::Display for EndpointStats {
         }
         writeln!(f, "{:>28} {}", "sessions", self.sessions)?;
         writeln!(f, "{:>28} {}", "calls pending", self.calls_pending)?;
+        if self.held_bytes != 0 {
+            writeln!(f, "{:>28} {} B", "held for other ends", self.held_bytes)?;
+        }
         write!(
             f,
             "{:>28} p50 {:?}, p99 {:?}, p99.9 {:?} ({} samples)",

@@ -95,7 +95,8 @@ pub struct NodeConfig {
     /// Bytes of the replies that sessions keep, each with 32 more. Beyond that those sessions end that were used longest ago, of those that keep some. Default
     /// 64 MiB.
     pub session_reply_bytes_max: u64,
-    /// Seed of election timeouts. `None` takes it from the id and the clock.
+    /// Seed of election timeouts, and of the number of a cluster that this replica founds: for simulations only, since clusters with the same seed have the same number.
+    /// `None` takes timeouts from the id and the clock, and the number from the operating system.
     pub seed: Option<u64>,
     /// The clock. Default that of the operating system.
     pub clock: Clock,

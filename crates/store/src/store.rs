@@ -26,7 +26,8 @@ pub trait Store {
     /// Asks the memory for the item, if the index line says where it is.
     fn prefetch_item(&self, key: &Key<'_>);
 
-    /// Tells the time. Never read from a clock: a simulation tells its own.
+    /// Tells the time. Never read from a clock: a simulation tells its own. A step of it expires items too soon or too late: tell a time that only
+    /// passes, and not that of a wall clock ([`crate::Moment`]).
     fn set_now(&mut self, now: UnixSeconds);
 
     /// Reads an item and notes that it was read.

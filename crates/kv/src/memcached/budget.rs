@@ -106,10 +106,9 @@ impl Pool {
         self.fits(bytes) && self.waiting.borrow().is_empty()
     }
 
-    /// What is more than the whole pool fits when nothing else is held.
     #[inline]
     fn fits(&self, bytes: usize) -> bool {
-        self.held.get() + bytes <= self.max || self.held.get() == 0
+        self.held.get().saturating_add(bytes) <= self.max
     }
 
     fn give_back(&self, bytes: usize) {
@@ -143,9 +142,10 @@ impl Held {
         self.bytes
     }
 
-    /// Whether so many bytes are held, or could be without waiting.
+    /// Whether so many bytes are held, or could be without waiting; all that the pool has are enough.
     #[inline]
     pub fn can_have(&self, bytes: usize) -> bool {
+        let bytes = bytes.min(self.pool.max);
         bytes <= self.bytes || self.pool.has_room(bytes - self.bytes)
     }
 
@@ -163,6 +163,8 @@ impl Held {
 
     /// Holds so many bytes, or more if it did already, as soon as the pool has them.
     pub fn poll_at_least(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<()> {
+        // Nobody can hold more: that is the pool for one alone.
+        let bytes = bytes.min(self.pool.max);
         if let Some(ticket) = &self.ticket {
             if !ticket.is_granted.get() {
                 ticket.waker.borrow_mut().clone_from(context.waker());
@@ -246,11 +248,12 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_whole_pool_is_held_alone() {
+    fn more_than_the_whole_pool_is_the_pool_alone() {
         let pool = Pool::new(100);
         let [mut first, mut second] = [(); 2].map(|()| Held::nothing(&pool));
         let mut context = Context::from_waker(Waker::noop());
-        assert!(first.poll_at_least(200, &mut context).is_ready());
+        assert!(first.poll_at_least(usize::MAX, &mut context).is_ready());
+        assert_eq!(pool.held.get(), 100);
         assert!(second.poll_at_least(1, &mut context).is_pending());
         first.set(0);
         assert!(second.poll_at_least(1, &mut context).is_ready());

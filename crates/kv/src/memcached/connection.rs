@@ -287,10 +287,17 @@ impl<B: Backend> Connection<B> {
                     self.held.turn.set(0);
                 }
                 Progress::Ask(ask) => {
-                    if ask == Ask::Stats(StatsKind::Connections) {
+                    let bytes = match ask {
                         // As many lines as there may be of connections.
+                        Ask::Stats(StatsKind::Connections) => {
+                            ANSWER_LINE_BYTES.saturating_mul(self.service.settings().connections_max)
+                        }
+                        // Of all cores.
+                        Ask::Stats(StatsKind::Dump { .. }) => usize::MAX,
+                        Ask::Stats(_) | Ask::Flush { .. } => 0,
+                    };
+                    if bytes > 0 {
                         self.write().await?;
-                        let bytes = ANSWER_LINE_BYTES * self.service.settings().connections_max;
                         let Connection { service, shared, stream, held, .. } = self;
                         Client { service, shared, stream, held }.reserve(bytes).await?;
                     }

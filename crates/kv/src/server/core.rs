@@ -12,7 +12,7 @@ use dunlin_store::snapshot::{Misfit, Origin, Part, Progress, Turn, load_file};
 use dunlin_store::{Mode, PartitionConfig, Shape, Sweep};
 use tokio::task::{AbortHandle, LocalSet, spawn_local, yield_now};
 
-use super::clock::{TICK, unix_seconds};
+use super::clock::{TICK, moment};
 use super::config::ServerConfig;
 use super::error::ServerError;
 use super::failure::{Failure, Health};
@@ -102,7 +102,7 @@ impl<P: Sweep + 'static> Setup<P> {
             value_bytes_max: partition.stats().value_bytes_max,
         };
         let shard = Rc::new(Shard::new(partition, self.routing, self.core));
-        shard.set_now(unix_seconds());
+        shard.set_moment(moment());
         let running = Rc::new(Running { endpoint, shard });
         if self.reports.send(ready).is_err() {
             return Err(ServerError::Ended);
@@ -127,7 +127,7 @@ impl<P: Sweep + 'static> Setup<P> {
             }
         };
         let partitions = std::slice::from_mut(&mut partition);
-        let loaded = load_file(path, unix_seconds(), partitions, route, misfit, progress).map_err(cannot_load)?;
+        let loaded = load_file(path, moment(), partitions, route, misfit, progress).map_err(cannot_load)?;
         if loaded.misfits + loaded.evicted > 0 {
             let (core, items) = (self.core, loaded.misfits + loaded.evicted);
             tracing::warn!(core, items, "the snapshot has more than the cache has room for; these items were left out");
@@ -235,7 +235,7 @@ impl<P: Sweep + 'static> Setup<P> {
             let mut ticks = tokio::time::interval(TICK);
             loop {
                 ticks.tick().await;
-                shard.set_now(unix_seconds());
+                shard.set_moment(moment());
                 shard.store.borrow_mut().expire_some();
                 flush();
             }

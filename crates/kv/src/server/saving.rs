@@ -9,7 +9,7 @@ use std::thread;
 use dunlin_store::snapshot::{Report, SaveError, SnapshotLock, save};
 use tokio::sync::oneshot;
 
-use super::clock::unix_seconds;
+use super::clock::moment;
 use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
 use crate::routing::Core;
@@ -166,7 +166,7 @@ impl Saver {
     /// Saves what all cores have now but those that are missing.
     fn collect(&self, missing: &[Core], path: &Path) -> Result<Report, ServerError> {
         let cores: Vec<Core> = (0..self.mailboxes.len()).filter(|core| !missing.contains(core)).collect();
-        let (parts, collector) = save(cores.len().max(1), unix_seconds());
+        let (parts, collector) = save(cores.len().max(1), moment());
         for (core, part) in cores.into_iter().zip(parts) {
             // A part that a core does not take ends the snapshot, as the collector finds out.
             let _ = self.mailboxes.of(core).blocking_send(Mail::Snapshot(part));

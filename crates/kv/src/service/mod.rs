@@ -6,6 +6,7 @@
 mod multiget;
 mod scan;
 mod single;
+mod wall;
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -200,6 +200,9 @@ impl SetAside {
     pub(crate) fn pass(&mut self, region: &Region, ticket: u64) {
         let (word, bit) = self.place(ticket);
         if self.waiting[word] & bit == 0 {
+            // Many laps may have gone by since anybody wrote there: what stands there must be no ticket to come.
+            let queue_len = region.layout().sizes.queue_len;
+            region.cell(ticket).init(ticket.wrapping_add(queue_len as u64), queue_len);
             self.shut[word] &= !bit;
             self.shut_count -= 1;
             self.tell(region, ticket);
@@ -260,6 +263,7 @@ mod tests {
             assert!(aside.is_shut(at(1)), "senders may believe so");
             (1..4).for_each(|i| aside.pass(&region, at(256 + i)));
             assert!(!aside.is_shut(at(1)) && aside.is_shut(at(2)) && !aside.is_shut(at(3)));
+            assert_eq!(region.cell(at(1)).published(at(1)), None, "an old number may come round again");
             assert_eq!(region.shut_count().load(Ordering::Relaxed), 1);
             assert_eq!(region.shut_word(at(2)).load(Ordering::Relaxed), 1 << (at(2) % 64));
             assert_eq!(aside.look_up_senders(&region, &Nobody), 1);

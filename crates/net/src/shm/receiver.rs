@@ -16,17 +16,18 @@ use crate::transport::TransportCounters;
 
 /// Empty polls in a row before places beyond the head are looked at. A sender that runs publishes its next place sooner.
 const EMPTY_POLLS_BEFORE_PEEKS: u32 = 32;
-/// Each empty poll after that looks at one of so many places next to the head, which one stopped sender may have,
+/// Every second empty poll after that looks at the next of so many places next to the head, which one stopped sender may have,
 const PEEKS_NEAR: u32 = 64;
-/// and at one of so many behind those, which several may have.
-const PEEKS_FAR: u32 = 448;
+/// and every other at the next of so many behind those, which several may have. Powers of two, because idle polls compute with them.
+const PEEKS_FAR: u32 = 256;
 /// Empty polls in a row before the tail is looked at, for what peeks do not find. Looking takes its cache line from the senders, so not
 /// too often.
 const EMPTY_POLLS_BEFORE_TAIL: u32 = 1024;
 /// Empty polls from there until the tail is looked at again, if it was not the head.
 const EMPTY_POLLS_AT_TAIL: u32 = 32;
-/// Bursts received while packets are awaited that were set aside, before it is asked again whether their senders live.
-const BURSTS_PER_INTENTS: u32 = 4096;
+/// Polls while packets are awaited that were set aside, before it is asked again whether their senders live. Asking reads the slots of all
+/// senders, some microseconds.
+const POLLS_PER_INTENTS: u32 = 65_536;
 
 /// The receiver of one region.
 pub(crate) struct Receiver {
@@ -38,8 +39,8 @@ pub(crate) struct Receiver {
     /// Places that the head has passed although their packets had not come.
     aside: SetAside,
     empty_polls: u32,
-    /// Bursts until the senders of the places set aside are looked up.
-    bursts_until_intents: u32,
+    /// Polls until the senders of the places set aside are looked up.
+    polls_until_intents: u32,
     /// The tail when it was last looked at, if the head was a hole then and still is.
     stuck_at: Option<u64>,
 }
@@ -65,7 +66,7 @@ impl Receiver {
             sources: Sources::new(sizes.senders_max),
             aside: SetAside::new(sizes.queue_len),
             empty_polls: 0,
-            bursts_until_intents: 0,
+            polls_until_intents: 0,
             stuck_at: None,
             region,
         }
@@ -116,7 +117,23 @@ impl Receiver {
     #[inline]
     fn nothing_came(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
         self.empty_polls += 1;
-        if self.empty_polls <= EMPTY_POLLS_BEFORE_PEEKS { 0 } else { self.look_further(senders, counters) }
+        if self.empty_polls <= EMPTY_POLLS_BEFORE_PEEKS {
+            return 0;
+        }
+        let ticket = self.head.wrapping_add(self.peek_distance());
+        let is_published = self.region.cell(ticket).published(ticket).is_some();
+        if is_published || self.empty_polls >= EMPTY_POLLS_BEFORE_TAIL {
+            self.look_further(ticket, senders, counters)
+        } else {
+            0
+        }
+    }
+
+    /// How far beyond the head this empty poll looks.
+    #[inline]
+    fn peek_distance(&self) -> u64 {
+        let (pass, is_far) = (self.empty_polls / 2, !self.empty_polls.is_multiple_of(2));
+        1 + if is_far { PEEKS_NEAR + pass % PEEKS_FAR } else { pass % PEEKS_NEAR } as u64
     }
 
     /// Asks for the cells that are received next.
@@ -155,36 +172,30 @@ impl Receiver {
         (taken <= self.region.layout().sizes.queue_len as u64).then_some(taken)
     }
 
-    /// Looks whether there is anything behind a place that stays unpublished, and receives it if so.
+    /// Receives what is behind a place that stays unpublished: `ticket`, if that is published, or what the tail tells of.
+    #[cold]
     #[inline(never)]
-    fn look_further(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
+    fn look_further(&mut self, ticket: u64, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
         let is_past_a_hole = if self.empty_polls < EMPTY_POLLS_BEFORE_TAIL {
-            self.peek()
+            // The tail is read, too: the head must never pass what was not taken.
+            let distance = ticket.wrapping_sub(self.head);
+            let is_behind_a_hole = !self.aside.is_shut(ticket) && self.taken().is_some_and(|taken| distance < taken);
+            if is_behind_a_hole {
+                self.pass_hole(ticket);
+            }
+            is_behind_a_hole
         } else {
             self.empty_polls = EMPTY_POLLS_BEFORE_TAIL - EMPTY_POLLS_AT_TAIL;
             match self.taken() {
                 Some(taken @ 1..) => self.pass_what_is_stuck(taken),
                 None | Some(0) => {
                     self.empty_polls = EMPTY_POLLS_BEFORE_PEEKS;
-                    self.bursts_until_intents = 0;
                     self.sweep_bulk(senders);
-                    self.aside.open() > 0
+                    false
                 }
             }
         };
         if is_past_a_hole { self.rx_beside_holes(senders, counters).unwrap_or(0) } else { 0 }
-    }
-
-    /// Looks at the next of the places beyond the head; passes the hole if one is published, and says whether.
-    fn peek(&mut self) -> bool {
-        for distance in [self.empty_polls % PEEKS_NEAR, PEEKS_NEAR + self.empty_polls % PEEKS_FAR] {
-            let ticket = self.head.wrapping_add(1 + distance as u64);
-            if !self.aside.is_shut(ticket) && self.region.cell(ticket).published(ticket).is_some() {
-                self.pass_hole(ticket);
-                return true;
-            }
-        }
-        false
     }
 
     /// With `taken` tickets beyond the head and the first not published: passes the hole if it was there at the last look, too, and
@@ -204,7 +215,7 @@ impl Receiver {
                 self.aside.pass(&self.region, self.head);
             } else if self.region.cell(self.head).published(self.head).is_none() {
                 self.aside.add(&self.region, self.head);
-                self.bursts_until_intents = 0;
+                self.polls_until_intents = 0;
             } else {
                 break;
             }
@@ -223,6 +234,7 @@ impl Receiver {
 
     /// Receives while cells are shut; `None` if there is nothing.
     #[cold]
+    #[inline(never)]
     fn rx_beside_holes(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> Option<usize> {
         // First what is published from the head on is noted, then the late are taken, then what was noted: whatever one sender
         // published before any of the noted is seen and taken before it.
@@ -241,11 +253,11 @@ impl Receiver {
             self.head = self.head.wrapping_add(1);
         }
         let came = (self.head, self.aside.open()) != first;
-        if self.bursts_until_intents == 0 {
+        if self.polls_until_intents == 0 {
             counters.rx_reclaimed += self.aside.look_up_senders(&self.region, senders);
-            self.bursts_until_intents = BURSTS_PER_INTENTS;
+            self.polls_until_intents = POLLS_PER_INTENTS;
         }
-        self.bursts_until_intents -= 1;
+        self.polls_until_intents -= 1;
         came.then(|| self.end_burst(counters))
     }
 
@@ -268,6 +280,7 @@ impl Receiver {
 
     /// Frees bulk buffers of dead senders, if a living one misses them and no packet is queued.
     #[cold]
+    #[inline(never)]
     fn sweep_bulk(&mut self, senders: &impl Senders) {
         if self.region.bulk_pressure().swap(0, Ordering::Relaxed) == 0 {
             return;
@@ -286,7 +299,7 @@ impl Receiver {
 
     /// A last look before sleeping.
     pub(crate) fn outlook(&mut self, senders: &impl Senders) -> Outlook {
-        self.bursts_until_intents = 0;
+        self.polls_until_intents = 0;
         if !self.published_run().is_empty() || self.aside.has_late(&self.region) {
             return Outlook::Arrivals;
         }

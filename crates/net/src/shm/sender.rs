@@ -107,25 +107,15 @@ impl Sender {
     }
 
     #[inline]
-    fn send_inline(&mut self, mut group: &[TxPacket<'_>], counters: &mut TransportCounters) {
-        // More than one round only while cells are shut. Each takes places of a queue that is finite, whatever the bits say.
-        while !group.is_empty() {
-            let Some(reserved) = self.reserve(group.len()) else {
-                counters.tx_dropped_full += group.len() as u64;
-                return;
-            };
-            group = if reserved.void == 0 {
-                self.fill(reserved, group, counters);
-                &[]
-            } else {
-                self.fill_around(reserved, group, counters)
-            };
+    fn send_inline(&mut self, group: &[TxPacket<'_>], counters: &mut TransportCounters) {
+        let Some(reserved) = self.reserve(group.len()) else {
+            counters.tx_dropped_full += group.len() as u64;
+            return;
+        };
+        if reserved.void != 0 {
+            self.fill_around(reserved, group, counters);
+            return;
         }
-    }
-
-    /// Fills the reserved places, of which none is void; drops what has no place.
-    #[inline]
-    fn fill(&mut self, reserved: Reserved, group: &[TxPacket<'_>], counters: &mut TransportCounters) {
         // Copies of what would be read again for every packet: the compiler does not know what the copying changes.
         let (cells, slot, origin) = (self.region.cells(), self.slot, self.origin(NO_BULK));
         let mut ticket = reserved.first;
@@ -141,22 +131,28 @@ impl Sender {
         self.finish(reserved, group.len(), counters);
     }
 
-    /// Fills the reserved places that are not void, and returns the packets that are left.
+    /// Fills the reserved places that are not void, and takes others for what is left of the group.
     #[cold]
-    fn fill_around<'p, 'a>(
-        &mut self,
-        reserved: Reserved,
-        group: &'p [TxPacket<'a>],
-        counters: &mut TransportCounters,
-    ) -> &'p [TxPacket<'a>] {
-        let (now, later) = group.split_at(reserved.places());
-        for (ticket, packet) in reserved.tickets().zip(now) {
-            self.region.cell(ticket).write_packet(packet.header, packet.payload);
-            self.publish(ticket, packet.len(), NO_BULK);
-            counters.tx_bytes += packet.len() as u64;
+    #[inline(never)]
+    fn fill_around(&mut self, mut reserved: Reserved, mut group: &[TxPacket<'_>], counters: &mut TransportCounters) {
+        loop {
+            let (now, later) = group.split_at(reserved.places());
+            for (ticket, packet) in reserved.tickets().zip(now) {
+                self.region.cell(ticket).write_packet(packet.header, packet.payload);
+                self.publish(ticket, packet.len(), NO_BULK);
+                counters.tx_bytes += packet.len() as u64;
+            }
+            self.finish(reserved, now.len(), counters);
+            if later.is_empty() {
+                return;
+            }
+            // Each round takes places of a queue that is finite, so that this ends, whatever the bits say.
+            let Some(next) = self.reserve(later.len()) else {
+                counters.tx_dropped_full += later.len() as u64;
+                return;
+            };
+            (reserved, group) = (next, later);
         }
-        self.finish(reserved, now.len(), counters);
-        later
     }
 
     #[inline]
@@ -263,6 +259,7 @@ impl Sender {
 
     /// Which of `count` tickets from `first` on are void.
     #[cold]
+    #[inline(never)]
     fn void_of(&self, first: u64, count: u64) -> u64 {
         let is_void = |ticket: u64| self.region.shut_word(ticket).load(Ordering::Relaxed) >> (ticket % 64) & 1;
         (0..count).fold(0, |void, i| void | is_void(first.wrapping_add(i)) << i)

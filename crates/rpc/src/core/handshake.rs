@@ -7,7 +7,7 @@
 use std::hash::Hasher;
 use std::task::Waker;
 
-use dunlin_net::{Addr, Route};
+use dunlin_net::{Addr, PeerHealth, Route};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::loan::Loan;
@@ -22,13 +22,15 @@ use crate::error::ConnectError;
 use crate::mutation::{Mutation, is_planted};
 use crate::wire::control::{Accept, Body, Connect, Cookie, CookieBytes, Refuse, RefuseReason, SLOTS_MAX};
 use crate::wire::header::VERSION;
-use crate::wire::{Header, Kind};
+use crate::wire::{Header, Kind, MASK_24};
 
 /// How long a cookie is good, at least; at most twice as long.
 const COOKIE_EPOCH_NANOS: u64 = 10_000_000_000;
 /// First wait before CONNECT is repeated; it doubles up to [`CONNECT_REPEAT_NANOS_MAX`].
 const CONNECT_REPEAT_NANOS: u64 = 5_000_000;
 const CONNECT_REPEAT_NANOS_MAX: u64 = 200_000_000;
+/// So many CONNECTs go to an address that is said to refuse packets.
+const ATTEMPTS_IF_REFUSED: u32 = 4;
 /// A handshake with so many CONNECTs is not answered at once, and can be begun anew.
 const ATTEMPTS_BEFORE_LOWERING: u32 = 4;
 
@@ -205,7 +207,13 @@ impl Core {
         if self.now >= open.give_up {
             return self.fail_opening(index, ConnectError::TimedOut { addr });
         }
-        if routes.health(self.sessions[index as usize].route) == dunlin_net::PeerHealth::Dead {
+        let is_gone = match routes.health(self.sessions[index as usize].route) {
+            PeerHealth::Dead => true,
+            // Anybody can forge that. Each CONNECT asks whether it is true.
+            PeerHealth::Refused => self.cold[index as usize].attempts >= ATTEMPTS_IF_REFUSED,
+            PeerHealth::Unknown | PeerHealth::Alive => false,
+        };
+        if is_gone {
             return self.fail_opening(index, ConnectError::nobody_listens(&addr));
         }
         self.send_connect(index);
@@ -276,7 +284,7 @@ impl Core {
             mtu: cold.path.mtu.min(connect.mtu),
             message_bytes_max: session.message_bytes_max,
             session: index,
-            tag: session.local_tag,
+            tag: session.local_tag & MASK_24,
             incarnation: self.incarnation,
         };
         self.send_control(index, Kind::Accept, &accept);
@@ -347,7 +355,9 @@ impl Core {
 
     /// Whether a packet that was not taken is for a session all the same: it has overtaken the ACCEPT, or came in one burst with it.
     pub fn knows_tag(&self, header: &Header) -> bool {
-        self.sessions.get(header.session as usize).is_some_and(|s| s.state != State::Free && s.local_tag == header.tag)
+        self.sessions
+            .get(header.session as usize)
+            .is_some_and(|s| s.state != State::Free && s.local_tag & MASK_24 == header.tag)
     }
 
     /// The session that an answer to a CONNECT is for.
@@ -401,7 +411,7 @@ impl Core {
         };
         let Some(index) = self.opening_of(header, from, accept.nonce) else {
             // Of a session that was given up here, or that a repeated CONNECT opened once more: the server need not keep it.
-            let is_known = self.sessions.get(header.session as usize).is_some_and(|s| s.local_tag == header.tag);
+            let is_known = self.sessions.get(header.session as usize).is_some_and(|s| s.local_tag & MASK_24 == header.tag);
             if let (false, Some(source)) = (is_known, source) {
                 self.send_reset(source, header);
             }

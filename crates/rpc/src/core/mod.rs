@@ -16,6 +16,7 @@
 //! | [`transmit`] | packets that wait for the end of the iteration |
 //! | [`places`], [`loan`] | who may have how many packets in a receive queue, and credits lent where they are used |
 //! | [`share`], [`memory`] | what one host may hold |
+//! | [`guess`] | how often strangers may guess tags |
 //! | [`handshake`], [`close`], [`peer`] | sessions begin, end, and are kept alive |
 //! | [`observe`] | what is counted of single sessions |
 //! | [`timers`] | what happens when a timer fires |
@@ -30,6 +31,7 @@ pub(crate) mod call;
 pub(crate) mod close;
 pub(crate) mod congestion;
 pub(crate) mod end;
+pub(crate) mod guess;
 pub(crate) mod handle;
 pub(crate) mod handshake;
 pub(crate) mod loan;
@@ -189,6 +191,7 @@ pub(crate) struct Core {
     pub cookie_key: CookieKey,
     /// RESETs that may still be sent before the next tick.
     pub resets_left: u32,
+    pub guesses: guess::Guesses,
     pub shutting_down: bool,
     /// When timers are looked at next.
     pub timers_at: u64,
@@ -263,6 +266,7 @@ impl Core {
             cookie_key: CookieKey::new(&mut random),
             random,
             resets_left: timers::RESETS_PER_TICK,
+            guesses: guess::Guesses::default(),
             shutting_down: false,
             timers_at: 0,
             busy_iterations: 0,

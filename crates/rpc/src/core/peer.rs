@@ -2,7 +2,8 @@
 //!
 //! Keep-alive is per peer, not per session: 20,000 sessions between two endpoints cost one ping. A peer of this host whose process
 //! died is noticed by the transport within a tick; a silent one after [`crate::EndpointConfig::peer_timeout`], and only if it
-//! was asked several times while this endpoint itself was running.
+//! was asked several times while this endpoint itself was running. If the network says that nobody listens there, which anybody can forge, the
+//! peer is asked at once, and a few unanswered questions in quick succession are enough.
 //!
 //! A single session may lose its other end while the peer lives: a repeated CONNECT arrived after its session had ended, or a CLOSE was
 //! lost each time. So every session is asked about now and then, and a RESET ends it.
@@ -22,6 +23,10 @@ use crate::wire::{Header, Kind};
 
 /// A peer is asked this many times at least before its silence counts.
 const PINGS_BEFORE_FAILURE: u32 = 3;
+/// The same of a peer whose address is said to refuse packets.
+const PINGS_IN_DOUBT: u32 = 4;
+/// Such a peer is asked so many times in each peer timeout, unless ticks are further apart.
+const PINGS_IN_DOUBT_PER_TIMEOUT: u64 = 50;
 /// Each session is asked about once in this time: the other end may have lost it while the two endpoints went on talking.
 const AUDIT_PERIOD_NANOS: u64 = 20_000_000_000;
 /// Sessions asked about in one tick, at most; less than this share of the receive queue, where the answers arrive, but some in any case.
@@ -46,6 +51,8 @@ pub(crate) struct Peer {
     last_ping: u64,
     /// Pings since then.
     unanswered: u32,
+    /// Pings since its address was first said to refuse packets; 0 once it was heard from.
+    in_doubt: u32,
 }
 
 /// Peers, and the ways to find them and their sessions without a search.
@@ -55,6 +62,8 @@ pub(crate) struct Peers {
     free: Vec<u32>,
     pub hosts: Hosts,
     by_route: HashMap<Route, u32>,
+    /// Whether any peer was asked and did not answer yet, or its address is said to refuse packets: what comes of it is looked for soon.
+    pub any_in_doubt: bool,
     /// Sessions by where their other end is and their number and tag there. Numbers alone are used again.
     by_remote: HashMap<(Route, u64), u32>,
 }
@@ -132,7 +141,7 @@ impl Core {
     pub fn join_peer(&mut self, session: u32, addr: &Addr, route: Route, incarnation: u64) {
         let index = self.peers.by_route.get(&route).copied().unwrap_or_else(|| {
             let (last_heard, last_ping) = (self.now, self.now);
-            let (sessions, first, heard, unanswered) = (0, NONE, true, 0);
+            let (sessions, first, heard, unanswered, in_doubt) = (0, NONE, true, 0, 0);
             let host = self.peers.hosts.join(HostName::from(addr));
             let addr = Arc::new(addr.clone());
             self.peers.add(Peer {
@@ -146,6 +155,7 @@ impl Core {
                 last_heard,
                 last_ping,
                 unanswered,
+                in_doubt,
             })
         });
         let Some(peer) = self.peers.get_mut(index) else { return };
@@ -220,15 +230,23 @@ impl Core {
     /// Looks after every peer: asks the silent, ends the dead.
     pub fn tick_peers(&mut self, routes: &mut dyn Routes) {
         let (timeout, ping_after) = (nanos(self.config.peer_timeout), self.ping_after());
+        self.peers.any_in_doubt = false;
         for index in 0..self.peers.entries.len() as u32 {
             let now = self.now;
             let Some(peer) = self.peers.get_mut(index) else { continue };
             if std::mem::take(&mut peer.heard) {
-                (peer.last_heard, peer.unanswered) = (now, 0);
+                (peer.last_heard, peer.unanswered, peer.in_doubt) = (now, 0, 0);
             }
-            if routes.health(peer.route) == PeerHealth::Dead {
-                self.fail_peer(index, CallError::PeerDied);
-                continue;
+            match routes.health(peer.route) {
+                PeerHealth::Dead => {
+                    self.fail_peer(index, CallError::PeerDied);
+                    continue;
+                }
+                PeerHealth::Refused => {
+                    self.doubt(index);
+                    continue;
+                }
+                PeerHealth::Unknown | PeerHealth::Alive => peer.in_doubt = 0,
             }
             let silent = now.saturating_sub(peer.last_heard);
             if silent >= timeout && peer.unanswered >= PINGS_BEFORE_FAILURE && now - peer.last_ping >= ping_after {
@@ -236,9 +254,28 @@ impl Core {
             } else if silent >= ping_after && now - peer.last_ping >= ping_after {
                 peer.last_ping = now;
                 peer.unanswered += 1;
+                self.peers.any_in_doubt = true;
                 self.send_ping(index);
             }
         }
+    }
+
+    /// The network says that nobody listens at a peer's address. Asks it, and takes it for dead after a few questions without an answer.
+    fn doubt(&mut self, index: u32) {
+        let pause = nanos(self.config.peer_timeout) / PINGS_IN_DOUBT_PER_TIMEOUT;
+        self.peers.any_in_doubt = true;
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        if peer.in_doubt > 0 && now - peer.last_ping < pause {
+            return;
+        }
+        if peer.in_doubt >= PINGS_IN_DOUBT {
+            return self.fail_peer(index, CallError::PeerDied);
+        }
+        peer.in_doubt += 1;
+        peer.unanswered += 1;
+        peer.last_ping = now;
+        self.send_ping(index);
     }
 
     /// Asks a peer whether it is there, in the name of one of the sessions with it.
@@ -320,10 +357,12 @@ impl Core {
 
     /// A peer says that it does not know a session of ours. It must name the session as only the two of us can.
     pub fn on_reset(&mut self, from: Option<Route>, reset: &Presence) {
-        let named = from.and_then(|from| self.peers.by_remote.get(&(from, reset.token)).copied());
+        let hears = self.hears_resets();
+        let named = from.filter(|_| hears).and_then(|from| self.peers.by_remote.get(&(from, reset.token)).copied());
         let is_open = |index: &u32| matches!(self.sessions[*index as usize].state, State::Connected | State::Closing);
         let Some(index) = named.filter(is_open) else {
             self.counters.dropped_control += 1;
+            self.note_wrong_reset();
             return;
         };
         let peer = self.sessions[index as usize].peer;

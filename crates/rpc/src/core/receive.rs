@@ -143,6 +143,7 @@ impl Core {
         use Kind::{CreditReturn, Request, RequestForResponse, Response};
         if !self.is_session_of(header, packet.route()) {
             self.counters.dropped_unknown_session += 1;
+            self.note_wrong_tag(header, packet.route());
             return received.others.push((i, Other::Unknown(*header)));
         }
         let session = &mut self.sessions[header.session as usize];

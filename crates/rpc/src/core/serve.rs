@@ -159,7 +159,7 @@ impl Core {
             self.tx.forget_serve(index);
         }
         serve.generation = serve.generation.wrapping_add(1);
-        let (small, charged) = (self.mtu, serve.charged as usize);
+        let (charged, small) = (serve.charged as usize, self.mtu);
         serve.state = ServeState::Free;
         match serve.response.take() {
             Some(response) if response.is_foreign() => self.discard(response),

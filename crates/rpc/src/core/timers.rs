@@ -92,7 +92,8 @@ impl Core {
 
     /// Makes sure that the tick comes: while there are sessions, and once after anything that it limits or gives back.
     pub fn arm_tick(&mut self) {
-        let is_awaited = self.calls_pending() > 0 || self.loans_are_moving() || self.ticked.is_some();
+        let is_awaited =
+            self.calls_pending() > 0 || self.loans_are_moving() || self.ticked.is_some() || self.peers.any_in_doubt;
         let pause = if is_awaited { TICK_BUSY_NANOS } else { self.ping_after().clamp(TICK_BUSY_NANOS, TICK_IDLE_NANOS) };
         // With very many peers, looking at each of them may not take the whole core.
         let pause = pause.max(self.peers.len() as u64 * 20_000);
@@ -101,6 +102,7 @@ impl Core {
 
     fn on_tick(&mut self, routes: &mut dyn Routes) {
         self.resets_left = RESETS_PER_TICK;
+        self.tick_guesses();
         self.woken.extend(self.ticked.take());
         self.tick_peers(routes);
         for route in self.idle_routes.drain(..) {

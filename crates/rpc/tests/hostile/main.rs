@@ -6,6 +6,7 @@
 //! | [`peers`] | packets of those who have one, and lie |
 //! | [`hoarders`] | packets of those who want everything |
 //! | [`bursts`] | the same at once, before the first of them is answered |
+//! | [`forged`] | what somebody says in the name of another |
 //! | [`memory`] | how much memory they can make a server hold |
 //! | [`parsing`] | properties of the parsers |
 
@@ -13,6 +14,7 @@
 mod pair;
 
 mod bursts;
+mod forged;
 mod hoarders;
 mod memory;
 mod parsing;

@@ -148,7 +148,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Another first member was asked for the number.
     fn on_told(&mut self, by: u64, told: Told) {
-        let Some(Waiting::Founders(asking)) = &mut self.waiting else { return };
+        let (None, Some(Waiting::Founders(asking))) = (&self.failure, &mut self.waiting) else { return };
         asking.is_under_way = false;
         match told {
             Told::Number(cluster) => self.found(cluster),
@@ -242,13 +242,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     pub fn admits_snapshot(&mut self, snapshot: &Snapshot, theirs: ClusterId) -> bool {
         let members = snapshot.get_metadata().get_conf_state();
         let has_own = members.voters.contains(&self.config.id) || members.learners.contains(&self.config.id);
-        let is_whole = Origin::of_snapshot(&snapshot.data).is_ok_and(|origin| origin.cluster == theirs);
-        match (self.cluster, &self.waiting) {
-            (Some(ours), _) => is_whole && ours == theirs,
-            (None, Some(Waiting::Leader)) if is_whole && has_own => {
+        let is_wanted = self.config.cluster.is_none_or(|ours| ours == theirs);
+        let origin = Origin::of_snapshot(&snapshot.data).ok().filter(|origin| origin.cluster == theirs && is_wanted);
+        match (self.cluster, &self.waiting, origin) {
+            (Some(ours), _, Some(_)) => ours == theirs,
+            (None, Some(Waiting::Leader), Some(origin)) if has_own => {
                 tracing::info!(id = self.config.id, cluster = %theirs, "joins this cluster");
-                self.cluster = Some(theirs);
-                self.waiting = None;
+                (self.cluster, self.state.origin, self.waiting) = (Some(theirs), Some(origin), None);
                 true
             }
             _ => false,

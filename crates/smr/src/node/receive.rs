@@ -161,7 +161,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Whether a message can be true. The library takes some that cannot for a bug of its own, and panics.
     fn is_possible(&self, message: &Message) -> bool {
         let log = &self.raft.raft.raft_log;
-        if message.term > TERM_MAX {
+        // The library takes one without a term for its own, and believes it.
+        if message.term == 0 || message.term > TERM_MAX {
             return false;
         }
         if message.term < self.raft.raft.term {

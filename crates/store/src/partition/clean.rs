@@ -1,9 +1,9 @@
 //! Room in the log: segments fill one after the other, and used ones are cleaned so that they can be filled again.
 //!
-//! A store cleans the segment with the fewest live bytes and moves what is alive to the end of the log. So does a cache, if three
-//! eighths of that segment are dead. Else it cleans the oldest one: its items are evicted, but for some that were read since they were written, which are moved (a second
-//! chance), and for as many bytes as what is dead makes up for. Cleaning goes on bit by bit
-//! with what is appended, so that a segment is clean when the next is needed; a whole segment is cleaned in one go only where the index
+//! A store cleans the segment with the fewest live bytes and moves what is alive to the end of the log. So does a cache, if three eighths of that
+//! segment are dead. Else it cleans the oldest one. The items of that one are evicted, but for two kinds, which are moved: some of those that
+//! were read since they were written (a second chance), and as many bytes of others as what is dead makes up for. Cleaning goes on bit by
+//! bit with what is appended, so that a segment is clean when the next is needed; a whole segment is cleaned in one go only where the index
 //! takes it.
 
 use super::Partition;

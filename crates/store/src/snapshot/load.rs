@@ -9,6 +9,7 @@ use super::reader::Reader;
 use super::record::Record;
 use crate::error::Refused;
 use crate::item::{Put, UnixSeconds};
+use crate::moment::Moment;
 use crate::store::Store;
 
 /// Bytes that are read from a file at once.
@@ -61,7 +62,7 @@ pub struct Loaded {
 /// [`SnapshotError`].
 pub fn load_file<S: Store>(
     path: &Path,
-    now: UnixSeconds,
+    now: impl Into<Moment>,
     partitions: &mut [S],
     route: impl FnMut(&[u8]) -> Option<usize>,
     misfit: Misfit,
@@ -74,7 +75,7 @@ pub fn load_file<S: Store>(
     load(input, now, partitions, route, misfit, |at| progress(Progress { file_bytes, ..at }))
 }
 
-/// Loads a snapshot, at the time `now`, into the partitions that `route` names for each key by their index; `None` for a partition that is not
+/// Loads a snapshot, at the time `now`, whose wall clock the times in the file are of, into the partitions that `route` names for each key by their index; `None` for a partition that is not
 /// among them. So either one thread loads all, or each loads its own from the same file.
 ///
 /// Tells of its progress after each block. After an error the partitions hold a part of the snapshot: throw them away.
@@ -86,15 +87,16 @@ pub fn load_file<S: Store>(
 /// If `route` names a partition that there is not.
 pub fn load<S: Store>(
     input: impl Read,
-    now: UnixSeconds,
+    now: impl Into<Moment>,
     partitions: &mut [S],
     mut route: impl FnMut(&[u8]) -> Option<usize>,
     misfit: Misfit,
     mut progress: impl FnMut(Progress),
 ) -> Result<Loaded, SnapshotError> {
+    let now = now.into();
     let mut reader = Reader::new(input)?;
     let mut loaded = Loaded { taken_at: reader.taken_at(), ..Loaded::default() };
-    partitions.iter_mut().for_each(|partition| partition.set_now(now));
+    partitions.iter_mut().for_each(|partition| partition.set_now(now.now));
     let evicted = |partitions: &[S]| -> u64 {
         let stats = partitions.iter().map(|partition| partition.stats());
         stats.map(|stats| stats.evicted_log + stats.evicted_index).sum()
@@ -109,10 +111,11 @@ pub fn load<S: Store>(
             while burst.len() < BURST {
                 let offset = records.offset();
                 let Some(record) = records.next().transpose()? else { break };
+                let record = Record { expires: record.expires.map(|at| now.from_wall(at)), ..record };
                 at.records += 1;
                 match route(record.key) {
                     None => loaded.elsewhere += 1,
-                    Some(_) if record.expires.is_some_and(|at| at <= now) => loaded.expired += 1,
+                    Some(_) if record.expires.is_some_and(|at| at <= now.now) => loaded.expired += 1,
                     Some(to) => burst.push((to, record, offset)),
                 }
             }

@@ -87,14 +87,19 @@ impl OriginHeader {
     pub fn parse_shapes(self, bytes: &[u8], offset: u64) -> Result<Origin, SnapshotError> {
         check_seal(bytes, offset, "the origin")?;
         let (shapes, _) = bytes.as_chunks::<SHAPE_BYTES>();
-        let partitions = shapes.iter().map(|bytes| Shape {
-            secret: [u64_at(bytes, 0), u64_at(bytes, 8)],
-            memory: u64_at(bytes, 16),
-            segment: u64_at(bytes, 24),
-            lines: u64_at(bytes, 32),
-            kind: bytes[40],
-        });
-        Ok(Origin { routing: self.routing, partitions: partitions.collect() })
+        let mut partitions = Vec::with_capacity(self.partitions);
+        for (at, bytes) in (offset..).step_by(SHAPE_BYTES).zip(shapes) {
+            let [_, reserved @ ..] = u64_at(bytes, 40).to_le_bytes();
+            check_reserved(reserved == [0; 7], at + 41)?;
+            partitions.push(Shape {
+                secret: [u64_at(bytes, 0), u64_at(bytes, 8)],
+                memory: u64_at(bytes, 16),
+                segment: u64_at(bytes, 24),
+                lines: u64_at(bytes, 32),
+                kind: bytes[40],
+            });
+        }
+        Ok(Origin { routing: self.routing, partitions })
     }
 }
 

@@ -11,7 +11,7 @@ use super::meeting::{Meeting, Outcome};
 use super::origin::{Origin, PARTITIONS_MAX};
 use super::sweep::{Copier, Effort, Piece, Step};
 use super::writer::{Totals, Writer};
-use crate::item::UnixSeconds;
+use crate::moment::Moment;
 use crate::shape::Shape;
 use crate::sweep::Sweep;
 
@@ -20,12 +20,13 @@ pub const BLOCKS_QUEUED_MAX: usize = 8;
 /// How often the collector asks whether a core has given up, while nothing comes.
 const FAILURE_LOOK: Duration = Duration::from_millis(50);
 
-/// A snapshot of `cores` partitions that is to be taken now, at `taken_at`: a part for each core, in any order, and what collects them in a
-/// file. Items that expired by `taken_at` are left out.
+/// A snapshot of `cores` partitions that is to be taken now, at `taken_at`: a part for each core, in the order that the snapshot keeps, and what
+/// collects them in a file. Items that expired by `taken_at` are left out. Times in the file are those of the wall clock.
 ///
 /// # Panics
 /// If there are no cores, or more than [`PARTITIONS_MAX`].
-pub fn save(cores: usize, taken_at: UnixSeconds) -> (Vec<Part>, Collector) {
+pub fn save(cores: usize, taken_at: impl Into<Moment>) -> (Vec<Part>, Collector) {
+    let taken_at = taken_at.into();
     assert!((1..=PARTITIONS_MAX).contains(&cores), "a snapshot of something, within limits");
     let shapes = Mutex::new(vec![Shape::default(); cores]);
     let shared = Arc::new(Shared { meeting: Meeting::new(cores), failure: Mutex::new(None), shapes });
@@ -91,7 +92,7 @@ pub struct Part {
     core: usize,
     shared: Arc<Shared>,
     output: SyncSender<Piece>,
-    taken_at: UnixSeconds,
+    taken_at: Moment,
     pause: Duration,
     attempts: u32,
     stage: Stage,
@@ -208,7 +209,7 @@ pub struct Report {
 pub struct Collector {
     shared: Arc<Shared>,
     pieces: Receiver<Piece>,
-    taken_at: UnixSeconds,
+    taken_at: Moment,
     cores: usize,
     routing: [u8; 16],
 }
@@ -237,7 +238,7 @@ impl Collector {
     fn write(self, file: &mut Replacement, report: &mut Report) -> Result<Totals, SaveError> {
         let path = file.unfinished().to_owned();
         let io = |source| SaveError::Io { what: "write", path: path.clone(), source };
-        let mut writer = Writer::new(file, self.taken_at).map_err(io)?;
+        let mut writer = Writer::new(file, self.taken_at.to_wall(self.taken_at.now)).map_err(io)?;
         let (mut ended, mut has_origin) = (0, false);
         while ended < self.cores {
             let piece = self.pieces.recv_timeout(FAILURE_LOOK);

@@ -105,7 +105,7 @@ async fn stay(arguments: &Arguments, manager: &Manager, membership: &Membership)
 
 /// Says again and again that the member is there, and prints the epochs.
 async fn heard(manager: &Manager, membership: &Membership) -> Error {
-    let mut epoch = membership.epoch;
+    let (mut epoch, mut is_unheard) = (membership.epoch, false);
     loop {
         match manager.heartbeat(membership).await {
             Ok(now) if now != epoch => {
@@ -113,9 +113,14 @@ async fn heard(manager: &Manager, membership: &Membership) -> Error {
                 if let Err(error) = output::line(format_args!("epoch {epoch}")) {
                     return error.into();
                 }
+                is_unheard = false;
             }
-            Ok(_) => {}
-            Err(error) if is_of_the_moment(&error) => {}
+            Ok(_) => is_unheard = false,
+            Err(error) if is_of_the_moment(&error) => {
+                if !std::mem::replace(&mut is_unheard, true) {
+                    eprintln!("dunlin: {error}; asking again, but this member may be taken for failed meanwhile");
+                }
+            }
             Err(error) => return error.into(),
         }
         pause(manager, HEARTBEAT_EVERY).await;

@@ -69,10 +69,9 @@ impl FromStr for ScopeArgument {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     attend(&arguments.target, async |manager| {
-        let after = match arguments.after {
-            Some(after) => after,
-            None => unless_interrupted(manager, interrupt, manager.members()).await.ok_or(Interrupted)??.revision,
-        };
+        // If nobody answers from the start, it ends with that; later it is asked again.
+        let now = unless_interrupted(manager, interrupt, manager.members()).await.ok_or(Interrupted)??.revision;
+        let after = arguments.after.unwrap_or(now);
         let watched = unless_interrupted(manager, interrupt, watch(arguments, manager, after)).await;
         watched.unwrap_or(Ok(()))?;
         Ok(Outcome::Done)
