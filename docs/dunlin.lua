@@ -15,8 +15,8 @@ local VERSION = 1
 ---------------------------------------------------------------------------------------------------------------------------
 -- The format. All numbers are little-endian; docs/wire-protocol.md is the specification.
 --
--- A datagram holds frames: length (2 bytes), then a packet of so many bytes, then a byte of padding if they are odd in number.
--- A length of zero is two bytes of padding.
+-- A datagram holds frames: length (2 bytes), then a packet of so many bytes, then a pad byte if they are odd in number, which may be missing at
+-- the end of the datagram. A length of zero is two bytes of padding.
 --
 -- A packet begins with a header of 16 bytes:
 --    0  kind (low 4 bits), version (high 4 bits)
