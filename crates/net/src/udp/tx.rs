@@ -113,7 +113,8 @@ impl Tx {
         };
         let mut sent = 0;
         let mut failures = 0;
-        let mut too_long = false;
+        // The datagram that the kernel called too long last, and whether one was so.
+        let (mut doubted, mut too_long) = (usize::MAX, false);
         while sent < count {
             match self.send_from(sent, way, link, borrowed, to) {
                 Ok(more) => {
@@ -131,9 +132,14 @@ impl Tx {
                             link.counters.tx_dropped_full += self.packets_from(sent);
                             return;
                         }
+                        // A router may have said so of an earlier datagram, so it counts only if it is said twice.
+                        Some(libc::EMSGSIZE) if doubted != sent => {
+                            link.take_errors();
+                            doubted = sent;
+                        }
                         Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP) if way == Way::Segmented => {
                             link.take_errors();
-                            way = Way::Each;
+                            (way, doubted) = (Way::Each, usize::MAX);
                         }
                         // The link takes no datagram of this length. The others may be shorter.
                         Some(libc::EMSGSIZE) => {
