@@ -7,6 +7,7 @@
 
 use dunlin_net::RxPacket;
 
+use super::piece::Piece;
 use super::serve::{Dispatch, ServeRef, ServeState};
 use super::session::ServerSlot;
 use super::window::WINDOW_PACKETS_MAX;
@@ -107,15 +108,10 @@ fn body_of<'a>(packet: &RxPacket<'a>) -> Option<&'a [u8]> {
 }
 
 impl Core {
-    /// Whether a packet is a piece of a message of several packets.
-    fn is_piece(&self, si: u32, header: &Header, multi: Multi) -> bool {
+    /// Where in its request a packet belongs.
+    fn piece_of_request(&self, si: u32, header: &Header) -> Option<Piece> {
         let session = &self.sessions[si as usize];
-        let (packet_data, total) = (session.packet_data as usize, multi.message_bytes as usize);
-        let offset = multi.packet as usize * packet_data;
-        total > packet_data
-            && total <= session.message_bytes_max as usize
-            && offset < total
-            && header.payload_len() == (total - offset).min(packet_data)
+        Piece::of(header, session.packet_data_max, session.message_bytes_max)
     }
 
     /// Whether a packet that is not the next is kept.
@@ -123,26 +119,36 @@ impl Core {
         self.config.recovery == Recovery::Selective && number - next < WINDOW_PACKETS_MAX as u32
     }
 
-    /// Whether the first packet of a request of several packets that comes can begin it. If not, that is counted.
+    /// Where in its request the first packet of several that comes belongs, if it can begin it. If not, that is counted.
     #[cold]
-    pub fn may_begin(&mut self, si: u32, header: &Header, multi: Multi) -> bool {
-        if !self.is_piece(si, header, multi) {
+    pub fn may_begin(&mut self, si: u32, header: &Header, multi: Multi) -> Option<Piece> {
+        let Some(piece) = self.piece_of_request(si, header) else {
             self.drop_on(si, DropReason::Malformed);
-            return false;
-        }
-        let begins = multi.packet == 0 || self.keeps_early(0, multi.packet);
-        if !begins {
+            return None;
+        };
+        if multi.packet > 0 && !self.keeps_early(0, multi.packet) {
             self.drop_on(si, DropReason::OutOfOrder);
+            return None;
         }
-        begins
+        Some(piece)
     }
 
     /// The first packet of a request of several packets that comes, after [`Core::may_begin`].
-    pub fn begin_request(&mut self, si: u32, slot: usize, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
-        let packet_data = self.sessions[si as usize].packet_data as usize;
+    #[allow(clippy::too_many_arguments, reason = "what the caller has found out of the packet already")]
+    pub fn begin_request(
+        &mut self,
+        si: u32,
+        slot: usize,
+        index: u32,
+        header: &Header,
+        packet: &RxPacket<'_>,
+        multi: Multi,
+        piece: Piece,
+    ) {
         let total = multi.message_bytes as usize;
         let serve = &mut self.serves[index as usize];
-        serve.request_packets = total.div_ceil(packet_data) as u32;
+        serve.request_packets = piece.packets(total);
+        serve.request_data = piece.packet_data;
         serve.received = 0;
         serve.state = ServeState::Receiving;
         serve.credit_return.room = 0;
@@ -153,7 +159,7 @@ impl Core {
         if !self.may_receive(si, total) {
             self.counters.requests_over_memory_share += 1;
             self.refuse_rest(index);
-        } else if self.keep_request(index, header, packet, total, multi.packet as usize * packet_data) {
+        } else if self.keep_request(index, header, packet, total, piece.offset) {
             self.charge_receiving(si, total);
             // One packet of several does not complete it.
             self.count_packet(index, multi.packet);
@@ -180,7 +186,9 @@ impl Core {
 
     /// A further packet of the request that is being received.
     pub fn continue_request(&mut self, si: u32, index: u32, header: &Header, packet: &RxPacket<'_>) -> Option<Dispatch> {
-        let packet_data = self.sessions[si as usize].packet_data as usize;
+        if header.cut != self.serves[index as usize].cut && !self.recut_request(si, index, header) {
+            return None;
+        }
         let serve = &self.serves[index as usize];
         let Some(multi) = header.multi.filter(|multi| multi.packet < serve.request_packets) else {
             self.drop_on(si, DropReason::OutOfOrder);
@@ -192,25 +200,26 @@ impl Core {
             // A request that failed, or was given up before it was whole, is over whichever packet asks: a credit return would speak of packets
             // that the client has not sent, and it would not believe it.
             let is_over = number + 1 == serve.request_packets || serve.status != Status::Ok;
-            if serve.state == ServeState::Responded && is_over {
-                self.send_response_packet(index, 0);
-            } else if number + 1 < serve.request_packets || serve.state == ServeState::Receiving {
+            if is_over && serve.state != ServeState::Receiving {
+                self.answer_again(si, index, header);
+            } else {
                 self.return_credit(si, index, number);
+                self.drop_on(si, DropReason::Duplicate);
             }
-            self.drop_on(si, DropReason::Duplicate);
             return None;
         }
         if number != serve.received && !self.keeps_early(serve.received, number) {
             self.drop_on(si, DropReason::OutOfOrder);
             return None;
         }
-        let fits = self.is_piece(si, header, multi);
+        let piece = self.piece_of_request(si, header);
         let serve = &mut self.serves[index as usize];
-        let Some(buf) = serve.request.as_mut().filter(|buf| fits && multi.message_bytes as usize == buf.len()) else {
+        let piece = piece.filter(|piece| piece.packet_data == serve.request_data);
+        let buf = serve.request.as_mut().filter(|buf| multi.message_bytes as usize == buf.len());
+        let (Some(buf), Some(Piece { offset, .. })) = (buf, piece) else {
             self.drop_on(si, DropReason::Malformed);
             return None;
         };
-        let offset = number as usize * packet_data;
         packet.copy_to(header.wire_len(), &mut buf[offset..offset + header.payload_len()]);
         if number == 0 {
             serve.set_deadline(header, self.now);
@@ -228,6 +237,50 @@ impl Core {
             self.return_credit(si, index, number);
         }
         self.dispatch(index, None)
+    }
+
+    /// A packet of a request whose client has cut it anew, because its packets were too long for the path. If the request is not whole yet,
+    /// it begins anew: the client counts its packets from 0 again. Gives whether the packet is to be taken. A request that is whole stays as it is:
+    /// only one cut of it ever completes, and its handler runs once.
+    #[cold]
+    fn recut_request(&mut self, si: u32, index: u32, header: &Header) -> bool {
+        let piece = self.piece_of_request(si, header);
+        let serve = &mut self.serves[index as usize];
+        if header.cut < serve.cut {
+            self.drop_on(si, DropReason::Stale);
+            return false;
+        }
+        if serve.state != ServeState::Receiving {
+            self.answer_again(si, index, header);
+            return false;
+        }
+        let total = serve.request.as_ref().map(|request| request.len());
+        let is_of_it = header.multi.map(|multi| multi.message_bytes as usize) == total;
+        let (Some(piece), Some(total)) = (piece.filter(|_| is_of_it), total) else {
+            self.drop_on(si, DropReason::Malformed);
+            return false;
+        };
+        serve.received = 0;
+        serve.request_packets = piece.packets(total);
+        (serve.request_data, serve.cut) = (piece.packet_data, header.cut);
+        serve.credit_return.room = 0;
+        if let Some(early) = &mut serve.early {
+            early.clear();
+        }
+        self.counters.messages_recut += 1;
+        true
+    }
+
+    /// Tells the client that the whole request is here, in answer to a packet of it that came again.
+    pub fn confirm_request(&mut self, si: u32, index: u32, header: &Header) {
+        let serve = &self.serves[index as usize];
+        let session = &mut self.sessions[si as usize];
+        let request = serve.sequence as u64 * 8 + serve.slot as u64;
+        let packet = header.multi.map_or(0, |multi| multi.packet);
+        let mut answer = Header::new(Kind::CreditReturn, packet, session.remote_session, request, session.remote_tag);
+        (answer.cut, answer.ecn_echo) = (header.cut, header.ecn_echo);
+        session.count_tx(answer.wire_len());
+        self.tx.push_bare(session.route, &answer);
     }
 
     fn count_packet(&mut self, index: u32, number: u32) {
@@ -252,7 +305,7 @@ impl Core {
         });
         let request = serve.sequence as u64 * 8 + serve.slot as u64;
         let mut header = Header::new(Kind::CreditReturn, packet, session.remote_session, request, session.remote_tag);
-        header.ecn_echo = serve.ecn_echo;
+        (header.ecn_echo, header.cut) = (serve.ecn_echo, serve.cut);
         let last = serve.credit_return;
         let tells_of_last = last.packet <= packet && packet - last.packet < ARRIVALS_BITS;
         // A mark is echoed for the packets that bore it only.
@@ -286,7 +339,7 @@ impl Core {
             self.drop_on(si, DropReason::Malformed);
             return;
         };
-        let packet_data = self.sessions[si as usize].packet_data as usize;
+        let packet_data = self.response_data(index);
         let serve = &mut self.serves[index as usize];
         serve.ecn_echo = header.ecn_echo;
         let packets = serve.response.as_ref().map_or(0, |r| r.len().div_ceil(packet_data));
@@ -295,6 +348,11 @@ impl Core {
         if serve.state != ServeState::Responded || first == 0 || end as usize > packets {
             self.drop_on(si, DropReason::OutOfOrder);
             return;
+        }
+        let is_again = first < serve.asked;
+        serve.asked = serve.asked.max(end);
+        if is_again {
+            self.doubt_path(si);
         }
         for number in first..end {
             self.send_response_packet(index, number);

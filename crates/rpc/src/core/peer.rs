@@ -11,6 +11,7 @@ use std::collections::HashMap;
 
 use dunlin_net::{PeerHealth, Route};
 
+use super::mtu_search::MtuSearch;
 use super::session::{Session, State};
 use super::share::Share;
 use super::{Core, NONE, Routes};
@@ -30,14 +31,16 @@ const AUDITS_SHARE: usize = 16;
 /// One endpoint that we share sessions with.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    route: Route,
+    pub route: Route,
     incarnation: u64,
     sessions: u32,
     /// Told from others that had its index before.
     serial: u32,
     share: Share,
     /// First of its sessions, linked through [`super::session::SessionCold::peer_next`].
-    first: u32,
+    pub first: u32,
+    /// How long packets may be to get through to it, where that is not certain.
+    pub search: Option<Box<MtuSearch>>,
     /// Whether it was heard from since the last tick.
     heard: bool,
     /// When it was last heard from, as far as ticks can tell.
@@ -65,12 +68,12 @@ impl Peers {
         self.by_route.len()
     }
 
-    fn get(&self, index: u32) -> Option<&Peer> {
+    pub fn get(&self, index: u32) -> Option<&Peer> {
         self.entries.get(index as usize)?.as_ref()
     }
 
     #[inline]
-    fn get_mut(&mut self, index: u32) -> Option<&mut Peer> {
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut Peer> {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
@@ -143,6 +146,7 @@ impl Core {
                 last_heard,
                 last_ping,
                 unanswered,
+                search: None,
             })
         });
         let Some(peer) = self.peers.get_mut(index) else { return };
@@ -230,16 +234,22 @@ impl Core {
                 peer.unanswered += 1;
                 self.send_ping(index);
             }
+            self.tick_path(index);
         }
     }
 
     /// Asks a peer whether it is there, in the name of one of the sessions with it.
     fn send_ping(&mut self, peer: u32) {
-        let first = self.peers.get(peer).map_or(NONE, |peer| peer.first);
-        let connected = self.sessions_from(first).find(|(_, session)| session.state == State::Connected);
-        if let Some((session, _)) = connected {
+        if let Some(session) = self.connected_session_of(peer) {
             self.send_ping_on(session);
         }
+    }
+
+    /// A session with a peer that is open.
+    pub fn connected_session_of(&self, peer: u32) -> Option<u32> {
+        let first = self.peers.get(peer).map_or(NONE, |peer| peer.first);
+        let connected = self.sessions_from(first).find(|(_, session)| session.state == State::Connected);
+        connected.map(|(session, _)| session)
     }
 
     /// Asks whether the other end still has a session.
@@ -295,6 +305,8 @@ impl Core {
         } else if kind == Kind::Ping {
             let answer = Presence { incarnation: self.incarnation, token: presence.token };
             self.send_control(session, Kind::Pong, &answer);
+        } else {
+            self.on_probe_answered(peer, presence.token);
         }
     }
 

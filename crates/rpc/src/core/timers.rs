@@ -76,6 +76,9 @@ impl Core {
             if let Some(until) = self.is_silent(session) {
                 return self.arm_call(index, until.min(deadline));
             }
+            if call.unanswered >= self.config.retransmissions_max && call.was_sent() {
+                return self.fail_unanswered(index);
+            }
             if call.window != super::NONE {
                 self.on_window_timer(index);
             } else if call.in_flight() > 0 {
