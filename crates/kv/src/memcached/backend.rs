@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::future::Future;
 
-use dunlin_store::{Store, StoreStats, UnixSeconds};
+use dunlin_store::{Store, StoreStats, UnixSeconds, Visit};
 
 use super::batch::Batch;
 use super::connections::{ConnectionReport, Connections};
 use super::counters::{Counters, Counts};
+use super::dump;
 use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
 
@@ -31,6 +32,11 @@ pub enum Inquiry {
     Connections,
     /// Its counts, which then begin anew.
     Reset,
+    /// Its counts and a list of items, `stats cachedump`.
+    Dump {
+        /// Items at most; zero for as many as there is room for.
+        items_max: u32,
+    },
 }
 
 /// What one core tells.
@@ -44,15 +50,24 @@ pub struct Report {
     pub connections: u64,
     /// Each of them, if asked.
     pub each: Vec<ConnectionReport>,
+    /// Items, if asked: lines of `stats cachedump`.
+    pub dump: Vec<u8>,
 }
 
 impl CoreState {
     /// What this core tells.
-    pub fn report(&self, inquiry: Inquiry, store: StoreStats, now: UnixSeconds) -> Report {
-        let each = if inquiry == Inquiry::Connections { self.connections.report(now) } else { Vec::new() };
-        let report = Report { counts: self.counters.snapshot(), store, connections: self.connections.len() as u64, each };
-        if inquiry == Inquiry::Reset {
-            self.counters.reset();
+    pub fn report(&self, inquiry: Inquiry, store: &(impl Store + Visit), now: UnixSeconds) -> Report {
+        let mut report = Report {
+            counts: self.counters.snapshot(),
+            store: store.stats(),
+            connections: self.connections.len() as u64,
+            ..Report::default()
+        };
+        match inquiry {
+            Inquiry::Totals => {}
+            Inquiry::Connections => report.each = self.connections.report(now),
+            Inquiry::Reset => self.counters.reset(),
+            Inquiry::Dump { items_max } => report.dump = dump::lines(store, items_max, now),
         }
         report
     }
@@ -66,7 +81,7 @@ pub struct Unavailable;
 /// One core of a server, as the memcached connections on it see it. Calls and futures stay on its thread.
 pub trait Backend: 'static {
     /// Its partition.
-    type Store: Store;
+    type Store: Store + Visit;
 
     /// The core that owns a key, if it is another one.
     fn elsewhere(&self, key: &[u8]) -> Option<Core>;

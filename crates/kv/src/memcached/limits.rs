@@ -5,6 +5,9 @@
 /// the bytes were cut.
 pub const LINE_BYTES_MAX: usize = 2048;
 
+/// Shortest line that may be a command, with its end, in bytes.
+pub const LINE_BYTES_MIN: usize = 4;
+
 /// Longest line of `get`, `gets`, `gat` or `gats`, in bytes: about 4,000 of the longest keys. memcached has no limit; here a longer line
 /// closes the connection.
 pub const RETRIEVAL_LINE_BYTES_MAX: usize = 1 << 20;
@@ -15,8 +18,8 @@ pub const LEADING_SPACES_MAX: usize = 100;
 /// Words of a line that are looked at.
 pub const TOKENS_MAX: usize = 23;
 
-/// Words of a meta command, its name, key and flags: memcached counts one more for the end of the line.
-pub const META_TOKENS_MAX: usize = 19;
+/// Words of a meta command: its name, key, length and flags.
+pub const META_TOKENS_MAX: usize = 20;
 
 /// Longest opaque flag of a meta command, its letter counted, in bytes.
 pub const OPAQUE_BYTES_MAX: usize = 32;

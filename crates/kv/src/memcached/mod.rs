@@ -11,7 +11,7 @@
 //! | what another core forwarded | [`Batch::run`] on the partition, then give the batch back |
 //! | numbers | [`CoreState::report`] |
 //!
-//! Answers are those of memcached 1.6.18, byte for byte, but where `execute` says otherwise; of what it has and this has not (slabs, an LRU
+//! Answers are those of memcached 1.6.45, byte for byte, but where `execute` says otherwise; of what it has and this has not (slabs, an LRU
 //! crawler, watchers, changing the memory) the commands are refused in its words. Limits stand in [`limits`].
 
 mod backend;
@@ -20,6 +20,7 @@ mod buffers;
 mod connection;
 mod connections;
 mod counters;
+mod dump;
 mod execute;
 pub mod limits;
 mod lookout;
@@ -43,4 +44,4 @@ pub use single::{Conversation, Single};
 pub use socket::{Acceptor, ConnectionLimit, Listen, ListenError, Socket};
 
 /// What `version` answers: the memcached whose protocol is spoken, and who speaks.
-pub const VERSION: &str = concat!("1.6.18-dunlin-", env!("CARGO_PKG_VERSION"));
+pub const VERSION: &str = concat!("1.6.45-dunlin-", env!("CARGO_PKG_VERSION"));

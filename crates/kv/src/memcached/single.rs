@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, ready};
 
-use dunlin_store::{Store, UnixSeconds, VALUE_BYTES_MAX};
+use dunlin_store::{Store, UnixSeconds, VALUE_BYTES_MAX, Visit};
 use futures::FutureExt as _;
 
 use super::backend::{Backend, CoreState, Inquiry, Report, Unavailable};
@@ -48,7 +48,7 @@ impl<S: Store> Single<S> {
     }
 }
 
-impl<S: Store + 'static> Backend for Single<S> {
+impl<S: Store + Visit + 'static> Backend for Single<S> {
     type Store = S;
 
     fn elsewhere(&self, _key: &[u8]) -> Option<Core> {
@@ -86,8 +86,7 @@ impl<S: Store + 'static> Backend for Single<S> {
     }
 
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {
-        let store = self.store.borrow().stats();
-        ready(vec![self.state.report(inquiry, store, self.now.get())])
+        ready(vec![self.state.report(inquiry, &*self.store.borrow(), self.now.get())])
     }
 }
 

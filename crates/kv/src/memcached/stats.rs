@@ -79,6 +79,8 @@ pub(super) async fn answer<B: Backend>(ask: Ask, backend: &B, settings: &Setting
             lines.line("sizes_status", "disabled");
             lines.end();
         }
+        StatsKind::Dump { items_max } => dump(&backend.ask(Inquiry::Dump { items_max }).await, items_max, out),
+        StatsKind::DumpNothing => out.extend_from_slice(b"END\r\n"),
         StatsKind::General => general(&totals(&backend.ask(Inquiry::Totals).await), backend.now(), settings, out),
         StatsKind::Items => items(&totals(&backend.ask(Inquiry::Totals).await), out),
         StatsKind::Slabs => slabs(&totals(&backend.ask(Inquiry::Totals).await), out),
@@ -147,7 +149,7 @@ fn settings_lines<B: Backend>(settings: &Settings, backend: &B, out: &mut Vec<u8
     lines.line("slab_reassign", "no");
     lines.line("lru_crawler", "no");
     lines.line("flush_enabled", "yes");
-    lines.line("dump_enabled", "no");
+    lines.line("dump_enabled", "yes");
     lines.line("shutdown_command", "no");
     lines.line("detail_enabled", "no");
     lines.line("track_sizes", "no");
@@ -179,6 +181,14 @@ fn slabs(totals: &Totals, out: &mut Vec<u8>) {
     lines.line("active_slabs", 1);
     lines.line("total_malloced", totals.store.memory_bytes);
     lines.end();
+}
+
+/// Lines of all cores, as many as were asked for.
+fn dump(reports: &[Report], items_max: u32, out: &mut Vec<u8>) {
+    let wanted = if items_max == 0 { usize::MAX } else { items_max as usize };
+    let lines = reports.iter().flat_map(|report| report.dump.split_inclusive(|&byte| byte == b'\n'));
+    lines.take(wanted).for_each(|line| out.extend_from_slice(line));
+    out.extend_from_slice(b"END\r\n");
 }
 
 /// memcached names connections by file descriptor, this by core and number.

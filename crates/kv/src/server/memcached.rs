@@ -208,8 +208,7 @@ impl Memcached {
     /// Tells what is counted.
     pub fn report(&self, inquiry: Inquiry) -> Option<Report> {
         let (backend, _) = self.core.as_ref()?;
-        let store = backend.shard.store.borrow().stats();
-        Some(backend.state.report(inquiry, store, backend.shard.now()))
+        Some(backend.state.report(inquiry, &*backend.shard.store.borrow(), backend.shard.now()))
     }
 
     /// Accepts nothing more, and ends the connections.

@@ -11,7 +11,7 @@ use dunlin_store::{Model, Store};
 use super::script::{START, core, said, settings};
 
 /// Several cores on one thread, seen from the first.
-struct Cores {
+pub struct Cores {
     routing: Routing,
     cores: Vec<Single<Model>>,
     /// A core that does not answer.
@@ -19,7 +19,7 @@ struct Cores {
 }
 
 impl Cores {
-    fn new(cores: u16) -> Cores {
+    pub fn new(cores: u16) -> Cores {
         Cores {
             routing: Routing::new([3; 16], cores).expect("a number of cores"),
             cores: (0..cores).map(|_| core()).collect(),
@@ -69,12 +69,12 @@ impl Backend for Cores {
     }
 
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {
-        let stats = |core: &Single<Model>| core.with_store(|store| store.stats());
-        ready(self.cores.iter().map(|core| core.state().report(inquiry, stats(core), START)).collect())
+        let report = |core: &Single<Model>| core.with_store(|store| core.state().report(inquiry, store, START));
+        ready(self.cores.iter().map(report).collect())
     }
 }
 
-fn said_by(cores: &Cores, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
+pub fn said_by(cores: &Cores, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
     let settings = settings();
     let mut client = Conversation::new(cores, &settings);
     let mut answer = Vec::new();

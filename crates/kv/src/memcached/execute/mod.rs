@@ -1,6 +1,6 @@
 //! Doing what units ask, on the partition that owns their keys, and writing the answers as memcached would.
 //!
-//! Where this differs from memcached 1.6.18 it is said at the command. In general: a value may have its full 1 MiB (memcached counts its own
+//! Where this differs from memcached 1.6.45 it is said at the command. In general: a value may have its full 1 MiB (memcached counts its own
 //! header), an item does not remember that its key came in base64 (the answer's `b` follows the request), base64 must be
 //! canonical, and `E`, `x` and `ms` with `N` and
 //! `s`, of later versions, are understood.
