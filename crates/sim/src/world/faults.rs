@@ -123,6 +123,9 @@ impl World {
         let Some(faults) = line.faults.as_deref().copied() else {
             return self.events.push(arrival, Event::Arrive(transit));
         };
+        if faults.longest.is_some_and(|longest| transit.len() > longest) {
+            return self.lose(transit);
+        }
         let random = &mut self.fault_random;
         if random.chance(faults.loss) {
             return self.lose(transit);
