@@ -239,9 +239,9 @@ impl Core {
         self.dispatch(index, None)
     }
 
-    /// A packet of a request whose client has cut it anew, because its packets were too long for the path. If the request is not whole yet,
-    /// it begins anew: the client counts its packets from 0 again. Gives whether the packet is to be taken. A request that is whole stays as it is:
-    /// only one cut of it ever completes, and its handler runs once.
+    /// Takes in that a packet belongs to another cut of its request than the packets before. If the request is incomplete and the cut is newer, the
+    /// request begins anew in its terms, since the client counts packets from 0 again. A complete request stays as it is, so only one cut of it
+    /// ever completes and its handler runs once. Returns whether the packet is to be taken.
     #[cold]
     fn recut_request(&mut self, si: u32, index: u32, header: &Header) -> bool {
         let piece = self.piece_of_request(si, header);

@@ -1,8 +1,8 @@
-//! Path MTU discovery: how long the packets of sessions may be, where the way to a peer may swallow those that are as long as was agreed on.
+//! Path MTU discovery: how long packets may be where the path to a peer may swallow those of the length that was agreed on.
 //!
-//! One [`MtuSearch`] for each peer, since all sessions with it share the way. Its probes are padded PINGs. When it finds more, later messages have
-//! longer packets. When it finds that the path carries less than before, requests that are not known to have arrived are cut anew,
-//! and so are responses as they are asked for again.
+//! There is one [`MtuSearch`] for each peer, since all sessions with it share the path. Its probes are padded PINGs. If a search finds more,
+//! later messages have longer packets. If a path carries less than before, requests that are not known to have arrived are cut anew.
+//! Responses are cut anew when their packets are asked for again. `docs/wire-protocol.md`, section 9c, is the specification.
 
 use dunlin_net::Route;
 
@@ -16,7 +16,7 @@ use crate::wire::header::CUT_MAX;
 use crate::wire::{Header, Kind};
 
 impl Core {
-    /// Has a session that just opened send packets as long as the way to its peer is known to carry; `agreed` is what both ends take.
+    /// Limits the packets of a session that just opened to the length that the path to its peer is known to carry. Both ends take `agreed` bytes.
     pub fn limit_to_path(&mut self, session: u32, agreed: u16) {
         let is_certain = self.cold[session as usize].path.is_mtu_certain;
         let (index, route) = (self.sessions[session as usize].peer, self.sessions[session as usize].route);
@@ -28,7 +28,7 @@ impl Core {
         entry.packet_data = entry.packet_data.min(packet_data_bytes(mtu.into()) as u16);
     }
 
-    /// Looks for the longest packets that get through to the peer of a session, unless that is known.
+    /// Begins the search for the longest packets that get through to the peer of a session. Does nothing if it ever began.
     pub fn search_path(&mut self, session: u32) {
         let peer = self.sessions[session as usize].peer;
         let Some(search) = self.peers.get_mut(peer).and_then(|peer| peer.search.as_deref_mut()) else { return };
@@ -38,7 +38,8 @@ impl Core {
         }
     }
 
-    /// Full packets of a session seem to get lost: asks whether the path still carries them.
+    /// Checks whether the path of a session still carries full packets. Call it when they seem to get lost; checks follow each other after a second
+    /// at the earliest.
     #[cold]
     pub fn doubt_path(&mut self, session: u32) {
         let peer = self.sessions[session as usize].peer;
@@ -47,7 +48,7 @@ impl Core {
         self.send_probes(peer);
     }
 
-    /// The tick's look at the search of a peer.
+    /// Takes the search of a peer on: sends probes again, or gives them up.
     pub fn tick_path(&mut self, peer: u32) {
         let Some(search) = self.peers.get_mut(peer).and_then(|peer| peer.search.as_deref_mut()) else { return };
         if search.on_time(self.now, || self.random.next_u64()) == Outcome::Changed {
@@ -56,7 +57,7 @@ impl Core {
         self.send_probes(peer);
     }
 
-    /// A peer has answered a PING.
+    /// Takes in a PONG, which answers a probe if its token says so.
     pub fn on_probe_answered(&mut self, peer: u32, token: u64) {
         let Some(search) = self.peers.get_mut(peer).and_then(|peer| peer.search.as_deref_mut()) else { return };
         if search.on_answer(token, self.now, || self.random.next_u64()) == Outcome::Changed {
@@ -65,7 +66,7 @@ impl Core {
         self.send_probes(peer);
     }
 
-    /// Sends the probes of a peer's search that are due, and sees to it that the transport joins packets as the search wants it.
+    /// Sends the probes of a peer's search that are due, and tells the transport how long datagrams may get by joining packets.
     fn send_probes(&mut self, index: u32) {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(index) else { return };
@@ -85,7 +86,7 @@ impl Core {
         self.arm_tick();
     }
 
-    /// Has the sessions with a peer send packets as long as its search found.
+    /// Applies what the search of a peer found to all sessions with it.
     fn set_path_mtu(&mut self, index: u32) {
         let Some(peer) = self.peers.get(index) else { return };
         let (Some(mtu), first) = (peer.search.as_ref().map(|search| search.mtu()), peer.first) else { return };
@@ -116,8 +117,8 @@ impl Core {
         }
     }
 
-    /// Begins a request anew in shorter packets, unless they are short enough or its response has begun to come. Its sequence number stays, so the
-    /// server runs its handler once, whichever cut of it is whole first.
+    /// Begins a request anew in shorter packets. Does nothing if its packets are short enough, or if its response has begun to arrive. The sequence
+    /// number stays, so the server runs the handler once, whichever cut arrives whole.
     fn recut_request_of(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
         let session = &mut self.sessions[call.session as usize];
