@@ -112,7 +112,7 @@ pub trait Coordinator {
     /// [`CoordError::Compacted`]: too much has happened since; [`CoordError::BadPath`].
     async fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError>;
 
-    /// Nanoseconds of the clock that [`Lease::safe_until`] is of. That of an endpoint is as its event loop last read it: who computes for long between
+    /// Nanoseconds of the clock that [`Lease::safe_until`] is of, which goes on while the machine is suspended. That of an endpoint is as its event loop last read it: who computes for long between
     /// looking at it and what rests on it adds that time.
     fn now(&self) -> u64;
 
@@ -164,7 +164,7 @@ pub async fn attend<C: Coordinator>(
     mut on_epoch: impl FnMut(u64),
 ) -> CoordError {
     loop {
-        let due = coordinator.now().saturating_add(every.as_nanos() as u64);
+        let due = coordinator.now().saturating_add(every.as_nanos().try_into().unwrap_or(u64::MAX));
         match coordinator.heartbeat(membership).await {
             Ok(epoch) => on_epoch(epoch),
             Err(CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::addr::{Addr, ShmName};
+use crate::clock::Suspensions;
 use crate::composite::Composite;
 use crate::error::NetError;
 use crate::shm::{ShmConfig, ShmTransport};
@@ -215,6 +216,14 @@ impl Transport for AnyTransport {
     #[inline]
     fn now(&self) -> u64 {
         each!(self, t => t.now())
+    }
+
+    fn clock(&self) -> Option<crate::Clock> {
+        each!(self, t => t.clock())
+    }
+
+    fn suspensions(&self) -> Suspensions {
+        each!(self, t => t.suspensions())
     }
 
     fn wait(&mut self, timeout: Duration) {

@@ -26,6 +26,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 
 use crate::addr::Addr;
+use crate::clock::Suspensions;
 use crate::error::NetError;
 use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 use crate::wake::{WakeSet, wait_readable};
@@ -320,6 +321,14 @@ impl<A: Transport, B: Transport> Transport for Composite<A, B> {
     #[inline]
     fn now(&self) -> u64 {
         self.first.now()
+    }
+
+    fn clock(&self) -> Option<crate::Clock> {
+        self.first.clock()
+    }
+
+    fn suspensions(&self) -> Suspensions {
+        self.first.suspensions()
     }
 
     fn wait(&mut self, timeout: Duration) {

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::Addr;
+use crate::clock::{Clock, Suspensions};
 use crate::error::NetError;
 
 /// Most packets handed out by one [`Transport::rx_burst`].
@@ -181,6 +182,9 @@ pub struct TransportCounters {
     pub tx_batches: u64,
     /// Packets dropped here because the receiver's queue, or the socket's buffer, was full.
     pub tx_dropped_full: u64,
+    /// Packets dropped here because the memory that would hold them is not to be had: over shared memory, because the file system of the
+    /// receiver's region is full.
+    pub tx_dropped_no_memory: u64,
     /// Packets dropped here for any other reason: the peer is gone, the system refused.
     pub tx_dropped_error: u64,
     /// Packets handed to the caller.
@@ -207,6 +211,7 @@ impl TransportCounters {
             tx_bytes: self.tx_bytes + other.tx_bytes,
             tx_batches: self.tx_batches + other.tx_batches,
             tx_dropped_full: self.tx_dropped_full + other.tx_dropped_full,
+            tx_dropped_no_memory: self.tx_dropped_no_memory + other.tx_dropped_no_memory,
             tx_dropped_error: self.tx_dropped_error + other.tx_dropped_error,
             rx_packets: self.rx_packets + other.rx_packets,
             rx_bytes: self.rx_bytes + other.rx_bytes,
@@ -343,6 +348,17 @@ pub trait Transport {
 
     /// Nanoseconds on this transport's clock. Never goes back.
     fn now(&self) -> u64;
+
+    /// The same clock for other threads: it reads as [`Transport::now`] does. `None` where only the owner of the transport can read it, as where a
+    /// test or a simulation moves it.
+    fn clock(&self) -> Option<Clock> {
+        None
+    }
+
+    /// Tells of time in which the machine was suspended, if [`Transport::now`] does not count it. By default there is none: a clock that a test moves counts all.
+    fn suspensions(&self) -> Suspensions {
+        Suspensions::none()
+    }
 
     /// Sleeps until a packet is there, the [`Waker`] is used, or `timeout` is over; may return early for no reason.
     fn wait(&mut self, timeout: Duration);

@@ -124,9 +124,15 @@ pub enum CallError {
     /// The session's queue of waiting calls is full. Nothing was sent.
     #[error("too many calls wait on this session: await some responses before issuing more")]
     QueueFull,
-    /// The server pushed the request back because its workers are busy. Nothing ran; the call may be repeated.
-    #[error("the server's workers are busy; nothing ran, try again later")]
+    /// The server pushed the request back before its handler started: workers are busy, limits are reached, or the server shuts down.
+    /// Nothing ran; the call may be repeated.
+    #[error("the server is busy; nothing ran, try again later")]
     Busy,
+    /// The handler started, and had no room to keep the request for later ([`crate::Request::defer`]). It may have run in part.
+    #[error(
+        "the server had no room to keep the request; its handler may have run in part, try again later if that does no harm"
+    )]
+    Overloaded,
     /// The server has no handler for the request type. Nothing ran.
     #[error("the server has no handler for this request type")]
     NoHandler,
@@ -183,12 +189,13 @@ pub struct RegisterError {
     pub req_type: u8,
 }
 
-/// A request was not taken on; its caller got [`CallError::Busy`], and nothing ran.
+/// A request cannot be kept for later. It is still to be answered: with a response, or as pushed back if nothing was done for it. If it is not, its
+/// caller gets [`CallError::Overloaded`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "too many requests are held already, or there is no buffer for this one; its caller was told that the server is busy"
+    "too many requests are held already, or there is no buffer for this one; raise deferred_requests_max, or answer it at once"
 )]
-pub struct PushedBack;
+pub struct CannotDefer;
 
 /// Why a response could not be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -204,6 +211,12 @@ pub enum RespondError {
         len: usize,
         /// The limit.
         max: usize,
+    },
+    /// The host that asked makes this endpoint hold as much as its share of [`crate::EndpointConfig::held_bytes_max`] allows; the caller gets an error.
+    #[error("a response of {len} bytes exceeds what its caller's host may make this endpoint hold: raise held_bytes_max")]
+    OverShare {
+        /// Its bytes.
+        len: usize,
     },
     /// No buffer for it; the caller gets an error.
     #[error(transparent)]

@@ -3,7 +3,7 @@
 mod lab;
 
 use dunlin_net::Transport;
-use dunlin_sim::fault::{PacketFaults, Place, RandomFaults};
+use dunlin_sim::fault::{Cuts, PacketFaults, Place, RandomFaults};
 use dunlin_sim::topology::{Layout, TwoTier};
 use dunlin_sim::{CostModel, Datacenter, Fault, FaultPlan, Next, Port, SimError, Topology};
 use lab::{Log, Received, echo, listen, ping, send};
@@ -253,4 +253,121 @@ fn a_plan_shrinks_to_what_matters() {
     let (first, second) = (plan.faults[7].clone(), plan.faults[31].clone());
     let shrunk = plan.shrink(1000, |plan| plan.faults.contains(&first) && plan.faults.contains(&second));
     assert_eq!(shrunk.faults, [first, second]);
+}
+
+/// What was delayed stays in front of what is sent when the fault is over, or another one has taken its place.
+#[test]
+fn a_delay_keeps_the_order_when_it_ends() {
+    let others = [
+        None,
+        Some(Fault::Partition { hosts: vec![2, 3] }),
+        Some(Fault::Packets { place: Place::Host(3), faults: PacketFaults::loss(1.0) }),
+    ];
+    for other in others {
+        let mut datacenter = datacenter();
+        let log = listen(&mut datacenter, 1, 0);
+        let delay = PacketFaults { delay: 1.0, delay_max_ns: 1_000_000, ..PacketFaults::default() };
+        datacenter.schedule(&scheduled(0, 50, Fault::Packets { place: UP, faults: delay })).unwrap();
+        if let Some(other) = other {
+            datacenter.schedule(&scheduled(40, 400, other)).unwrap();
+        }
+        let (mut transport, mut next) = (datacenter.bind(0, 0).unwrap(), 0_u32);
+        datacenter
+            .spawn(0, 0, move || {
+                send(&mut transport, 1, &next.to_le_bytes());
+                next += 1;
+                if next < 2000 { Next::At(u64::from(next) * 1000) } else { Next::Done }
+            })
+            .unwrap();
+        datacenter.run_until(3_000_000);
+        assert!(log.borrow().iter().map(number).eq(0..2000), "the order stays");
+        let late = log.borrow().iter().filter(|packet| packet.time > u64::from(number(packet)) * 1000 + 10_000).count();
+        assert!((51..1100).contains(&late), "{late} are late: those that were delayed, and those behind them");
+    }
+}
+
+#[test]
+fn one_direction_is_cut() {
+    // What host 0 sends to host 1 is an echo that comes back, or does not, whichever direction is cut; host 1 gets what it is sent only in one case.
+    for (from, to, arrives) in [(vec![0, 3], vec![1], 0), (vec![1], vec![0, 2], 100), (vec![2, 3], vec![0, 1], 100)] {
+        let mut datacenter = datacenter();
+        let log = echoes(&mut datacenter, 1);
+        let is_echoed = from[0] == 2;
+        datacenter.schedule(&scheduled(100, 200, Fault::OneWay { from, to })).unwrap();
+        datacenter.run_until(100_000);
+        let before = datacenter.port(Port::HostDown { host: 1 }).unwrap().packets;
+        datacenter.run_until(200_000);
+        let during = datacenter.port(Port::HostDown { host: 1 }).unwrap().packets - before;
+        assert!(during.abs_diff(arrives) <= 3, "{during} packets came to host 1");
+        datacenter.run_until(300_000);
+        let echoed = [echoed(&log, 0, 95), echoed(&log, 103, 195), echoed(&log, 203, 290)];
+        assert_eq!(echoed, [95, if is_echoed { 92 } else { 0 }, 87]);
+    }
+}
+
+/// Notes what the clock of a host shows, and the time, each millisecond by that clock.
+fn ticks(datacenter: &mut Datacenter, host: u32) -> Log<(u64, u64)> {
+    let (log, clock) = (Log::default(), datacenter.clock(host, 0).unwrap());
+    let (logged, other) = (log.clone(), datacenter.clock((host + 1) % 4, 0).unwrap());
+    let mut next = 0;
+    datacenter
+        .spawn(host, 0, move || {
+            assert!(clock.now() >= next, "no timer is early");
+            logged.borrow_mut().push((clock.now(), other.now()));
+            next += 1_000_000;
+            Next::At(next)
+        })
+        .unwrap();
+    log
+}
+
+#[test]
+fn clocks_run_at_rates_of_their_own() {
+    for (ppm, expected) in [(0, 100), (200, 100), (500_000, 125), (-500_000, 75), (1_000_000, 150), (-1_000_000, 50)] {
+        let mut datacenter = datacenter();
+        let log = ticks(&mut datacenter, 0);
+        datacenter.schedule(&scheduled(0, 50_000, Fault::ClockRate { host: 0, ppm })).unwrap();
+        datacenter.run_until(100_000_000);
+        let log = log.borrow();
+        assert!(log.len().abs_diff(expected) <= 2, "{} ticks at {ppm} ppm", log.len());
+        assert!(log.windows(2).all(|pair| pair[0].0 < pair[1].0), "it never goes back");
+        let shows = datacenter.clock(0, 0).unwrap().now();
+        assert_eq!(shows, (100_000_000 + i64::from(ppm) * 50) as u64, "at {ppm} ppm for 50 ms");
+        assert_eq!((datacenter.now(), datacenter.clock(1, 0).unwrap().now()), (100_000_000, 100_000_000));
+    }
+    let mut datacenter = datacenter();
+    // They add up, as far as no clock goes back.
+    for ppm in [1_000_000, 500_000, -1_000_000, -700_000] {
+        datacenter.inject(Fault::ClockRate { host: 2, ppm }).unwrap();
+    }
+    datacenter.run_until(1_000_000);
+    assert_eq!(datacenter.clock(2, 0).unwrap().now(), 800_000);
+    assert!(datacenter.inject(Fault::ClockRate { host: 2, ppm: 1_000_001 }).is_err());
+}
+
+/// As a guest that is suspended, with the clock that does not count that: it stands still with its processors, and goes on.
+#[test]
+fn a_host_is_suspended_and_comes_back() {
+    let mut datacenter = datacenter();
+    let log = ticks(&mut datacenter, 0);
+    datacenter.schedule(&scheduled(10_500, 60_500, Fault::ClockRate { host: 0, ppm: -1_000_000 })).unwrap();
+    datacenter.schedule(&scheduled(10_500, 60_500, Fault::Pause { host: 0 })).unwrap();
+    datacenter.run_until(100_000_000);
+    let log = log.borrow();
+    let (before, after): (Vec<_>, Vec<_>) = log.iter().partition(|(_, time)| *time < 60_500_000);
+    assert_eq!((before.len(), after.first().map(|(shown, _)| *shown)), (11, Some(11_000_000)), "{log:?}");
+    assert!(after.iter().all(|(shown, time)| shown + 50_000_000 == *time), "{after:?}");
+}
+
+#[test]
+fn random_plans_have_cuts_of_one_direction_and_clocks() {
+    let kinds = RandomFaults { count: 400, cuts: Cuts::AlsoOneWay, clock_ppm_max: 300, ..RandomFaults::default() };
+    let plan = kinds.plan(&Topology::one_switch(4, 25), 5);
+    let mut datacenter = datacenter();
+    datacenter.schedule(&plan).unwrap();
+    assert_eq!(FaultPlan::from_toml(&plan.to_toml()).unwrap(), plan);
+    let count = |is: fn(&Fault) -> bool| plan.faults.iter().filter(|scheduled| is(&scheduled.fault)).count();
+    assert!(count(|fault| matches!(fault, Fault::OneWay { .. })) > 5);
+    assert!(count(|fault| matches!(fault, Fault::ClockRate { ppm, .. } if (-300..=300).contains(ppm))) > 5);
+    assert!(count(|fault| matches!(fault, Fault::Partition { .. })) > 5);
 }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::cluster_id::ClusterId;
 use crate::log::LogError;
 use crate::machine::RestoreError;
 use crate::probe::Probe;
@@ -30,13 +31,13 @@ pub enum Batching {
     Immediate,
 }
 
-/// A clock: nanoseconds from any beginning, never going back, read afresh each time. Clocks of different machines are never compared.
+/// A clock: nanoseconds from any beginning, never going back, read afresh each time, and going on while the machine is suspended. Clocks of different machines are never compared.
 pub type Clock = Rc<dyn Fn() -> u64>;
 
-/// The clock of the operating system.
+/// The clock of the operating system that goes on while the machine is suspended: a lease ([`Reads::Lease`]) ends for others meanwhile.
 pub fn system_clock() -> Clock {
-    let begin = std::time::Instant::now();
-    Rc::new(move || begin.elapsed().as_nanos() as u64)
+    let begin = dunlin_net::clock::boot_nanos();
+    Rc::new(move || dunlin_net::clock::boot_nanos() - begin)
 }
 
 /// Settings of a replica. Those of one cluster agree in all but `id`, `seed`, `clock` and `probe`.
@@ -44,14 +45,18 @@ pub fn system_clock() -> Clock {
 pub struct NodeConfig {
     /// Its name: above 0, unique, and never used again for another, nor for one that lost its log.
     pub id: u64,
-    /// The name of the cluster: replicas and clients of another are not listened to. Default 0.
-    pub cluster: u64,
+    /// The number of the cluster, if it is known before: a replica that waits to be added joins no other, and one whose log is of another does not start. A new cluster
+    /// draws its own. Default `None`.
+    pub cluster: Option<ClusterId>,
     /// The unit of time. 1 ms to 1 s; default 10 ms.
     pub tick: Duration,
     /// A leader is heard so often at least, in ticks. Default 5.
     pub heartbeat_ticks: u32,
     /// Who hears nothing of a leader for one to two times as long asks to be elected, in ticks: at least four heartbeats. Default 50.
     pub election_ticks: u32,
+    /// A write or flush of the log that takes longer than so many election timeouts is of a disk that hangs: a leader then gives way, and no such replica is
+    /// elected, until the disk comes back. 1 to 1000; default 3.
+    pub flush_elections_max: u32,
     /// Which commands go to the disk together. Default [`Batching::Gathered`].
     pub batching: Batching,
     /// How reads are answered. Default [`Reads::ReadIndex`].
@@ -103,10 +108,11 @@ impl NodeConfig {
     pub fn new(id: u64) -> NodeConfig {
         NodeConfig {
             id,
-            cluster: 0,
+            cluster: None,
             tick: Duration::from_millis(10),
             heartbeat_ticks: 5,
             election_ticks: 50,
+            flush_elections_max: 3,
             batching: Batching::default(),
             reads: Reads::default(),
             proposals_max: 4096,
@@ -145,6 +151,9 @@ impl NodeConfig {
         }
         if self.heartbeat_ticks == 0 || self.election_ticks / 4 < self.heartbeat_ticks || self.election_ticks > 100_000 {
             return fail("heartbeat_ticks, election_ticks", "choose 1 or more, and four times as many, at most 100,000");
+        }
+        if !(1..=1000).contains(&self.flush_elections_max) {
+            return fail("flush_elections_max", "choose 1 to 1000");
         }
         if self.proposals_max == 0 || self.reads_max == 0 || self.sessions_max == 0 || self.appends_in_flight_max == 0 {
             return fail("proposals_max, reads_max, sessions_max, appends_in_flight_max", "choose 1 or more");
@@ -192,10 +201,29 @@ pub enum NodeError {
         /// Why.
         why: String,
     },
+    /// First members were given the number of a cluster.
+    #[error("a new cluster draws its own number: give none")]
+    Drawn,
+    /// The log is of another cluster.
+    #[error(
+        "the log is of cluster {ours}, not of cluster {asked}: start it without a number, or give the other replica a directory of its own"
+    )]
+    OtherCluster {
+        /// That of the log.
+        ours: ClusterId,
+        /// That it should be of.
+        asked: ClusterId,
+    },
+    /// There are no random numbers to draw that of a new cluster.
+    #[error("the system has no random number for the new cluster: {why}")]
+    Random {
+        /// Why.
+        why: String,
+    },
     /// The log was not written.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// A leader remembers entries of this replica that it does not have.
+    /// A leader remembers entries of this replica that it does not have, and has confirmed it.
     #[error(
         "replica {id} has lost entries that it had acknowledged; remove it from the cluster, and add it again under a new id, with an empty directory"
     )]

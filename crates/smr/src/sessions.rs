@@ -1,7 +1,7 @@
 //! Sessions of clients: what makes a command that is sent again be executed once (Raft dissertation, section 6.3). They are part of the replicated
 //! state: every replica has the same, and they are in every snapshot.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::wire::WireError;
 use crate::wire::bytes::{Reader, Writer};
@@ -10,7 +10,7 @@ use crate::wire::bytes::{Reader, Writer};
 pub const COMMANDS_PER_SESSION_MAX: usize = 64;
 
 /// What one client has done.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 struct Session {
     /// The time of the cluster when it was used last, in nanoseconds.
     used: u64,
@@ -18,14 +18,31 @@ struct Session {
     waits_from: u64,
     /// Replies to those that may be, by number.
     replies: Vec<(u64, Box<[u8]>)>,
+    /// Its time in [`Sessions::by_use`], which is no part of the replicated state.
+    noted: u64,
+}
+
+impl PartialEq for Session {
+    fn eq(&self, other: &Session) -> bool {
+        (self.used, self.waits_from, &self.replies) == (other.used, other.waits_from, &other.replies)
+    }
 }
 
 /// All sessions.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Sessions {
     by_id: HashMap<u64, Session>,
+    /// Each session by the time when it was used last and its id, or by an earlier time: a command does not move its session, whoever looks for the oldest does. The
+    /// first one whose time is right is the oldest of all. It is not part of the replicated state, which it follows from.
+    by_use: BTreeSet<(u64, u64)>,
     /// What all replies count.
     reply_bytes: u64,
+}
+
+impl PartialEq for Sessions {
+    fn eq(&self, other: &Sessions) -> bool {
+        self.by_id == other.by_id
+    }
 }
 
 /// What a reply counts beyond its own bytes.
@@ -65,25 +82,37 @@ impl Sessions {
 
     /// Opens session `id`. Others end if they were not used for long, or if there are too many.
     pub fn open(&mut self, id: u64, time: u64, limits: Limits) {
-        let reply_bytes = &mut self.reply_bytes;
-        self.by_id.retain(|_, session| {
-            let is_used = time.saturating_sub(session.used) <= limits.idle_max;
-            *reply_bytes -= if is_used { 0 } else { session.reply_bytes() };
-            is_used
-        });
-        while self.by_id.len() >= limits.sessions_max.max(1) {
-            // Ids are unique, so that all replicas choose the same.
-            let oldest = self.by_id.iter().map(|(id, session)| (session.used, *id)).min();
-            let Some((_, oldest)) = oldest else { break };
-            self.close(oldest);
+        let is_idle = |used: u64| time.saturating_sub(used) > limits.idle_max;
+        while let Some((noted, oldest)) = self.by_use.first().copied() {
+            let is_full = self.by_id.len() >= limits.sessions_max.max(1);
+            if !is_full && !is_idle(noted) {
+                break;
+            }
+            let used = self.by_id.get(&oldest).map_or(noted, |session| session.used);
+            if used > noted {
+                // It was used since. Each command pays for one such step at most.
+                self.by_use.pop_first();
+                self.by_use.insert((used, oldest));
+                if let Some(session) = self.by_id.get_mut(&oldest) {
+                    session.noted = used;
+                }
+            } else {
+                // Ids are unique, so that all replicas choose the same.
+                self.close(oldest);
+            }
+            #[cfg(test)]
+            tests::step();
         }
-        self.by_id.insert(id, Session { used: time, waits_from: 1, replies: Vec::new() });
+        let opened = Session { used: time, waits_from: 1, replies: Vec::new(), noted: time };
+        self.by_id.insert(id, opened);
+        self.by_use.insert((time, id));
     }
 
     /// Ends a session.
     pub fn close(&mut self, id: u64) {
         if let Some(session) = self.by_id.remove(&id) {
             self.reply_bytes -= session.reply_bytes();
+            self.by_use.remove(&(session.noted, id));
         }
     }
 
@@ -159,16 +188,19 @@ impl Sessions {
     /// Reads them.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Sessions, WireError> {
         let count = reader.u32()?;
-        let mut by_id = HashMap::new();
+        let (mut by_id, mut by_use) = (HashMap::new(), BTreeSet::new());
         for _ in 0..count {
             let (id, used, waits_from) = (reader.u64()?, reader.u64()?, reader.u64()?);
             let replies = reader.u32()?;
             let reply = |_| Ok((reader.u64()?, reader.counted()?.into()));
             let replies = (0..replies).map(reply).collect::<Result<_, WireError>>()?;
-            by_id.insert(id, Session { used, waits_from, replies });
+            if by_id.insert(id, Session { used, waits_from, replies, noted: used }).is_some() {
+                return Err(WireError::Unknown { field: "session", value: id });
+            }
+            by_use.insert((used, id));
         }
         let reply_bytes = by_id.values().map(Session::reply_bytes).sum();
-        Ok(Sessions { by_id, reply_bytes })
+        Ok(Sessions { by_id, by_use, reply_bytes })
     }
 }
 
@@ -199,6 +231,73 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits = Limits { sessions_max: 3, idle_max: 100, reply_bytes_max: 1 << 20 };
+
+    thread_local! {
+        static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+
+    /// A session was looked at to find the oldest.
+    pub fn step() {
+        STEPS.set(STEPS.get() + 1);
+    }
+
+    /// As many sessions as there may be, all of them in use, and as many that come and go.
+    #[test]
+    fn to_open_a_session_takes_no_look_at_all_of_them() {
+        const SESSIONS: u64 = 65_536;
+        let limits = Limits { sessions_max: SESSIONS as usize, idle_max: 10 * SESSIONS, reply_bytes_max: 1 << 30 };
+        let (mut sessions, mut time, mut commands) = (Sessions::default(), 0, 0);
+        for id in 1..=4 * SESSIONS {
+            time += 1;
+            sessions.open(id, time, limits);
+            // Half of all commands are of sessions that are old.
+            for back in [id / 2, id * 7 % SESSIONS] {
+                commands += u64::from(sessions.keep(id.saturating_sub(back), time, 1));
+            }
+        }
+        assert_eq!(sessions.len() as u64, SESSIONS);
+        let steps = STEPS.take();
+        assert!(steps <= 4 * SESSIONS + commands, "{steps} steps for {} sessions and {commands} commands", 4 * SESSIONS);
+    }
+
+    /// Who ends is who would end if all were looked at, also after a snapshot.
+    #[test]
+    fn the_oldest_session_ends_first() {
+        let mut random = dunlin_net::random::Random::new(3);
+        let limits = Limits { sessions_max: 20, idle_max: 60, reply_bytes_max: 3000 };
+        let (mut sessions, mut used, mut time) = (Sessions::default(), std::collections::BTreeMap::new(), 0);
+        for id in 1..20_000 {
+            // Many at the same time.
+            time += random.below(3) / 2 * random.below(8);
+            match random.below(4) {
+                0 => {
+                    used.retain(|_, used| time - *used <= limits.idle_max);
+                    if used.len() == limits.sessions_max {
+                        let oldest = used.iter().map(|(id, used)| (*used, *id)).min().unwrap().1;
+                        used.remove(&oldest);
+                    }
+                    used.insert(id, time);
+                    sessions.open(id, time, limits);
+                }
+                1 if random.below(50) == 0 => {
+                    let mut out = vec![0; sessions.encoded_len()];
+                    sessions.encode(&mut Writer::new(&mut out));
+                    sessions = Sessions::parse(&mut Reader::new(&out)).unwrap();
+                }
+                2 if random.below(5) == 0 => {
+                    sessions.close(id - random.below(id.min(80)));
+                    used.retain(|id, _| sessions.by_id.contains_key(id));
+                }
+                _ => {
+                    let of = id - random.below(id.min(150));
+                    assert_eq!(sessions.keep(of, time, 1), used.contains_key(&of));
+                    used.entry(of).and_modify(|used| *used = time);
+                }
+            }
+            assert!(used.keys().all(|id| sessions.by_id.contains_key(id)) && used.len() == sessions.len(), "command {id}");
+            assert_eq!(sessions.by_use.len(), sessions.len());
+        }
+    }
 
     #[test]
     fn a_command_is_new_once() {

@@ -1,5 +1,6 @@
 //! The client.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use dunlin_net::Transport;
@@ -17,11 +18,16 @@ use crate::wire::{Answer, Command, Query, Wire};
 /// How often a watcher asks for what has happened, unless it is told otherwise.
 const WATCH_EVERY: Duration = Duration::from_millis(100);
 
+/// After a suspension of the machine, a sleep ends so late at most.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
 /// A client of a cluster manager whose replicas are [`dunlin_smr::Node`]s. A command is executed once, however often it must be sent.
 pub struct Embedded<T: Transport> {
     client: Client<T>,
     timers: Timers,
     watch_every: Duration,
+    /// The latest time that was told.
+    told: Cell<u64>,
 }
 
 impl From<ClientError> for CoordError {
@@ -74,7 +80,7 @@ pub(super) use answer_of;
 impl<T: Transport> Embedded<T> {
     /// One that asks through this client. Settings of how long operations may take are the client's.
     pub fn new(client: Client<T>) -> Embedded<T> {
-        Embedded { timers: client.timers(), client, watch_every: WATCH_EVERY }
+        Embedded { timers: client.timers(), client, watch_every: WATCH_EVERY, told: Cell::new(0) }
     }
 
     /// Sets how often [`Coordinator::changes`] asks while nothing happens: so late may it be told of something. 100 ms by default.
@@ -183,11 +189,20 @@ impl<T: Transport> Coordinator for Embedded<T> {
         }
     }
 
+    /// Counts time in which the machine was suspended: others may have the holder's lease since.
     fn now(&self) -> u64 {
-        self.timers.now()
+        self.told.set(self.told.get().max(self.timers.now_with_suspensions()));
+        self.told.get()
     }
 
     async fn sleep_until(&self, time: u64) {
-        self.timers.sleep_until(time).await;
+        loop {
+            let left = time.saturating_sub(self.now());
+            if left == 0 {
+                return;
+            }
+            // Timers do not count a suspension: after one they are late by this much at most.
+            self.timers.sleep(Duration::from_nanos(left).min(SLEEP_MAX)).await;
+        }
     }
 }

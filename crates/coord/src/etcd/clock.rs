@@ -1,11 +1,6 @@
-//! The clock of this process.
+//! The clock of this machine.
 
-use std::sync::LazyLock;
-use std::time::Instant;
-
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-/// Nanoseconds since it was asked first.
+/// Nanoseconds since it was started, also those in which it was suspended: what a lease is counted by must go on meanwhile.
 pub(super) fn now() -> u64 {
-    START.elapsed().as_nanos() as u64
+    dunlin_net::clock::boot_nanos()
 }

@@ -59,6 +59,9 @@ use crate::types::{
 
 pub use watchman::Watchman;
 
+/// After a suspension of the machine, a sleep ends so late at most.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
 /// Between two signs of life on a connection that is idle, and how long the answer may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// So many requests may be sent within the time of an operation that may be sent again.
@@ -290,8 +293,17 @@ impl Coordinator for Etcd {
     }
 
     async fn sleep_until(&self, time: u64) {
-        let left = Duration::from_nanos(time.saturating_sub(self.now()));
+        let slept = self.on_thread(async move {
+            loop {
+                let left = Duration::from_nanos(time.saturating_sub(clock::now()));
+                if left.is_zero() {
+                    return;
+                }
+                // The timers of tokio do not count a suspension: after one they are late by this much at most.
+                tokio::time::sleep(left.min(SLEEP_MAX)).await;
+            }
+        });
         // It is dropped unslept only with the thread, and that with this value.
-        let _ = self.on_thread(async move { tokio::time::sleep(left).await }).await;
+        let _ = slept.await;
     }
 }

@@ -257,6 +257,15 @@ impl Cluster {
         self.datacenter.lift(fault);
     }
 
+    /// Suspends the guest on a host for so many milliseconds, after as many: it stands still, and its clock does.
+    pub fn suspend(&mut self, host: u32, milliseconds: u64) {
+        self.datacenter.run_until(self.datacenter.now() + milliseconds * MILLISECOND);
+        let faults = [Fault::ClockRate { host, ppm: -1_000_000 }, Fault::Pause { host }];
+        let faults = faults.map(|fault| self.datacenter.inject(fault).unwrap());
+        self.datacenter.run_until(self.datacenter.now() + milliseconds * MILLISECOND);
+        faults.into_iter().for_each(|fault| self.datacenter.lift(fault));
+    }
+
     /// Mostly of the leader, which is what matters.
     fn draw(&self, random: &mut Random) -> Fault {
         let any = random.index(self.shared.leads.len());

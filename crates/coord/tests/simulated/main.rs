@@ -189,3 +189,43 @@ fn who_could_not_be_heard_has_not_failed() {
     let watched = shared.watched.get();
     assert!(watched.failures == 0 && watched.reigns + watched.late_looks == 2, "{watched:?}");
 }
+
+/// The holder of a lease is suspended with its machine, whose clock stands still: when it comes back the lease is another's, and it knows.
+#[test]
+fn a_lease_runs_out_while_its_holder_is_suspended() {
+    let mut cluster = Cluster::new(7, 3);
+    let (granted, checks) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+    let (taken, count) = (granted.clone(), checks.clone());
+    cluster.user(move |user| async move {
+        let coordinator = user.coordinator();
+        let membership = coordinator.join(1, b"").await.unwrap();
+        user.timers.sleep_until(180_000_000).await;
+        let lease = coordinator.acquire(&membership, "/lease", LEASE).await.unwrap();
+        // It asks before each use.
+        while coordinator.now() < lease.safe_until {
+            assert!(!taken.get(), "another has the lease");
+            count.set(count.get() + 1);
+            user.timers.sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(coordinator.renew(&mut lease.clone()).await.is_ok(), !taken.get());
+        let begun = coordinator.now();
+        coordinator.sleep_until(begun + 1_000_000).await;
+        assert!(coordinator.now() >= begun + 1_000_000);
+    });
+    cluster.user(move |user| async move {
+        let coordinator = user.coordinator();
+        user.timers.sleep_until(190_000_000).await;
+        let membership = coordinator.join(2, b"").await.unwrap();
+        loop {
+            match coordinator.acquire(&membership, "/lease", LEASE).await {
+                Ok(_) => return granted.set(true),
+                Err(CoordError::Held { .. }) => user.timers.sleep(Duration::from_millis(1)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    // The holder's host is the first after the replicas.
+    cluster.suspend(3, 200);
+    cluster.run(10, 0);
+    assert!(checks.get() > 0);
+}

@@ -36,8 +36,19 @@ pub const FORWARD_BYTES_MAX: usize = 256 << 10;
 /// Bytes of answers that wait to be written before a connection does no more, plus one answer.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
+/// Bytes of answers that a turn gets from all other cores together before any of them is longer than its share.
+pub const TURN_ANSWER_BYTES: usize = 2 * OUTPUT_BYTES_MAX;
+
 /// Operations of one connection before the other tasks of its core get their turn.
 pub const FAIR_UNITS_MAX: usize = 512;
+
+/// Bytes that commands may move, values that they add to included, before the other tasks of their core get their turn, plus one command: some tens
+/// of microseconds.
+pub const WORK_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes that a connection may hold of each kind (the rest of a command, answers, commands for other cores) when the budget has no more: enough for
+/// small commands, so that clients that hold much do not keep others from being served.
+pub const SHORT_BYTES: usize = 2 << 10;
 
 /// What a connection reads at once, in bytes: it borrows this much memory while it has work, and none while it is idle.
 pub const READ_BYTES: usize = 64 << 10;

@@ -16,6 +16,7 @@
 
 mod backend;
 mod batch;
+mod budget;
 mod buffers;
 mod connection;
 mod connections;
@@ -33,8 +34,9 @@ mod socket;
 mod stats;
 mod turn;
 
-pub use backend::{Backend, CoreState, Inquiry, Report, Unavailable};
-pub use batch::Batch;
+pub use backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};
+pub use batch::{Batch, Ran};
+pub use budget::{CONNECTION_BYTES_DEFAULT, CORE_BYTES_MIN, HOLD_SECONDS_MAX};
 pub use connections::{Activity, ConnectionReport, Connections};
 pub use counters::{COUNTS, Count, Counters, Counts};
 pub use lookout::LOOK_DEFAULT;

@@ -80,7 +80,7 @@ fn run<S: Store>(store: &mut S, metrics: &mut CoreMetrics, burst: &mut RequestBu
         Work::Operation(operation, key) => execute(store, metrics, key, operation),
         Work::Refuse(status) => Answer::Plain(*status),
     };
-    burst.respond_with(i, answer.encoded_len(), |out| answer.encode(out));
+    burst.respond_written(i, answer.encoded_len(), |out| answer.encode(out));
 }
 
 /// The kind that an operation is counted as.

@@ -1,9 +1,9 @@
 //! A server of several cores answers as one of one core does, whatever core a connection is on.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, ready};
 
-use dunlin_kv::memcached::{Backend, Batch, Conversation, CoreState, Inquiry, Report, Single, Unavailable};
+use dunlin_kv::memcached::{Backend, Batch, Conversation, CoreState, FlushTime, Inquiry, Ran, Report, Single, Unavailable};
 use dunlin_kv::metrics::{CoreMetrics, Operation, Outcome};
 use dunlin_kv::routing::{Core, Routing};
 use dunlin_store::{Model, Store};
@@ -16,6 +16,8 @@ pub struct Cores {
     cores: Vec<Single<Model>>,
     /// A core that does not answer.
     dead: Option<Core>,
+    /// How often a batch was run.
+    runs: Cell<usize>,
 }
 
 impl Cores {
@@ -24,7 +26,25 @@ impl Cores {
             routing: Routing::new([3; 16], cores).expect("a number of cores"),
             cores: (0..cores).map(|_| core()).collect(),
             dead: None,
+            runs: Cell::new(0),
         }
+    }
+
+    pub fn is_elsewhere(&self, key: &str) -> bool {
+        self.elsewhere(key.as_bytes()).is_some()
+    }
+
+    pub fn runs(&self) -> usize {
+        self.runs.get()
+    }
+
+    pub fn said(&self, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
+        said_by(self, pieces)
+    }
+
+    fn run(&self, core: Core, batch: &mut Batch) -> Ran {
+        self.runs.set(self.runs.get() + 1);
+        batch.run(&self.cores[usize::from(core)])
     }
 }
 
@@ -59,13 +79,13 @@ impl Backend for Cores {
         if self.dead == Some(core) {
             return ready(Err(Unavailable));
         }
-        batch.run(&self.cores[usize::from(core)]);
+        while self.run(core, &mut batch) == Ran::More {}
         ready(Ok(batch))
     }
 
-    fn flush(&self, _at: u32) -> impl Future<Output = ()> {
+    fn flush(&self, _at: FlushTime) -> impl Future<Output = Result<(), Unavailable>> {
         self.cores.iter().for_each(|core| core.with_store(Store::flush));
-        ready(())
+        ready(Ok(()))
     }
 
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {

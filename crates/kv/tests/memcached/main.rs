@@ -7,5 +7,7 @@ mod counts;
 mod dump;
 mod full;
 mod hostile;
+mod memory;
 mod script;
 mod sockets;
+mod work;

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::addr::Addr;
-use crate::clock::Clock;
+use crate::clock::{Clock, Suspensions};
 use crate::error::NetError;
 use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
@@ -171,6 +171,14 @@ impl Transport for UdpTransport {
     #[inline]
     fn now(&self) -> u64 {
         self.clock.now()
+    }
+
+    fn clock(&self) -> Option<Clock> {
+        Some(self.clock.clone())
+    }
+
+    fn suspensions(&self) -> Suspensions {
+        Suspensions::of_system()
     }
 
     fn wait(&mut self, timeout: Duration) {

@@ -101,7 +101,9 @@ impl Core {
         let call = &mut self.calls[index as usize];
         let si = call.session as usize;
         let session = &mut self.sessions[si];
-        if call.response_packets != 0 {
+        // What the server had to give up is over, however much of it has come.
+        let had_response = call.response_packets != 0;
+        if had_response && header.status == Status::Ok {
             return self.on_first_response_again(index, header);
         }
         let packet_data = match header.multi {
@@ -123,13 +125,14 @@ impl Core {
         let held = if call.window == NONE { call.in_flight() } else { clear_window(&mut self.windows, call.window) };
         session.credits += held as u16;
         (call.sent, call.received) = (call.request_packets, call.request_packets);
-        // Longer requests were sampled at their first credit return. Which copy was answered is unknown after a retransmission (Karn); then
-        // the time since the first copy is taken: if handlers became slower than the timeout, nothing else would ever tell.
-        if call.request_packets == 1 {
+        // Longer requests were sampled at their first credit return.
+        if call.request_packets == 1 && !had_response {
             let since = if call.sent_again { call.started } else { call.progress };
             let sample = self.now.saturating_sub(since);
             let sequence = call.sequence;
-            if call.sent_again || header.deferred {
+            if call.sent_again {
+                self.back_off(si as u32, sample);
+            } else if header.deferred {
                 session.sample_rtt(sample);
             } else {
                 self.on_rtt_sample(si as u32, sample, header.ecn_echo);
@@ -147,11 +150,12 @@ impl Core {
                 Status::NoHandler => CallError::NoHandler,
                 Status::Expired => CallError::DeadlineExceeded,
                 Status::ResponseTooLarge => CallError::ResponseTooLarge,
+                Status::Overloaded => CallError::Overloaded,
                 Status::Ok | Status::HandlerFailed => CallError::HandlerFailed,
             };
             return self.fail_call(index, error);
         }
-        let Ok(mut response) = MsgBuf::with_len(total) else {
+        let Ok(mut response) = MsgBuf::unfilled(total) else {
             return self.fail_call(index, CallError::NoBuffer);
         };
         packet.copy_to(header.wire_len(), &mut response[..header.payload_len()]);

@@ -16,7 +16,7 @@
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
 //! | [`places`], [`loan`] | who may have how many packets in a receive queue, and credits lent where they are used |
-//! | [`share`] | what one peer may hold |
+//! | [`share`], [`memory`] | what one host may hold |
 //! | [`handshake`], [`close`], [`peer`] | sessions begin, end, and are kept alive |
 //! | [`path`], [`mtu_search`] | how long packets may be to get through to a peer |
 //! | [`observe`] | what is counted of single sessions |
@@ -35,6 +35,7 @@ pub(crate) mod end;
 pub(crate) mod handle;
 pub(crate) mod handshake;
 pub(crate) mod loan;
+pub(crate) mod memory;
 pub(crate) mod mtu_search;
 pub(crate) mod observe;
 pub(crate) mod path;
@@ -58,7 +59,7 @@ use std::task::Waker;
 
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
 
-use crate::config::EndpointConfig;
+use crate::config::{EndpointConfig, nanos};
 use crate::payload::Payload;
 use crate::stats::{Counters, RttHistogram};
 use crate::timer::{TimerId, Wheel};
@@ -139,11 +140,16 @@ pub(crate) struct Core {
     pub openings: VecDeque<Opening>,
     /// Those that wait until other sessions have given up some credits.
     pub openings_waiting: VecDeque<Opening>,
-    /// Sessions accepted from others, by nonce and incarnation of their client, so that a repeated CONNECT finds its own.
-    pub accepted: HashMap<(u64, u64), u32>,
+    /// Sessions accepted from others, so that a repeated CONNECT finds its own.
+    pub accepted: HashMap<handshake::Accepted, u32>,
     /// Sessions with something to release at their server.
     pub unreleased: VecDeque<u32>,
     pub peers: Peers,
+    /// Bytes that other ends make this one hold, and the most that they may.
+    pub held_bytes: u64,
+    pub budget: u64,
+    /// Whether any host has most of its share of them.
+    pub is_crowded: bool,
     /// Session that was asked about last, and when.
     pub audit_next: u32,
     pub audited_at: u64,
@@ -217,9 +223,9 @@ impl Core {
         let observes_sessions = config.observe_sessions.is_on();
         let mut wheel = Wheel::new(now);
         let tick_timer = wheel.create(timers::TOKEN_TICK);
-        Core {
+        let mut core = Core {
             congestion: Congestion::new(&config, now),
-            rto_min: [config.rto_min, config.rto_min_local.min(config.rto_max)].map(|least| least.as_nanos() as u64),
+            rto_min: [config.rto_min, config.rto_min_local.min(config.rto_max)].map(nanos),
             config,
             mtu: mtu.min(u16::MAX as usize),
             now,
@@ -236,6 +242,9 @@ impl Core {
             accepted: HashMap::new(),
             unreleased: VecDeque::new(),
             peers: Peers::default(),
+            held_bytes: 0,
+            budget: 0,
+            is_crowded: false,
             audit_next: 0,
             audited_at: now,
             idle_routes: Vec::new(),
@@ -271,7 +280,9 @@ impl Core {
             rtt: RttHistogram::new(),
             sampled: Vec::new(),
             observes_sessions,
-        }
+        };
+        core.set_budget();
+        core
     }
 
     /// Whether something waits for the next iteration of the event loop.

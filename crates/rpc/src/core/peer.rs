@@ -8,13 +8,15 @@
 //! lost each time. So every session is asked about now and then, and a RESET ends it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use dunlin_net::{PeerHealth, Route};
+use dunlin_net::{Addr, PeerHealth, Route};
 
 use super::mtu_search::MtuSearch;
 use super::session::{Session, State};
-use super::share::Share;
+use super::share::{HostName, Hosts, Share};
 use super::{Core, NONE, Routes};
+use crate::config::nanos;
 use crate::error::CallError;
 use crate::wire::control::Presence;
 use crate::wire::{Header, Kind};
@@ -32,11 +34,10 @@ const AUDITS_SHARE: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub route: Route,
+    addr: Arc<Addr>,
     incarnation: u64,
     sessions: u32,
-    /// Told from others that had its index before.
-    serial: u32,
-    share: Share,
+    host: u32,
     /// First of its sessions, linked through [`super::session::SessionCold::peer_next`].
     pub first: u32,
     /// How long packets may be to get through to it, where that is not certain.
@@ -55,8 +56,7 @@ pub(crate) struct Peer {
 pub(crate) struct Peers {
     entries: Vec<Option<Peer>>,
     free: Vec<u32>,
-    /// How many there ever were.
-    added: u32,
+    pub hosts: Hosts,
     by_route: HashMap<Route, u32>,
     /// Sessions by where their other end is and their number and tag there. Numbers alone are used again.
     by_remote: HashMap<(Route, u64), u32>,
@@ -77,29 +77,30 @@ impl Peers {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
-    /// What the peer with this index holds.
-    pub fn share(&self, index: u32) -> Option<&Share> {
-        self.get(index).map(|peer| &peer.share)
+    /// The host of the peer with this index; `NONE` if there is none.
+    #[inline]
+    pub fn host_of(&self, index: u32) -> u32 {
+        self.get(index).map_or(NONE, |peer| peer.host)
     }
 
+    /// What the host of the peer with this index holds, be it nothing.
+    pub fn share_of(&self, index: u32) -> Share {
+        self.hosts.share(self.host_of(index)).copied().unwrap_or_default()
+    }
+
+    /// The same, to be changed; `None` for no peer.
     pub fn share_mut(&mut self, index: u32) -> Option<&mut Share> {
-        self.get_mut(index).map(|peer| &mut peer.share)
+        let host = self.host_of(index);
+        self.hosts.share_mut(host)
     }
 
-    /// What the peer at `route` holds, if there is one.
-    pub fn share_at(&self, route: Route) -> Option<&Share> {
-        self.share(*self.by_route.get(&route)?)
+    /// The address of the peer with this index.
+    pub fn addr(&self, index: u32) -> Option<&Arc<Addr>> {
+        self.get(index).map(|peer| &peer.addr)
     }
 
-    /// The serial number of the peer with this index; 0 for none.
-    pub fn serial(&self, index: u32) -> u32 {
-        self.get(index).map_or(0, |peer| peer.serial)
-    }
-
-    fn add(&mut self, mut peer: Peer) -> u32 {
+    fn add(&mut self, peer: Peer) -> u32 {
         let route = peer.route;
-        self.added = self.added.wrapping_add(1).max(1);
-        peer.serial = self.added;
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
         match self.entries.get_mut(index as usize) {
             Some(entry) => *entry = Some(peer),
@@ -112,6 +113,7 @@ impl Peers {
     fn remove(&mut self, index: u32) {
         if let Some(peer) = self.entries[index as usize].take() {
             self.by_route.remove(&peer.route);
+            self.hosts.leave(peer.host);
             self.free.push(index);
         }
     }
@@ -129,18 +131,19 @@ impl Core {
         is_other
     }
 
-    /// Adds a session to those of its peer. The address is not contested.
-    pub fn join_peer(&mut self, session: u32, route: Route, incarnation: u64) {
+    /// Adds a session to those of its peer, which is at `addr`. The address is not contested.
+    pub fn join_peer(&mut self, session: u32, addr: &Addr, route: Route, incarnation: u64) {
         let index = self.peers.by_route.get(&route).copied().unwrap_or_else(|| {
             let (last_heard, last_ping) = (self.now, self.now);
-            let (sessions, first, heard, unanswered, serial) = (0, NONE, true, 0, 0);
-            let share = Share::default();
+            let (sessions, first, heard, unanswered) = (0, NONE, true, 0);
+            let host = self.peers.hosts.join(HostName::from(addr));
+            let addr = Arc::new(addr.clone());
             self.peers.add(Peer {
                 route,
+                addr,
                 incarnation,
                 sessions,
-                serial,
-                share,
+                host,
                 first,
                 heard,
                 last_heard,
@@ -159,9 +162,12 @@ impl Core {
         }
         let cold = &mut self.cold[session as usize];
         (cold.peer_before, cold.peer_next) = (NONE, next);
-        peer.share.places += cold.places.sum();
-        peer.share.accepted += u32::from(cold.accepted_as.is_some());
+        let (places, accepted) = (cold.places.sum(), u32::from(cold.accepted_as.is_some()));
         self.sessions[session as usize].peer = index;
+        if let Some(share) = self.peers.share_mut(index) {
+            share.places += places;
+            share.accepted += accepted;
+        }
         self.peers.by_remote.insert((route, self.sessions[session as usize].remote_name()), session);
         self.arm_tick();
     }
@@ -179,14 +185,16 @@ impl Core {
         if next != NONE {
             self.cold[next as usize].peer_before = before;
         }
-        let cold = &self.cold[session as usize];
-        peer.share.places -= cold.places.sum();
-        peer.share.accepted -= u32::from(cold.accepted_as.is_some());
         peer.sessions -= 1;
         let is_last = peer.sessions == 0;
         let name = (peer.route, entry.remote_name());
         if self.peers.by_remote.get(&name) == Some(&session) {
             self.peers.by_remote.remove(&name);
+        }
+        let cold = &self.cold[session as usize];
+        if let Some(share) = self.peers.share_mut(index) {
+            share.places -= cold.places.sum();
+            share.accepted -= u32::from(cold.accepted_as.is_some());
         }
         if is_last {
             self.peers.remove(index);
@@ -210,12 +218,12 @@ impl Core {
 
     /// Nanoseconds of silence after which a peer is asked whether it lives.
     pub fn ping_after(&self) -> u64 {
-        self.config.peer_timeout.as_nanos() as u64 / 4
+        nanos(self.config.peer_timeout) / 4
     }
 
     /// Looks after every peer: asks the silent, ends the dead.
     pub fn tick_peers(&mut self, routes: &mut dyn Routes) {
-        let (timeout, ping_after) = (self.config.peer_timeout.as_nanos() as u64, self.ping_after());
+        let (timeout, ping_after) = (nanos(self.config.peer_timeout), self.ping_after());
         for index in 0..self.peers.entries.len() as u32 {
             let now = self.now;
             let Some(peer) = self.peers.get_mut(index) else { continue };
@@ -311,7 +319,7 @@ impl Core {
     }
 
     /// Tells the sender of a packet that its session does not exist here.
-    pub fn send_reset(&mut self, to: dunlin_net::Addr, about: &Header) {
+    pub fn send_reset(&mut self, to: Addr, about: &Header) {
         if self.resets_left == 0 {
             return;
         }

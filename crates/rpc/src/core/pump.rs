@@ -87,6 +87,7 @@ impl Core {
     pub fn roll_back(&mut self, index: u32) {
         self.on_timeout(index);
         let call = &mut self.calls[index as usize];
+        let was_overdue = call.progress < self.cold[call.session as usize].silence.ended;
         let in_flight = call.in_flight();
         let lost = u16::from(is_planted(Mutation::CreditNotReturned));
         self.sessions[call.session as usize].credits += (in_flight as u16).saturating_sub(lost);
@@ -101,7 +102,11 @@ impl Core {
         let (session, retries) = (call.session, call.retries);
         let cold = &mut self.cold[session as usize];
         cold.retransmissions = cold.retransmissions.saturating_add(1);
-        self.note_timeout(session, retries);
+        if was_overdue {
+            self.note_overdue(session);
+        } else {
+            self.note_timeout(session, retries);
+        }
         self.pump(index);
     }
 }

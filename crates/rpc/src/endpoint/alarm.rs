@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::Shared;
+use crate::config::nanos;
 use crate::core::alarm::AlarmId;
 
 /// A handle for tasks that wait for a time. Clones are handles of the same endpoint.
@@ -43,10 +44,15 @@ impl Timers {
         self.shared.core.borrow().now
     }
 
+    /// Nanoseconds on the transport's clock and those in which the machine was suspended, which that clock does not count: for promises to others that hold for
+    /// a time. The first is as the event loop last read it, the second is read afresh, from two clocks, so this may go back by some microseconds.
+    pub fn now_with_suspensions(&self) -> u64 {
+        self.now().saturating_add(self.shared.suspensions.nanos())
+    }
+
     /// Ends after `time`, counted from [`Timers::now`], and up to some microseconds later.
     pub fn sleep(&self, time: Duration) -> Sleep {
-        let nanos = time.as_nanos().try_into().unwrap_or(u64::MAX);
-        self.sleep_until(self.now().saturating_add(nanos))
+        self.sleep_until(self.now().saturating_add(nanos(time)))
     }
 
     /// Ends at `at`, in nanoseconds on the transport's clock, and up to some microseconds later.

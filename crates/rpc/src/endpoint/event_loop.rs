@@ -19,8 +19,9 @@ use super::dispatch::{push_back, run_handlers};
 use super::registry::Entry;
 use super::session::{Completion, Session};
 use super::{Continuation, Endpoint, Shared};
+use crate::config::nanos;
 use crate::core::Core;
-use crate::core::receive::Received;
+use crate::core::receive::{Others, Received};
 use crate::wire::Status;
 use crate::wire::header::FLAG_DEADLINE;
 
@@ -193,6 +194,7 @@ impl<T: Transport> Endpoint<T> {
             }
         }
         core.timers_at = core.now + TIMER_PAUSE_NANOS;
+        self.shared.time.tell(core.now);
         core.busy_iterations = 0;
         self.shared.transport_counters.set(transport.counters());
         if core.run_timers(transport) > 0 {
@@ -326,7 +328,7 @@ impl<T: Transport> Endpoint<T> {
     /// # Panics
     /// As [`Endpoint::run_once`].
     pub fn run_for(&self, time: Duration) {
-        let end = self.now() + time.as_nanos() as u64;
+        let end = self.now().saturating_add(nanos(time));
         // So that the loop does not sleep past the end.
         let timer = self.shared.core.borrow_mut().wheel.create(crate::core::timers::TOKEN_TICK);
         self.shared.core.borrow_mut().wheel.arm(timer, end);
@@ -432,18 +434,34 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
         core.counters.requests_handled += received.dispatches.len() as u64;
         refuses = core.shutting_down;
     }
+    let rest = Rest { shared, transport, others: &received.others };
     if refuses {
         received.dispatches.iter().for_each(|(_, dispatch)| push_back(shared, dispatch.serve));
     } else if !received.dispatches.is_empty() {
-        run_handlers(shared, transport, &received.dispatches);
+        run_handlers(shared, rest.transport, &received.dispatches);
     }
-    for (i, other) in &received.others {
-        control(shared, transport, *i as usize, other);
+}
+
+/// The packets of a burst that manage sessions. They come after its requests, even if a handler panics: a peer that says good-bye may say it only
+/// once.
+struct Rest<'a, T: Transport> {
+    shared: &'a Rc<Shared>,
+    transport: &'a mut T,
+    others: &'a Others,
+}
+
+impl<T: Transport> Drop for Rest<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        for (i, other) in self.others {
+            control(self.shared, self.transport, *i as usize, other);
+        }
     }
 }
 
 fn take_worker_replies(shared: &Rc<Shared>) -> usize {
     let mut taken = 0;
+    shared.time.tell(shared.core.borrow().now);
     while let Ok(reply) = shared.worker_replies.1.try_recv() {
         taken += 1;
         shared.at_workers.set(shared.at_workers.get() - 1);
@@ -452,7 +470,11 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
             // A caller that gave up is not an error of the handler's.
             Ok(response) => drop(shared.core.borrow_mut().respond(reply.serve, response)),
             Err(Status::Busy) => push_back(shared, reply.serve),
-            Err(status) => shared.core.borrow_mut().respond_status(reply.serve, status),
+            Err(status) => {
+                let mut core = shared.core.borrow_mut();
+                core.counters.requests_expired += u64::from(status == Status::Expired);
+                core.respond_status(reply.serve, status);
+            }
         }
     }
     taken
@@ -464,13 +486,28 @@ pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
         shared.executor.wake_root();
     }
     if !shared.core.borrow().woken.is_empty() {
-        let mut woken = std::mem::take(&mut shared.core.borrow_mut().woken);
-        woken.drain(..).for_each(Waker::wake);
-        let mut core = shared.core.borrow_mut();
-        if core.woken.is_empty() {
-            // Its memory serves the next time.
-            core.woken = woken;
+        let mut wakers = std::mem::take(&mut shared.core.borrow_mut().woken);
+        wakers.reverse();
+        let mut waking = Waking { shared, wakers };
+        while let Some(waker) = waking.wakers.pop() {
+            waker.wake();
         }
+    }
+}
+
+/// Wakers that are being used, the first of them last. If one panics, the next iteration has the others.
+struct Waking<'a> {
+    shared: &'a Rc<Shared>,
+    wakers: Vec<Waker>,
+}
+
+impl Drop for Waking<'_> {
+    fn drop(&mut self) {
+        self.wakers.reverse();
+        let woken = &mut self.shared.core.borrow_mut().woken;
+        // Its memory serves the next time.
+        self.wakers.append(woken);
+        std::mem::swap(&mut self.wakers, woken);
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Link {
     pub to: Node,
     /// When the last bit of what was queued will have left.
     pub free_at: Picos,
-    /// When the last packet that has to stay in order arrives.
+    /// When the last packet that has to stay in order arrives; 0 when none is late any more.
     pub last_arrival: Picos,
     /// Whether anything below is not as it should be: looked at for every packet.
     pub is_faulty: bool,

@@ -4,6 +4,7 @@ use super::packet::PacketFaults;
 use super::plan::Fault;
 use crate::fabric::build::Shape;
 use crate::fabric::link::Link;
+use crate::host::clock::PPM;
 
 /// Most partitions in force at once.
 pub(crate) const PARTITIONS_MAX: usize = 64;
@@ -19,6 +20,8 @@ pub(crate) struct ActiveFaults {
     active: Vec<u32>,
     /// By host, a bit for each partition on whose named side it is. Hosts reach each other if they agree in all; empty if there is none.
     sides: Vec<u64>,
+    /// By host, a bit for each partition of one direction: whether what it sends is cut off, and whether it is cut off from that. Empty if there is none.
+    cut: Vec<(u64, u64)>,
 }
 
 impl ActiveFaults {
@@ -57,7 +60,23 @@ impl ActiveFaults {
 
     /// Whether a partition keeps packets of one host from another.
     pub fn separates(&self, from: u16, to: u16) -> bool {
-        !self.sides.is_empty() && self.sides[from as usize] != self.sides[to as usize]
+        let (from, to) = (from as usize, to as usize);
+        !self.sides.is_empty() && self.sides[from] != self.sides[to]
+            || !self.cut.is_empty() && self.cut[from].0 & self.cut[to].1 != 0
+    }
+
+    /// Whether a partition is in force.
+    pub fn cuts(&self) -> bool {
+        !self.sides.is_empty() || !self.cut.is_empty()
+    }
+
+    /// By how many parts in a million a host's clock is fast.
+    pub fn clock_ppm(&self, host: u32) -> i64 {
+        let rate = |fault: &Fault| match fault {
+            Fault::ClockRate { host: of, ppm } if *of == host => i64::from(*ppm),
+            _ => 0,
+        };
+        self.in_force().map(rate).sum::<i64>().max(-PPM)
     }
 
     /// Brings links and partitions up to date with the faults in force.
@@ -71,6 +90,21 @@ impl ActiveFaults {
         for (bit, hosts) in partitions().take(PARTITIONS_MAX).enumerate() {
             hosts.iter().for_each(|host| sides[*host as usize] |= 1 << bit);
         }
+        let one_way = || {
+            self.in_force().filter_map(|fault| match fault {
+                Fault::OneWay { from, to } => Some((from, to)),
+                _ => None,
+            })
+        };
+        let mut cut = Vec::new();
+        if one_way().next().is_some() {
+            cut.resize(shape.hosts as usize, (0, 0));
+        }
+        for (bit, (from, to)) in one_way().take(PARTITIONS_MAX).enumerate() {
+            from.iter().for_each(|host| cut[*host as usize].0 |= 1 << bit);
+            to.iter().for_each(|host| cut[*host as usize].1 |= 1 << bit);
+        }
+        let cuts = !sides.is_empty() || !cut.is_empty();
         for (number, link) in links.iter_mut().enumerate() {
             let number = number as u16;
             let mut faults = PacketFaults { reorder_max_ns: 0, delay_max_ns: 0, ..PacketFaults::default() };
@@ -83,9 +117,10 @@ impl ActiveFaults {
                 }
             }
             link.faults = (!faults.is_none()).then(|| Box::new(faults));
-            let is_separated = !sides.is_empty() && u32::from(number) < shape.hosts;
-            link.is_faulty = link.is_down || link.faults.is_some() || is_separated;
+            let is_separated = cuts && u32::from(number) < shape.hosts;
+            let has_late_packets = link.last_arrival > 0;
+            link.is_faulty = link.is_down || link.faults.is_some() || is_separated || has_late_packets;
         }
-        self.sides = sides;
+        (self.sides, self.cut) = (sides, cut);
     }
 }

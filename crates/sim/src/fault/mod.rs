@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Faults that overlap add up: probabilities as those of independent accidents; a link is down, or a host crashed or paused, while
-//! anything holds it so.
+//! anything holds it so; rates of clocks are summed.
 
 mod active;
 mod packet;
@@ -22,4 +22,4 @@ pub(crate) use active::ActiveFaults;
 pub use active::FaultId;
 pub use packet::PacketFaults;
 pub use plan::{Fault, FaultPlan, Place, Scheduled};
-pub use random::{Crashes, RandomFaults};
+pub use random::{Crashes, Cuts, RandomFaults};

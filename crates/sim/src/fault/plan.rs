@@ -6,6 +6,7 @@ use super::packet::PacketFaults;
 use crate::error::SimError;
 use crate::fabric::Port;
 use crate::fabric::build::Shape;
+use crate::host::clock::PPM;
 
 /// Something that goes wrong for a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,6 +29,22 @@ pub enum Fault {
     Partition {
         /// One side; all others are the other side.
         hosts: Vec<u32>,
+    },
+    /// What some hosts send does not reach others, while what those send arrives: one direction of a path is gone. What is on its way still arrives. Of those in
+    /// force at once, only the first 64 count.
+    OneWay {
+        /// Those whose packets are lost.
+        from: Vec<u32>,
+        /// To whom.
+        to: Vec<u32>,
+    },
+    /// The clock of a host runs faster than time, or slower. Its timers follow its clock. Rates of faults in force at
+    /// once add up.
+    ClockRate {
+        /// Which.
+        host: u32,
+        /// By how many parts in a million, from -1,000,000 (it stands still, as the monotonic clock of a guest that is suspended) to 1,000,000 (twice as fast).
+        ppm: i32,
     },
     /// A host's CPUs stand still, as those of a virtual machine that is moved. Its NIC goes on receiving.
     Pause {
@@ -140,6 +157,13 @@ impl Fault {
             }
             Fault::LinkDown { port } => link(*port),
             Fault::Partition { hosts } => hosts.iter().try_for_each(|number| host(*number)),
+            Fault::OneWay { from, to } => from.iter().chain(to).try_for_each(|number| host(*number)),
+            Fault::ClockRate { host: number, ppm } => {
+                if i64::from(*ppm).abs() > PPM {
+                    return Err(SimError::setting("ppm", format!("{ppm} is not from -1,000,000 to 1,000,000")));
+                }
+                host(*number)
+            }
             Fault::Pause { host: number } | Fault::Crash { host: number } => host(*number),
         }
     }

@@ -38,6 +38,8 @@ pub(crate) struct Thread {
     /// The time of a timer's [`crate::engine::Event::Run`] that is in the queue. A thread that runs for each packet has the same timer
     /// after each run, and needs one event for all of them.
     pub timer_at: Picos,
+    /// What the clock of its host is to show when its program runs without a packet, in nanoseconds, if it asked for a time.
+    pub due: Option<u64>,
     /// Which of the transports that were bound here one after the other is alive, if one is.
     pub transport: Option<u32>,
     /// How many were bound.
@@ -57,6 +59,7 @@ impl Thread {
             state: State::Absent,
             run_at: NEVER,
             timer_at: NEVER,
+            due: None,
             transport: None,
             incarnations: 0,
             rx: VecDeque::new(),

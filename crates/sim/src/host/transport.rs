@@ -7,7 +7,9 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use dunlin_net::transport::RX_BURST;
 use dunlin_net::wake::Event;
-use dunlin_net::{Addr, Arm, NetError, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
+use dunlin_net::{
+    Addr, Arm, NetError, PeerHealth, Route, RxPacket, Suspensions, Transport, TransportCounters, TxPacket, Waker,
+};
 
 use super::clock::ThreadClock;
 use super::thread::Arrived;
@@ -251,6 +253,12 @@ impl Transport for SimTransport {
     #[inline]
     fn now(&self) -> u64 {
         self.clock.now()
+    }
+
+    /// Time in which the clock of the host stood still.
+    fn suspensions(&self) -> Suspensions {
+        let clock = self.clock.clone();
+        Suspensions::told_by(move || clock.stood_still())
     }
 
     fn wait(&mut self, _timeout: Duration) {

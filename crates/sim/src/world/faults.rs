@@ -48,6 +48,11 @@ impl World {
         self.faults.apply(&mut self.links, &self.shape);
         match self.faults.get(id) {
             Some(&Fault::Pause { host }) => self.update_pause(host as u16),
+            Some(&Fault::ClockRate { host, .. }) => {
+                let (clock, ppm) = (&self.hosts[host as usize].clock, self.faults.clock_ppm(host));
+                clock.set(clock.get().with_rate(ppm, self.now.get()));
+                self.threads_of(host as u16).into_iter().for_each(|thread| self.retime(thread));
+            }
             Some(&Fault::Crash { host }) => return self.update_crash(host as u16),
             _ => {}
         }
@@ -121,6 +126,12 @@ impl World {
             return self.lose(transit);
         }
         let Some(faults) = line.faults.as_deref().copied() else {
+            // A fault that delayed packets may be over: they stay in front, and the link is well when the last of them has arrived.
+            if line.last_arrival > arrival {
+                return self.events.push(line.last_arrival, Event::Arrive(transit));
+            }
+            line.last_arrival = 0;
+            line.is_faulty = self.faults.cuts() && matches!(line.from, Node::Host(_));
             return self.events.push(arrival, Event::Arrive(transit));
         };
         if faults.longest.is_some_and(|longest| transit.len() > longest) {

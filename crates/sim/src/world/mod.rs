@@ -25,7 +25,7 @@ use crate::fabric::packet::Packets;
 use crate::fabric::switch::Switch;
 use crate::fault::ActiveFaults;
 use crate::host::CostModel;
-use crate::host::clock::ThreadClock;
+use crate::host::clock::{HostClock, ThreadClock};
 use crate::host::nic::Nic;
 use crate::host::thread::Thread;
 use crate::topology::Topology;
@@ -94,6 +94,7 @@ pub(crate) struct Host {
     pub nic: Nic,
     pub is_up: bool,
     pub is_paused: bool,
+    pub clock: Rc<Cell<HostClock>>,
     /// Index of each of its threads, by number.
     pub threads: Vec<Option<u32>>,
 }
@@ -143,7 +144,13 @@ impl World {
     pub fn new(topology: &Topology, cost: CostModel, now: Rc<Cell<Picos>>, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let (shape, links, switches) = build(topology, &mut random);
-        let host = || Host { nic: Nic::new(&topology.nic), is_up: true, is_paused: false, threads: Vec::new() };
+        let host = || Host {
+            nic: Nic::new(&topology.nic),
+            is_up: true,
+            is_paused: false,
+            clock: Rc::default(),
+            threads: Vec::new(),
+        };
         World {
             now,
             events: EventQueue::new(),
@@ -176,8 +183,8 @@ impl World {
     /// The index of a thread; it is entered into the table if nothing was known of it.
     pub fn thread_index(&mut self, host: u32, number: u16) -> Result<u32, SimError> {
         let hosts = self.hosts.len() as u32;
-        let threads = match self.hosts.get_mut(host as usize) {
-            Some(host) => &mut host.threads,
+        let (threads, clock) = match self.hosts.get_mut(host as usize) {
+            Some(host) => (&mut host.threads, &host.clock),
             None => return Err(SimError::NoHost { host, hosts }),
         };
         if number >= THREADS_PER_HOST_MAX {
@@ -188,7 +195,8 @@ impl World {
         }
         Ok(*threads[number as usize].get_or_insert_with(|| {
             self.places.push((host as u16, number));
-            self.threads.push(Thread::new(host as u16, number, ThreadClock::new(self.now.clone())));
+            let clock = ThreadClock::new(self.now.clone(), clock.clone());
+            self.threads.push(Thread::new(host as u16, number, clock));
             self.threads.len() as u32 - 1
         }))
     }

@@ -22,7 +22,8 @@ impl World {
 
     /// Lets a program run that was just given to a thread.
     pub fn start(&mut self, index: u32) {
-        self.threads[index as usize].state = State::Timed;
+        let thread = &mut self.threads[index as usize];
+        (thread.state, thread.due) = (State::Timed, None);
         self.run_by(index, self.now());
     }
 
@@ -41,7 +42,27 @@ impl World {
             return false;
         }
         thread.run_at = NEVER;
+        // A clock that has become slower does not show yet what the program waits for.
+        if let (State::Timed, Some(due)) = (thread.state, thread.due)
+            && due > thread.clock.now()
+        {
+            let time = thread.clock.time_of(due);
+            if time != NEVER {
+                self.run_by_timer(index, time.max(now + SOON));
+            }
+            return false;
+        }
         true
+    }
+
+    /// The clock of a thread's host runs at another rate: what it waits for may come sooner. A thread that waits for packets as well may run too early, which is no
+    /// harm to it.
+    pub fn retime(&mut self, index: u32) {
+        let thread = &self.threads[index as usize];
+        let time = thread.due.filter(|_| thread.state != State::Absent).map_or(NEVER, |due| thread.clock.time_of(due));
+        if time != NEVER {
+            self.run_by(index, time.max(self.now()));
+        }
     }
 
     /// A program has run and wants to run again.
@@ -53,11 +74,14 @@ impl World {
             Next::Soon | Next::At(_) => State::Timed,
             Next::Done => State::Absent,
         };
+        thread.due = match next {
+            Next::At(time) => Some(time),
+            Next::OnPacket { or_at } => or_at,
+            Next::Soon | Next::Done => None,
+        };
         let timer = match next {
             Next::Soon => soonest,
-            Next::At(time) => from_nanos(time),
-            Next::OnPacket { or_at } => or_at.map_or(NEVER, from_nanos),
-            Next::Done => NEVER,
+            _ => thread.due.map_or(NEVER, |due| thread.clock.time_of(due)),
         };
         let packet = match next {
             Next::OnPacket { .. } => thread.rx.front().map_or(NEVER, |arrived| arrived.visible),

@@ -9,7 +9,7 @@ use protobuf::Message as _;
 use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage};
 
-use super::{Batch, LogError, LogStore, MemoryLog, Ticket, Urgency};
+use super::{Batch, LogError, LogStore, MemoryLog, Room, Ticket, Urgency};
 use crate::mutation::{Mutation, is_planted};
 use crate::wal::{self, AppendError, Disk, Position, SnapshotReader, Wal, WalError};
 
@@ -78,15 +78,6 @@ impl<D: Disk> DurableLog<D> {
         &self.view
     }
 
-    /// Waits until the log takes something, if the disk is far behind.
-    fn make_room(&mut self) -> Result<(), LogError> {
-        if self.wal.has_room() {
-            return Ok(());
-        }
-        self.wal.submit();
-        self.wal.wait().map_err(failed)
-    }
-
     fn write_entries(&mut self, entries: &[Entry]) -> Result<(), AppendError> {
         let Some(first) = entries.first() else { return Ok(()) };
         if first.index <= self.wal.last().index {
@@ -95,15 +86,7 @@ impl<D: Disk> DurableLog<D> {
         for entry in entries {
             let kind = entry.get_entry_type() as u8;
             let wal_entry = wal::Entry { index: entry.index, term: entry.term, kind, payload: &entry.data };
-            match self.wal.append(wal_entry) {
-                // The disk is far behind: the event loop waits for it, and with it whoever sends more.
-                Err(AppendError::Behind { .. }) => {
-                    self.wal.submit();
-                    self.wal.wait()?;
-                    self.wal.append(wal_entry)?;
-                }
-                result => result?,
-            }
+            self.wal.append_admitted(wal_entry)?;
         }
         Ok(())
     }
@@ -121,7 +104,6 @@ impl<D: Disk> DurableLog<D> {
     fn finish_compaction(&mut self, written: Option<Position>) -> Result<(), LogError> {
         let Some(position) = written else { return Ok(()) };
         let Some((snapshot, keep_from)) = self.compacting.take() else { return Ok(()) };
-        self.make_room()?;
         self.wal.compact(position, keep_from - 1).map_err(failed)?;
         self.wal.submit();
         self.view.compact(snapshot, keep_from)
@@ -205,8 +187,15 @@ impl<D: Disk> Storage for DurableLog<D> {
 }
 
 impl<D: Disk> LogStore for DurableLog<D> {
+    fn room(&self) -> Room {
+        match (self.wal.has_room(), self.wal.is_full()) {
+            (_, true) => Room::Full,
+            (false, false) => Room::Behind,
+            (true, false) => Room::Free,
+        }
+    }
+
     fn append(&mut self, batch: Batch) -> Result<Ticket, LogError> {
-        self.make_room()?;
         let is_reset = batch.snapshot.is_some();
         if let Some(snapshot) = &batch.snapshot {
             self.begin_anew(snapshot)?;
@@ -215,7 +204,6 @@ impl<D: Disk> LogStore for DurableLog<D> {
         if let Some(hard_state) = &batch.hard_state {
             let HardState { term, vote, commit, .. } = *hard_state;
             let vote = if is_planted(Mutation::VoteForgotten) { 0 } else { vote };
-            self.make_room()?;
             self.wal.set_hard_state(wal::HardState { term, vote, commit }).map_err(failed)?;
         }
         self.written.0 += 1;
@@ -245,6 +233,10 @@ impl<D: Disk> LogStore for DurableLog<D> {
             self.issued.pop_front();
         }
         Ok(self.done)
+    }
+
+    fn under_way(&self) -> Option<u64> {
+        self.wal.under_way()
     }
 
     fn flushes(&self) -> bool {

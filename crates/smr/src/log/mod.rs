@@ -42,6 +42,17 @@ pub enum Urgency {
     Urgent,
 }
 
+/// Whether a log takes entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// It does.
+    Free,
+    /// The disk is far behind: not before more is durable.
+    Behind,
+    /// It is as long as it may be: not before it is compacted.
+    Full,
+}
+
 impl Batch {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
@@ -62,6 +73,11 @@ pub struct LogError {
 /// A store that was never written to is empty: [`raft::Storage::initial_state`] gives defaults. Then the replica begins with a snapshot that all first
 /// members of a cluster make alike, or waits for one from a leader.
 pub trait LogStore: Storage {
+    /// Whether entries may come. Whoever lets entries in asks before; [`LogStore::append`] takes what was let in, does not wait, and refuses nothing for this.
+    fn room(&self) -> Room {
+        Room::Free
+    }
+
     /// Writes a batch. From now on it can be read; it is durable when [`LogStore::durable`] says so.
     ///
     /// # Errors
@@ -73,6 +89,11 @@ pub trait LogStore: Storage {
     /// # Errors
     /// [`LogError`] if a write or a flush failed, which is final.
     fn durable(&mut self) -> Result<Ticket, LogError>;
+
+    /// The number of what the disk does now; `None` if it has nothing to do. As long as this is the same, nothing has ended.
+    fn under_way(&self) -> Option<u64> {
+        None
+    }
 
     /// Whether it takes time until a write is durable.
     fn flushes(&self) -> bool;

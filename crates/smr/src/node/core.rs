@@ -11,6 +11,10 @@ use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
 use super::clients::Waiters;
+use super::disk::DiskWatch;
+use super::doubt::Doubt;
+use super::foreign::Foreigners;
+use super::founding::{Asking, Question, Waiting, draw};
 use super::gather::Gather;
 use super::later::Later;
 use super::link::Links;
@@ -19,13 +23,14 @@ use super::settings::library_config;
 use super::snapshots::{FIRST, Snapshots, first_batch};
 use super::transfer::{Incoming, Outgoing};
 use super::{Beginning, Counters, first_members};
+use crate::cluster_id::{ClusterId, bits};
 use crate::config::{NodeConfig, NodeError, Reads};
-use crate::log::{Batch, LogStore, Ticket, Urgency};
+use crate::log::{Batch, LogStore, Room, Ticket, Urgency};
 use crate::machine::StateMachine;
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::sessions::Limits;
-use crate::state::Replicated;
+use crate::state::{Origin, Replicated};
 
 /// What takes longer than a visit.
 pub(super) enum Job {
@@ -35,7 +40,15 @@ pub(super) enum Job {
     SendSnapshot(Outgoing),
     /// Looks after commands that are held, after this time.
     Gather(Duration),
+    /// Asks another first member for the number of the cluster.
+    AskForNumber(Question),
+    /// Asks a leader what it remembers.
+    Resolve(Doubt),
 }
+
+/// Writes, each with its messages, that are held back until they are durable. With more, requests of other replicas are not looked at, as if the network had
+/// lost them: far more than a disk that answers ever has.
+const UNPERSISTED_MAX: usize = 4096;
 
 /// What is held back until a write is durable.
 struct Unpersisted {
@@ -50,6 +63,14 @@ pub(super) struct Core<M, L: LogStore> {
     pub config: NodeConfig,
     pub raft: RawNode<L>,
     pub state: Replicated<M>,
+    /// The number of the cluster; `None` while this replica takes part in nothing, and `waiting` says for what it waits.
+    pub cluster: Option<ClusterId>,
+    pub waiting: Option<Waiting>,
+    /// What must be durable before others are told the number that was drawn here.
+    pub founded: Ticket,
+    pub foreign: Foreigners,
+    /// Somebody says that this replica had more of the log, and is asked.
+    pub is_in_doubt: bool,
     pub applied: u64,
     pub links: Links,
     pub waiters: Waiters,
@@ -66,6 +87,9 @@ pub(super) struct Core<M, L: LogStore> {
     pub is_entered: bool,
     pub random: Random,
     pub election: super::election::Election,
+    pub disk: DiskWatch,
+    /// Whether the log takes entries, as it was when the present burst came.
+    pub room: Room,
     unpersisted: VecDeque<Unpersisted>,
     /// Number of the last thing that the library said is to be done, and of the last that was done for good.
     pub last_ready: u64,
@@ -85,14 +109,32 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             reply_bytes_max: config.session_reply_bytes_max,
         };
         let mut state = Replicated::new(machine, limits, Default::default());
-        if let (Beginning::First(members), 0) = (&beginning, log.base().get_metadata().index) {
-            state.members = first_members(members, config.id)?;
-            log.append(first_batch(&state))?;
+        let (mut waiting, mut founded) = (None, Ticket::default());
+        match (&beginning, log.base().get_metadata().index) {
+            (Beginning::First(_), 0) if config.cluster.is_some() => return Err(NodeError::Drawn),
+            (Beginning::First(members), 0) => {
+                let founders = first_members(members, config.id)?;
+                if founders.keys().next() == Some(&config.id) {
+                    state.members.clone_from(&founders);
+                    state.origin = Some(Origin { cluster: draw(&config)?, founders });
+                    founded = log.append(first_batch(&state))?;
+                } else {
+                    waiting = Some(Waiting::Founders(Asking::new(founders)));
+                }
+            }
+            (Beginning::Join, 0) => waiting = Some(Waiting::Leader),
+            _ => {}
         }
         let base = log.base().clone();
         let applied = base.get_metadata().index;
         if applied > 0 {
             state.restore(&base.data)?;
+        }
+        let cluster = state.origin.as_ref().map(|origin| origin.cluster);
+        if let (Some(ours), Some(asked)) = (cluster, config.cluster)
+            && ours != asked
+        {
+            return Err(NodeError::OtherCluster { ours, asked });
         }
         let hard_state = log.initial_state()?.hard_state;
         let now = (config.clock)();
@@ -104,10 +146,16 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             (hard_state.term > FIRST || raft.raft.raft_log.last_index() > FIRST) && !is_planted(Mutation::VoteForgotten);
         let mut random = Random::new(seed);
         let election = super::election::Election::new(&config, now, was_there_before, &mut random);
+        let disk = DiskWatch::new(&config);
         let mut core = Core {
             links: Links::new(config.id),
             raft,
             state,
+            cluster,
+            waiting,
+            founded,
+            foreign: Foreigners::default(),
+            is_in_doubt: false,
             applied,
             waiters: Waiters::default(),
             gather,
@@ -121,6 +169,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             is_entered: false,
             random,
             election,
+            disk,
+            room: Room::Free,
             unpersisted: VecDeque::new(),
             last_ready: 0,
             last_persisted: 0,
@@ -131,6 +181,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             config,
         };
         core.links.follow(&core.state.members);
+        core.ask_for_number();
         Ok(core)
     }
 
@@ -266,6 +317,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.flush_began(number);
         }
         let ticket = ticket.unwrap_or_else(|| self.unpersisted.back().map_or(Ticket(0), |before| before.ticket));
+        // A leader's heartbeats go on while its disk hangs: what waits for the same write is one.
+        if let Some(before) = self.unpersisted.back_mut()
+            && before.ticket == ticket
+            && messages.is_empty()
+        {
+            before.ready = number;
+            return Ok(());
+        }
         self.unpersisted.push_back(Unpersisted { ready: number, ticket, messages });
         Ok(())
     }
@@ -372,6 +431,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.last_persisted == self.last_ready
     }
 
+    /// Whether as much is held back for the disk as may be.
+    pub fn holds_too_much(&self) -> bool {
+        self.unpersisted.len() >= UNPERSISTED_MAX
+    }
+
     /// Sends what waits to be sent.
     pub fn flush(&mut self) {
         if self.failure.is_some() {
@@ -379,7 +443,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         self.begin(Stage::Send);
         let unreachable = self.links.flush(
-            self.config.cluster,
+            bits(self.cluster),
             self.last_persisted,
             self.continuation,
             self.config.tick * self.config.election_ticks,

@@ -59,9 +59,19 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.election.ticked = now;
         self.links.set_now(now);
         self.election.silent = self.election.silent.saturating_sub(1);
+        self.watch_disk();
+        if self.raft.raft.state != StateRole::Leader && self.disk.hangs() {
+            // It could not write that it is a candidate: neither this replica nor the library asks.
+            self.raft.raft.election_elapsed = 0;
+        }
         self.raft.tick();
         self.reconnect();
+        self.ask_for_number();
         self.expire_incoming();
+        // No burst may come to a replica whose log is full.
+        if let Err(error) = self.compact_if_full() {
+            return self.fail(error);
+        }
         let raft = &mut self.raft.raft;
         if raft.state != StateRole::Leader && raft.promotable() && raft.election_elapsed >= self.election.patience {
             raft.election_elapsed = 0;

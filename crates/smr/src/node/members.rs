@@ -86,12 +86,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Those of them that this leader did not hear of for an election timeout.
-    fn silent(&self, ids: &[u64]) -> Vec<u64> {
+    pub fn silent(&self, ids: &[u64]) -> Vec<u64> {
         let now = self.now();
         let timeout = self.config.tick.as_nanos() as u64 * u64::from(self.config.election_ticks);
         let heard = self.links.heard(ids.iter().copied(), self.raft.raft.term, self.config.id, now);
-        let is_silent = |heard: u64| heard == 0 || heard + timeout < now;
-        ids.iter().zip(heard).filter(|(_, heard)| is_silent(*heard)).map(|(id, _)| *id).collect()
+        // A leader whose own disk hangs acknowledges nothing.
+        let is_hung = |id: u64| id == self.config.id && self.disk.hangs();
+        let is_silent = |id: u64, heard: u64| heard == 0 || heard + timeout < now || is_hung(id);
+        ids.iter().zip(heard).filter(|(id, heard)| is_silent(**id, *heard)).map(|(id, _)| *id).collect()
     }
 
     /// Whether a majority of these was heard of lately. With others as voters the cluster might stand still from the change on, for good, since no further

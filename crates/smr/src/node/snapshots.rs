@@ -7,7 +7,7 @@ use raft::eraftpb::{ConfState, HardState, Snapshot};
 
 use super::core::Core;
 use crate::config::NodeError;
-use crate::log::{Batch, LogStore, Urgency};
+use crate::log::{Batch, LogStore, Room, Urgency};
 use crate::machine::{Piece, StateMachine};
 use crate::state::Replicated;
 
@@ -55,7 +55,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return Ok(());
         }
         let base = self.raft.store().base().get_metadata().index;
-        if self.is_turn(base) || self.is_large(base) { self.compact() } else { Ok(()) }
+        if self.is_turn(base) || self.is_large(base) || self.is_full(base) { self.compact() } else { Ok(()) }
+    }
+
+    /// The same, if the log takes nothing more.
+    pub fn compact_if_full(&mut self) -> Result<(), NodeError> {
+        let base = self.raft.store().base().get_metadata().index;
+        if !self.is_taking() && self.is_full(base) { self.compact() } else { Ok(()) }
     }
 
     /// Whether a snapshot is under way.
@@ -76,6 +82,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let (log, bytes_max) = (self.raft.store(), self.config.snapshot_log_bytes);
         let earlier = bytes_max / 2 / PHASES * (self.config.id % PHASES);
         log.entry_bytes() >= bytes_max - earlier && log.first_within(self.applied, bytes_max / 2) > base + 1
+    }
+
+    /// Whether the log takes nothing more, and a snapshot might make room.
+    fn is_full(&self, base: u64) -> bool {
+        self.applied > base && self.raft.store().room() == Room::Full
     }
 
     /// Begins to take a snapshot, unless one is under way.
@@ -114,10 +125,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Gives a snapshot to the log, which then forgets what is before it but for the entries that are kept: so many, unless they are half of what the log may
-    /// have.
+    /// have. A log that is full keeps none.
     fn keep(&mut self, snapshot: Snapshot) -> Result<(), NodeError> {
         let (index, log) = (snapshot.get_metadata().index, self.raft.store());
-        let kept = (index + 1).saturating_sub(self.config.keep_entries);
+        let keep_entries = if log.room() == Room::Full { 0 } else { self.config.keep_entries };
+        let kept = (index + 1).saturating_sub(keep_entries);
         let keep_from = kept.max(log.first_within(index, self.config.snapshot_log_bytes / 2)).max(log.first_index()?);
         self.counters.snapshots_taken += 1;
         Ok(self.raft.mut_store().compact(snapshot, keep_from)?)

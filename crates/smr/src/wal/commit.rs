@@ -27,6 +27,8 @@ pub struct Shared {
     /// The last frame that is on the disk.
     durable: AtomicU64,
     flushes: AtomicU64,
+    /// Turns that began or ended: odd while one is under way.
+    turns: AtomicU64,
     /// Snapshots that were handed over and are on the disk.
     snapshots: AtomicU64,
     failure: OnceLock<Failure>,
@@ -64,6 +66,17 @@ impl Shared {
 
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
+    }
+
+    /// The number of the turn that is under way, if one is.
+    pub fn under_way(&self) -> Option<u64> {
+        let turns = self.turns.load(Ordering::Relaxed);
+        (turns % 2 == 1).then_some(turns)
+    }
+
+    /// A turn begins, or ends. Only the writer says so.
+    fn turn(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn failure(&self) -> Option<&Failure> {
@@ -250,9 +263,11 @@ impl<D: Disk> Turns<D> {
                 queue = shared.wanted.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             drop(queue);
+            shared.turn();
             if let Err(failure) = self.begin().and_then(|()| self.finish()) {
                 return shared.fail(failure);
             }
+            shared.turn();
         }
     }
 }
@@ -327,6 +342,11 @@ struct Stepped<D: Disk> {
 }
 
 impl<D: Disk> Stepped<D> {
+    /// When a flush ends that was to end at `due`.
+    fn ends(&self, due: u64) -> u64 {
+        due.max(self.turns.writer.disk().hangs_until())
+    }
+
     fn step(&mut self, now: u64) -> Option<u64> {
         let shared = self.turns.shared.clone();
         loop {
@@ -334,9 +354,10 @@ impl<D: Disk> Stepped<D> {
                 return None;
             }
             let done = match self.due {
-                Some(due) if due > now => return Some(due),
+                Some(due) if self.ends(due) > now => return Some(self.ends(due)),
                 Some(_) => {
                     self.due = None;
+                    shared.turn();
                     self.turns.finish()
                 }
                 None => {
@@ -346,6 +367,7 @@ impl<D: Disk> Stepped<D> {
                         return None;
                     }
                     drop(queue);
+                    shared.turn();
                     self.due = Some(now.saturating_add(self.turns.writer.disk().flush_time().as_nanos() as u64));
                     self.turns.begin()
                 }

@@ -14,7 +14,8 @@ pub struct WalConfig {
     /// Bytes of a segment, a multiple of 8 from [`SEGMENT_BYTES_MIN`] to [`SEGMENT_BYTES_MAX`]. A frame that is longer gets a segment of its own
     /// size. 64 MiB by default.
     pub segment_bytes: u32,
-    /// With more bytes than this waiting for the disk the log takes nothing. 32 MiB by default; one batch may go beyond it.
+    /// With more bytes than this waiting for the disk the log takes no entries. 32 MiB by default; one batch may go beyond it, and a replica's entries that came in
+    /// one burst ([`super::Wal::append_admitted`]).
     pub unflushed_bytes_max: usize,
     /// With more bytes than this in all segments the log takes no entries. 16 GiB by default.
     pub log_bytes_max: u64,

@@ -62,6 +62,11 @@ pub trait Disk: Clone + Debug + Send + 'static {
     fn flush_time(&self) -> Duration {
         Duration::ZERO
     }
+
+    /// No flush ends before this virtual time, in nanoseconds: the disk hangs until then. Real disks take the time itself.
+    fn hangs_until(&self) -> u64 {
+        0
+    }
 }
 
 /// A file of a [`Disk`]. Several may be open for the same file, by several threads.

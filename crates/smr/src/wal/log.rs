@@ -100,13 +100,26 @@ impl<D: Disk> Wal<D> {
     /// # Errors
     /// [`AppendError`]; nothing was changed.
     pub fn append(&mut self, entry: Entry<'_>) -> Result<(), AppendError> {
+        let unflushed = self.unflushed();
+        if self.frame.is_empty() && unflushed > self.config.unflushed_bytes_max {
+            return Err(AppendError::Behind { bytes: unflushed });
+        }
+        if self.is_full() {
+            return Err(AppendError::Full { bytes: self.segments.bytes });
+        }
+        self.append_admitted(entry)
+    }
+
+    /// As [`Wal::append`], for an entry that its owner let in while there was room ([`Wal::has_room`], [`Wal::is_full`]) and cannot take back: the limits
+    /// are the owner's to keep.
+    ///
+    /// # Errors
+    /// [`AppendError`], but neither `Behind` nor `Full`; nothing was changed.
+    pub fn append_admitted(&mut self, entry: Entry<'_>) -> Result<(), AppendError> {
         if entry.payload.len() > ENTRY_BYTES_MAX {
             return Err(AppendError::TooLong { bytes: entry.payload.len() });
         }
         self.state.check_entry(entry.index, entry.term)?;
-        if self.segments.bytes > self.config.log_bytes_max {
-            return Err(AppendError::Full { bytes: self.segments.bytes });
-        }
         let record = Record::Entry(entry);
         self.start(record.bytes())?;
         let slot = Slot {
@@ -198,10 +211,6 @@ impl<D: Disk> Wal<D> {
             self.submit();
         }
         if self.frame.is_empty() {
-            let unflushed = self.shared.unflushed();
-            if unflushed > self.config.unflushed_bytes_max {
-                return Err(AppendError::Behind { bytes: unflushed });
-            }
             self.frame.resize(FRAME_HEADER_BYTES, 0);
         }
         Ok(())

@@ -37,7 +37,23 @@ impl<D: Disk> Wal<D> {
 
     /// Whether a batch would be taken now, as far as what waits for the disk matters.
     pub fn has_room(&self) -> bool {
-        self.shared.unflushed() <= self.config.unflushed_bytes_max
+        self.unflushed() <= self.config.unflushed_bytes_max
+    }
+
+    /// Whether the segments have all the bytes they may: entries are refused until a compaction.
+    pub fn is_full(&self) -> bool {
+        self.bytes() > self.config.log_bytes_max
+    }
+
+    /// Bytes that were submitted and wait for the disk.
+    pub fn unflushed(&self) -> usize {
+        self.shared.unflushed()
+    }
+
+    /// The number of what the disk does now, a write and a flush; `None` if it has nothing to do. As long as this is the same, nothing has ended: the owner,
+    /// who has a clock, tells by it whether the disk hangs.
+    pub fn under_way(&self) -> Option<u64> {
+        self.shared.under_way()
     }
 
     /// What writes and flushes, if that is no thread ([`super::open_stepped`]).

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use super::error::SnapshotError;
+use super::error::{NoRoom, SnapshotError};
 use super::reader::Reader;
 use super::record::Record;
 use crate::error::Refused;
@@ -21,7 +21,7 @@ const BURST: usize = 16;
 pub enum Misfit {
     /// It is counted and left out: for a cache, which may lose items.
     Count,
-    /// Loading ends with an error.
+    /// Loading ends with an error, which says how many there are.
     Refuse,
 }
 
@@ -45,8 +45,10 @@ pub struct Loaded {
     pub stored: u64,
     /// Records that expired since the snapshot was taken.
     pub expired: u64,
-    /// Records that were refused, by a cache too small for them.
+    /// Records that were refused, by a partition too small for them.
     pub misfits: u64,
+    /// Bytes of their keys and values.
+    pub misfit_bytes: u64,
     /// Items that a cache lost to make place for others.
     pub evicted: u64,
     /// Records that belong to none of the partitions.
@@ -78,7 +80,7 @@ pub fn load_file<S: Store>(
 /// Tells of its progress after each block. After an error the partitions hold a part of the snapshot: throw them away.
 ///
 /// # Errors
-/// [`SnapshotError`]; [`SnapshotError::Misfit`] only with [`Misfit::Refuse`].
+/// [`SnapshotError`]; [`SnapshotError::NoRoom`] only with [`Misfit::Refuse`].
 ///
 /// # Panics
 /// If `route` names a partition that there is not.
@@ -98,6 +100,7 @@ pub fn load<S: Store>(
         stats.map(|stats| stats.evicted_log + stats.evicted_index).sum()
     };
     let evicted_before = evicted(partitions);
+    let origin = reader.origin().cloned();
     let mut at = Progress::default();
     while let Some(mut records) = reader.next_block()? {
         let mut burst = Vec::with_capacity(BURST);
@@ -116,19 +119,23 @@ pub fn load<S: Store>(
             if burst.is_empty() {
                 break;
             }
-            store(partitions, &burst, misfit, &mut loaded)?;
+            store(partitions, &burst, &mut loaded)?;
         }
         at.bytes = reader.offset();
         progress(at);
     }
+    partitions.iter_mut().for_each(Store::loaded);
     loaded.evicted = evicted(partitions) - evicted_before;
+    if misfit == Misfit::Refuse && loaded.misfits > 0 {
+        let memory = partitions.iter().map(|partition| partition.stats().memory_bytes_max).fold(0, u64::saturating_add);
+        return Err(SnapshotError::NoRoom(NoRoom::new(&loaded, memory, origin.as_ref())));
+    }
     Ok(loaded)
 }
 
 fn store<S: Store>(
     partitions: &mut [S],
     burst: &[(usize, Record<'_>, u64)],
-    misfit: Misfit,
     loaded: &mut Loaded,
 ) -> Result<(), SnapshotError> {
     for (to, record, _) in burst {
@@ -145,7 +152,10 @@ fn store<S: Store>(
         };
         match partition.put(&key, record.value, put) {
             Ok(_) => loaded.stored += 1,
-            Err(Refused::TooLarge { .. } | Refused::Full) if misfit == Misfit::Count => loaded.misfits += 1,
+            Err(Refused::TooLarge { .. } | Refused::Full) => {
+                loaded.misfits += 1;
+                loaded.misfit_bytes += (record.key.len() + record.value.len()) as u64;
+            }
             Err(source) => {
                 let key = String::from_utf8_lossy(record.key).into_owned();
                 return Err(SnapshotError::Misfit { offset: *offset, key, source });

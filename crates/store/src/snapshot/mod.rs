@@ -20,6 +20,7 @@
 //! | File | What it holds |
 //! |---|---|
 //! | `format` | what stands where in a file |
+//! | `origin` | what a snapshot was taken from |
 //! | `record` | items as bytes, and blocks of them |
 //! | `writer`, `reader` | a file as a stream |
 //! | `file` | a file that replaces another only when it is complete |
@@ -35,17 +36,19 @@ mod format;
 mod load;
 mod lock;
 mod meeting;
+mod origin;
 mod reader;
 mod record;
 mod save;
 mod sweep;
 mod writer;
 
-pub use error::{SaveError, SnapshotError};
+pub use error::{NoRoom, SaveError, SnapshotError};
 pub use format::{BLOCK_BYTES, BLOCK_BYTES_MAX, VERSION};
 pub use load::{Loaded, Misfit, Progress, load, load_file};
 pub use lock::SnapshotLock;
 pub use meeting::{MEETINGS_MAX, PAUSE_MAX};
+pub use origin::{Origin, PARTITIONS_MAX, origin_of};
 pub use reader::{Reader, Records};
 pub use record::{Block, Record};
 pub use save::{BLOCKS_QUEUED_MAX, Collector, Part, Report, Turn, save};

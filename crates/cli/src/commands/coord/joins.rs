@@ -13,6 +13,7 @@ use dunlin_coord::{CoordError, Coordinator, HEARTBEAT_EVERY, Membership, Token};
 
 use super::asks::{Outcome, Target, attend, pause, unless_interrupted};
 use super::manager::Manager;
+use crate::commands::raft::cluster::Interrupted;
 use crate::commands::seconds;
 use crate::output;
 
@@ -49,8 +50,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     attend(&arguments.target, async |manager| {
         let joining = manager.join(arguments.member, arguments.about.as_bytes());
-        let Some(joined) = unless_interrupted(manager, interrupt, joining).await else { return Ok(Outcome::Done) };
-        let membership = joined?;
+        let joined = unless_interrupted(manager, interrupt, joining).await;
+        let membership = joined.ok_or(Interrupted)??;
         let Membership { member, incarnation, epoch } = membership;
         output::line(format_args!("joined as member {member}, incarnation {incarnation}: epoch {epoch}; ctrl-C leaves"))?;
         if let Some(stayed) = unless_interrupted(manager, interrupt, stay(arguments, manager, &membership)).await {

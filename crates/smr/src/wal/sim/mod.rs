@@ -6,6 +6,7 @@
 //! | the process ends ([`Crash::Process`]) | all that was written is there, flushed or not; nobody knows any more what was flushed |
 //! | a flush fails | any of the sectors that it should have brought to the disk are there. They are read as they were written until the power fails, and the next flush succeeds without them, as Linux has it |
 //! | the disk is full | files cannot be made or grow |
+//! | the disk hangs ([`SimDisk::hang_until`]) | no flush ends before a virtual time; then all goes on |
 //! | bits rot | as told: a bit of a file is another one |
 //!
 //! Names that could not be flushed stay to be flushed: file systems keep them in a journal, and end all writing when that fails.
@@ -99,9 +100,20 @@ impl SimDisk {
         self.any_life().changes()
     }
 
+    /// Errors so far that the disk gave as it was told to: stopped, full, or a flush that failed. Any other error is one of whoever uses it.
+    pub fn faults(&self) -> u64 {
+        self.any_life().faults()
+    }
+
     /// Lets the flush fail that comes after so many others.
     pub fn fail_flush_after(&self, flushes: u64) {
         self.any_life().fail_flush_after(flushes);
+    }
+
+    /// Lets no flush end before this virtual time, in nanoseconds, not even one that is under way. A later call replaces the time; an earlier time ends
+    /// the hang. A crash does not end it.
+    pub fn hang_until(&self, nanos: u64) {
+        self.any_life().hang_until(nanos);
     }
 
     /// What a reader finds in a file, whatever was flushed; `None` if there is no such file.
@@ -162,6 +174,10 @@ impl Disk for SimDisk {
 
     fn flush_time(&self) -> Duration {
         self.any_life().flush_time()
+    }
+
+    fn hangs_until(&self) -> u64 {
+        self.any_life().hangs_until()
     }
 }
 
