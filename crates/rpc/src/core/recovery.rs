@@ -48,7 +48,7 @@ pub(crate) fn clear_window(windows: &mut [Window], window: u32) -> u32 {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Silence {
     /// Packets that the session had received at the last timeout.
-    heard: u64,
+    pub heard: u64,
     /// Timeouts since it received any.
     timeouts: u8,
     /// Until when the answer to what was sent then is awaited.

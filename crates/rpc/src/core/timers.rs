@@ -78,7 +78,9 @@ impl Core {
                 return self.arm_call(index, until.min(deadline));
             }
             let call = &self.calls[index as usize];
-            if call.unanswered >= self.config.retransmissions_max && call.was_sent() {
+            // A peer that says nothing at all is for its timeout to judge.
+            let lives = self.sessions[session as usize].traffic.rx_packets != self.cold[session as usize].silence.heard;
+            if call.unanswered >= self.config.retransmissions_max && call.was_sent() && lives {
                 return self.fail_unanswered(index);
             }
             if window != super::NONE {
