@@ -18,7 +18,7 @@ use super::link::Links;
 use super::reads::PendingReads;
 use super::settings::library_config;
 use super::snapshots::{FIRST, Snapshots, first_batch};
-use super::transfer::{Incoming, Outgoing};
+use super::transfer::{Incoming, Outgoing, Staging};
 use super::{Beginning, Counters, first_members};
 use crate::config::{NodeConfig, NodeError, Reads};
 use crate::log::{Batch, LogStore, Room, Ticket, Urgency};
@@ -61,6 +61,7 @@ pub(super) struct Core<M, L: LogStore> {
     pub gather: Gather,
     pub reads: PendingReads,
     pub incoming: Option<Incoming>,
+    pub staging: Option<Staging>,
     pub later: Later,
     pub snapshots: Snapshots,
     pub continuation: Option<ContinuationId>,
@@ -122,6 +123,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             gather,
             reads: PendingReads::default(),
             incoming: None,
+            staging: None,
             later: Later::default(),
             snapshots: Snapshots::default(),
             continuation: None,
@@ -185,7 +187,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.failure = Some(why);
         self.waiters.fail_all();
         self.reads.fail_all();
-        self.incoming = None;
+        (self.incoming, self.staging) = (None, None);
         self.abandon_snapshot();
     }
 
@@ -292,7 +294,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Goes on with what has become durable.
     fn settle(&mut self) -> Result<(), NodeError> {
         let is_compacting = self.raft.store().is_compacting();
-        if self.unpersisted.is_empty() && !is_compacting {
+        if self.unpersisted.is_empty() && !is_compacting && self.staging.is_none() {
             return Ok(());
         }
         let begun = is_compacting.then(|| self.now());
@@ -302,6 +304,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         {
             self.note_pause(begun);
         }
+        self.install_staged()?;
         let mut number = None;
         while self.unpersisted.front().is_some_and(|write| write.ticket <= durable) {
             let Some(write) = self.unpersisted.pop_front() else { break };
@@ -389,6 +392,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// What may be answered now: whatever was stepped before that has had its effect, for good.
     pub fn all_is_persisted(&self) -> bool {
         self.last_persisted == self.last_ready
+    }
+
+    /// Whether this replica may not ask for votes: its disk could not hold what it promises, or does not hold the snapshot yet that it was restored from, for
+    /// which the library panics.
+    pub fn is_unfit(&self) -> bool {
+        self.disk.hangs() || self.raft.raft.raft_log.persisted < self.applied
     }
 
     /// Whether as much is held back for the disk as may be.

@@ -66,7 +66,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Whether a snapshot is under way.
     fn is_taking(&self) -> bool {
-        self.snapshots.taking.is_some() || self.raft.store().is_compacting()
+        self.snapshots.taking.is_some() || self.staging.is_some() || self.raft.store().is_compacting()
     }
 
     /// Whether enough was executed since the snapshot of `base`. Replicas take turns, by their ids.

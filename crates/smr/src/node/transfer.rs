@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use dunlin_rpc::{CallOptions, MsgBuf, RequestBurst, Timers};
+use dunlin_rpc::{CallOptions, DeferredReply, MsgBuf, RequestBurst, Timers};
 use raft::SnapshotStatus;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 
 use super::WeakNode;
 use super::core::Core;
+use crate::config::NodeError;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 use crate::wire::CHUNK;
@@ -16,6 +17,8 @@ use crate::wire::chunk::{Chunk, parse};
 
 /// A piece that is not taken for so long ends the attempt.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The last one is answered when the snapshot is on the disk of its receiver.
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Times that a session is looked for, a tick apart, before the attempt ends.
 const SESSION_TRIES: u32 = 100;
 /// What was received of a snapshot is forgotten when nothing came for so many ticks.
@@ -39,6 +42,22 @@ impl Outgoing {
         let members = self.snapshot.get_metadata().get_conf_state();
         members.voters.contains(&self.to) || members.learners.contains(&self.to)
     }
+}
+
+/// A snapshot that has come, and that the log brings to the disk before the library hears of it: the event loop does not wait for that.
+pub(super) struct Staging {
+    message: Message,
+    is_handed_over: bool,
+    /// To its last piece.
+    reply: Option<DeferredReply>,
+}
+
+/// What becomes of a piece.
+enum Taken {
+    /// The next is to begin here.
+    Next(u64),
+    /// It was the last: this is answered when the snapshot is installed.
+    Last(Message),
 }
 
 /// A snapshot of which pieces have come.
@@ -118,7 +137,8 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
         };
         let mut buffer = MsgBuf::with_len(chunk.encoded_len()).ok()?;
         chunk.encode(&mut buffer);
-        let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(PIECE_TIMEOUT)).await.ok()?;
+        let timeout = if end == data.len() { INSTALL_TIMEOUT } else { PIECE_TIMEOUT };
+        let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(timeout)).await.ok()?;
         // The place where the next is to begin.
         let next = u64::from_le_bytes(reply.response[..].try_into().ok()?);
         if next != end as u64 {
@@ -145,18 +165,54 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Pieces of a snapshot. Each is answered with where the next is to begin.
     pub fn on_chunks(&mut self, burst: &mut RequestBurst<'_>) {
         for i in 0..burst.len() {
-            let next = self.on_chunk(burst.payload(i));
-            // Unanswered, the sender learns that it failed.
-            if let Some(next) = next {
-                burst.respond(i, &next.to_le_bytes());
+            match self.on_chunk(burst.payload(i)) {
+                // Unanswered, the sender learns that it failed.
+                None => {}
+                Some(Taken::Next(next)) => burst.respond(i, &next.to_le_bytes()),
+                Some(Taken::Last(message)) => {
+                    // One that was being taken of the state here is of no use any more.
+                    self.abandon_snapshot();
+                    self.staging = Some(Staging { message, is_handed_over: false, reply: burst.defer_reply(i).ok() });
+                }
             }
         }
     }
 
-    fn on_chunk(&mut self, bytes: &[u8]) -> Option<u64> {
+    /// Hands a snapshot from a leader to the log, when that has no other, and to the library, when it is durable.
+    pub fn install_staged(&mut self) -> Result<(), NodeError> {
+        let Some(staging) = &mut self.staging else { return Ok(()) };
+        if !staging.is_handed_over {
+            if self.raft.store().is_compacting() {
+                return Ok(());
+            }
+            staging.is_handed_over = true;
+            self.raft.mut_store().stage(staging.message.get_snapshot())?;
+        }
+        if !self.raft.store().is_staged() {
+            return Ok(());
+        }
+        let Some(Staging { message, reply, .. }) = self.staging.take() else { return Ok(()) };
+        let (from, total) = (message.from, message.get_snapshot().data.len() as u64);
+        self.receive(from, message);
+        if self.raft.raft.raft_log.unstable_snapshot().is_none() {
+            // It came too late: entries of another leader have brought this replica further.
+            self.raft.mut_store().unstage();
+        }
+        if let (Some(reply), Ok(mut buffer)) = (reply, MsgBuf::with_len(size_of::<u64>())) {
+            buffer.copy_from_slice(&total.to_le_bytes());
+            // The sender may have given up.
+            let _ = reply.enqueue_response(buffer);
+        }
+        Ok(())
+    }
+
+    fn on_chunk(&mut self, bytes: &[u8]) -> Option<Taken> {
         let chunk = parse(bytes, self.config.cluster).ok()?;
         let is_ours = chunk.to == self.config.id && chunk.from != self.config.id && self.failure.is_none();
         if !is_ours || chunk.term < self.raft.raft.term || chunk.total > self.config.snapshot_bytes_max {
+            return None;
+        }
+        if self.staging.is_some() {
             return None;
         }
         if chunk.offset == 0 {
@@ -178,9 +234,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let mut message = Message { from: chunk.from, to: chunk.to, term: chunk.term, ..Message::default() };
             message.set_msg_type(MessageType::MsgSnapshot);
             message.set_snapshot(snapshot);
-            self.receive(chunk.from, message);
+            return Some(Taken::Last(message));
         }
-        Some(next)
+        Some(Taken::Next(next))
     }
 
     /// Forgets what was received of a snapshot whose sender says no more.
