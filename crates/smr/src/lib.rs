@@ -15,6 +15,7 @@
 
 pub mod client;
 pub mod config;
+mod discard;
 pub mod kv;
 pub mod log;
 pub mod machine;

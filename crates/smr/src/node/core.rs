@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
+use bytes::Bytes;
 use dunlin_net::Addr;
 use dunlin_net::random::Random;
 use dunlin_rpc::{ContinuationId, DeferredReply};
@@ -62,6 +63,8 @@ pub(super) struct Core<M, L: LogStore> {
     pub reads: PendingReads,
     pub incoming: Option<Incoming>,
     pub staging: Option<Staging>,
+    /// Snapshots that are sent, each as often as it is.
+    pub sending: Vec<Bytes>,
     pub later: Later,
     pub snapshots: Snapshots,
     pub continuation: Option<ContinuationId>,
@@ -124,6 +127,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             reads: PendingReads::default(),
             incoming: None,
             staging: None,
+            sending: Vec::new(),
             later: Later::default(),
             snapshots: Snapshots::default(),
             continuation: None,

@@ -10,6 +10,7 @@ use raft::eraftpb::{Message, MessageType, Snapshot};
 use super::WeakNode;
 use super::core::Core;
 use crate::config::NodeError;
+use crate::discard::discard;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 use crate::wire::CHUNK;
@@ -52,6 +53,12 @@ pub(super) struct Staging {
     reply: Option<DeferredReply>,
 }
 
+impl Staging {
+    pub fn total(&self) -> u64 {
+        self.message.get_snapshot().data.len() as u64
+    }
+}
+
 /// What becomes of a piece.
 enum Taken {
     /// The next is to begin here.
@@ -71,6 +78,26 @@ pub(super) struct Incoming {
     idle: u32,
 }
 
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        // The log may have another by now.
+        discard(std::mem::take(&mut self.snapshot.data));
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        discard(std::mem::take(&mut self.data));
+    }
+}
+
+impl Incoming {
+    /// Its bytes when it is complete.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+}
+
 /// Sends a snapshot, and tells the library how that went.
 pub(super) async fn send<M: StateMachine + 'static, L: LogStore + 'static>(
     node: WeakNode<M, L>,
@@ -83,9 +110,16 @@ pub(super) async fn send<M: StateMachine + 'static, L: LogStore + 'static>(
         }
         return;
     }
+    let data = outgoing.snapshot.data.clone();
+    if let Some(node) = node.upgrade() {
+        node.enter(|core| core.sending.push(data.clone()));
+    }
     let is_sent = send_pieces(&node, &outgoing, &timers).await.is_some();
     let Some(node) = node.upgrade() else { return };
     node.enter(|core| {
+        if let Some(place) = core.sending.iter().position(|sent| sent.as_ptr() == data.as_ptr()) {
+            core.sending.swap_remove(place);
+        }
         core.counters.snapshots_sent += u64::from(is_sent);
         let status = if is_sent { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
         core.raft.report_snapshot(outgoing.to, status);
@@ -217,6 +251,15 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         if chunk.offset == 0 {
             let Chunk { from, term, index, total, .. } = chunk;
+            self.incoming = None;
+            if !self.has_memory_for(total) {
+                tracing::warn!(
+                    id = self.config.id,
+                    total,
+                    "a snapshot is refused until others are gone: see snapshot_memory_max"
+                );
+                return None;
+            }
             self.incoming = Some(Incoming { from, term, index, total, data: Vec::new(), idle: 0 });
         }
         let incoming = self.incoming.as_mut()?;
@@ -230,7 +273,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let next = incoming.data.len() as u64;
         if next == chunk.total {
             let mut snapshot = chunk.header();
-            snapshot.data = self.incoming.take()?.data.into();
+            snapshot.data = std::mem::take(&mut self.incoming.take()?.data).into();
             let mut message = Message { from: chunk.from, to: chunk.to, term: chunk.term, ..Message::default() };
             message.set_msg_type(MessageType::MsgSnapshot);
             message.set_snapshot(snapshot);
