@@ -42,7 +42,7 @@ local KINDS = {
 }
 
 local STATUSES = {
-  [0] = "ok", [1] = "busy", [2] = "no handler", [3] = "handler failed", [4] = "expired", [5] = "response too large",
+  [0] = "ok", [1] = "busy", [2] = "no handler", [3] = "handler failed", [4] = "expired", [5] = "response too large", [6] = "overloaded",
 }
 
 local REFUSALS = {

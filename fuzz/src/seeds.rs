@@ -74,6 +74,7 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("response_first", packet(&many(Kind::Response, 480, 0), &[7; 480])),
         ("response_later", packet(&many(Kind::Response, 480, 1), &[7; 480])),
         ("response_busy", packet(&Header { status: Status::Busy, ..data(Kind::Response, 0) }, &[])),
+        ("response_overloaded", packet(&Header { status: Status::Overloaded, ..data(Kind::Response, 0) }, &[])),
         ("response_deferred", packet(&Header { deferred: true, ecn_echo: true, ..data(Kind::Response, 8) }, &[7; 8])),
         ("connect", control(Kind::Connect, MASK_24, &connect)),
         ("cookie", control(Kind::Cookie, 0, &Cookie { nonce: 2, cookie: [9; 16] })),

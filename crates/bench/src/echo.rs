@@ -50,7 +50,7 @@ pub struct EchoFigures {
 /// transport dropped, when it returns.
 ///
 /// # Errors
-/// [`BenchError::Connect`] if nobody answers there, [`BenchError::Call`] if a call fails.
+/// [`BenchError::Connect`] if nobody answers there, [`BenchError::Call`] if a call fails, [`BenchError::NoAnswer`] if all stay without an answer.
 pub fn call<T: Transport>(
     transport: T,
     server: &Addr,
@@ -67,9 +67,43 @@ pub fn call<T: Transport>(
         first.observe();
     }
     let load = Load { warm_up: Duration::ZERO, ..Load::uniform(1, calls.window, calls.size, calls.length) };
+    let begun = endpoint.now();
     let rate = load.run(&endpoint, sessions, |rate| {
         live(rate);
         !interrupt.is_set()
+    });
+    let rate = rate.map_err(|error| match error {
+        BenchError::NoSamples { .. } => {
+            let time = Duration::from_nanos(endpoint.now().saturating_sub(begun));
+            BenchError::NoAnswer { time, why: silence(&endpoint.stats(), calls.size) }
+        }
+        other => other,
     })?;
     Ok(EchoFigures { rate, endpoint: endpoint.stats(), session: first.and_then(|session| session.stats()) })
+}
+
+/// What became of calls without an answer, as far as this end knows, and what to look at.
+fn silence(stats: &EndpointStats, size: usize) -> String {
+    let (ours, transport) = (&stats.counters, &stats.transport);
+    let seen = format!(
+        "{} calls of {size} B are outstanding, {} packets were sent, {} of them again, and {} received",
+        stats.calls_pending,
+        ours.tx_packets,
+        ours.retransmissions.max(ours.tx_packets_again),
+        ours.rx_packets
+    );
+    let advice = if transport.tx_dropped_error > 0 {
+        format!("{} could not be sent; look at the server's log and the route to it", transport.tx_dropped_error)
+    } else if transport.tx_dropped_full > 0 {
+        format!(
+            "{} found the server's queue full; look whether it is overloaded, and over shared memory at `df /dev/shm`",
+            transport.tx_dropped_full
+        )
+    } else if ours.dropped_malformed > 0 {
+        format!("{} were malformed; check that both ends have the same version", ours.dropped_malformed)
+    } else {
+        "look whether the server's event loop is stuck, and call with fewer bytes (--size) in case the path swallows long packets"
+            .to_owned()
+    };
+    format!("{seen}; {advice}")
 }

@@ -112,6 +112,14 @@ pub enum BenchError {
         /// What was measured.
         what: &'static str,
     },
+    /// Calls were made, and none was answered.
+    #[error("no call was answered in {time:.1?}: {why}")]
+    NoAnswer {
+        /// How long was waited.
+        time: Duration,
+        /// What became of the packets, and what to look at.
+        why: String,
+    },
     /// A response was not what the request asks for.
     #[error("a response was wrong: this is a bug, figures would mean nothing")]
     WrongEcho,

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt::{self, Display};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 /// Exit code of a program whose reader has gone, as a shell has it: 128 and SIGPIPE.
@@ -33,6 +33,21 @@ pub fn line(text: impl Display) -> Result<(), OutputError> {
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(OutputError)
 }
 
+/// Prints the bytes of a value: to a file as they are; to a terminal with the end of the line, if they do not end one.
+///
+/// # Errors
+/// If they cannot be written.
+pub fn value(bytes: &[u8]) -> Result<(), OutputError> {
+    let mut out = io::stdout().lock();
+    let end = if out.is_terminal() { end_of_line(bytes) } else { b"" };
+    out.write_all(bytes).and_then(|()| out.write_all(end)).and_then(|()| out.flush()).map_err(OutputError)
+}
+
+/// What is missing to the end of the last line.
+fn end_of_line(bytes: &[u8]) -> &'static [u8] {
+    if bytes.ends_with(b"\n") { b"" } else { b"\n" }
+}
+
 /// Says on standard error why a command ended, and gives its exit code. Of a reader that has gone nothing is said.
 pub fn report(error: &anyhow::Error, code: ExitCode) -> ExitCode {
     let output = error.chain().find_map(|cause| cause.downcast_ref::<OutputError>());
@@ -41,4 +56,14 @@ pub fn report(error: &anyhow::Error, code: ExitCode) -> ExitCode {
     }
     eprintln!("dunlin: {error:#}");
     code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_ended_once() {
+        assert_eq!([&b"value"[..], b"", b"value\n"].map(end_of_line), [&b"\n"[..], b"\n", b""]);
+    }
 }

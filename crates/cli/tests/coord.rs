@@ -174,6 +174,13 @@ fn wrong_use_is_told() {
     assert!(code == 2 && err.contains("write all, members"), "{err}");
     let (code, _, err) = ask(&["get", "volumes"], &["--peers", "1=udp://127.0.0.1:9"]);
     assert!(code == 2 && err.contains("slash"), "{err}");
+    // Nobody is there: a command that got no answer says so.
+    let nobody = ["--peers", "1=udp://127.0.0.1:9", "--timeout", "0.2"];
+    for arguments in [&["watch", "--after", "1"][..], &["watch"], &["status"], &["join", "7"], &["get", "/a"]] {
+        let output = dunlin(&[&["coord"], arguments, &nobody].concat()).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && !err.trim().is_empty(), "{arguments:?}: {output:?}");
+    }
     let data = ["--id", "1", "--memory", "--peers", "1=udp://127.0.0.1:9"];
     let serve = dunlin(&[&["coord", "serve"], &data[..], &["--look", "2"]].concat()).output().unwrap();
     assert!(String::from_utf8_lossy(&serve.stderr).contains("--look 2s is too long"), "{serve:?}");

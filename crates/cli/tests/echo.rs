@@ -6,6 +6,9 @@ use std::net::UdpSocket;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Output;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread;
 
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::{CallError, Endpoint, EndpointConfig};
@@ -141,6 +144,27 @@ fn a_missing_server_is_said() {
     let address = format!("udp://127.0.0.1:{port}");
     fails(&call(&address, &["--seconds", "0.1"]), &[&address]);
     fails(&call("shm:test-nobody-is-here", &["--seconds", "0.1"]), &["shm:test-nobody-is-here"]);
+}
+
+/// A server that opens sessions and answers no call.
+#[test]
+fn silence_is_said() {
+    let address: Addr = format!("shm:test-silent-{}", std::process::id()).parse().unwrap();
+    let (stop, at) = (Arc::new(AtomicBool::new(false)), address.clone());
+    let (stopping, (ready, is_ready)) = (stop.clone(), mpsc::channel());
+    let server = thread::spawn(move || {
+        let endpoint = Endpoint::new(AnyTransport::bind(&at).unwrap(), EndpointConfig::default()).unwrap();
+        let mut kept = Vec::new();
+        endpoint.register(ECHO, move |request| kept.extend(request.defer())).unwrap();
+        ready.send(()).unwrap();
+        endpoint.run_until(|| stopping.load(Relaxed));
+    });
+    is_ready.recv().unwrap();
+    let output = call(&address.to_string(), &["--window", "8", "--size", "32", "--seconds", "0.3"]);
+    stop.store(true, Relaxed);
+    server.join().unwrap();
+    fails(&output, &[&address.to_string(), "no call was answered", "8 calls of 32 B", "packets were sent"]);
+    assert!(output.stdout.is_empty(), "{output:?}");
 }
 
 #[test]

@@ -530,3 +530,37 @@ fn help_shows_examples() {
         assert!(String::from_utf8_lossy(&output.stdout).contains("Examples:\n  dunlin kv "), "{command}");
     }
 }
+
+/// Nobody answers at this address.
+#[test]
+fn a_command_without_an_answer_says_so_and_fails() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = format!("udp://{}", silent.local_addr().unwrap());
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kv-{}.silent.tsv", std::process::id()));
+    std::fs::write(&file, "k\tv\n").unwrap();
+    let path = file.to_str().unwrap();
+    let nobody = shm("nobody");
+    let mut running = Vec::new();
+    for address in [&address, &nobody] {
+        for arguments in [
+            &["get", address, "k", "--deadline", "0.5"][..],
+            &["set", address, "k", "v", "--deadline", "0.5"],
+            &["del", address, "k", "--deadline", "0.5"],
+            &["mget", address, "k", "l", "--deadline", "0.5"],
+            &["snapshot", address, "--deadline", "0.5"],
+            &["stats", address],
+            &["dump", address, "-"],
+            &["load", path, address],
+        ] {
+            let process = kv(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+            running.push((arguments.join(" "), process));
+        }
+    }
+    for (arguments, process) in running {
+        let output = process.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && output.status.code().is_some(), "kv {arguments}: {:?}: {told}", output.status);
+        assert!(told.starts_with("dunlin: ") && output.stdout.is_empty(), "kv {arguments}: {told}");
+    }
+    std::fs::remove_file(&file).unwrap();
+}

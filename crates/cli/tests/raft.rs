@@ -105,7 +105,10 @@ fn a_directory_is_of_one_replica() {
     server.stop("-TERM");
     let other = free_replica(2);
     refused(&["--id", "2", "--peers", &other], "is the directory of replica 1, not of replica 2");
-    refused(&["--id", "1", "--peers", &replica, "--cluster", "7"], "is of cluster 0, not of cluster 7");
+    refused(
+        &["--id", "1", "--peers", &replica, "--cluster", "0000000000000007"],
+        ", not of cluster 0000000000000007: start it",
+    );
     refused(&["--id", "1", "--peers", &replica, "--limit", "64MiB"], "--limit 268435456");
     refused(&["--id", "1", "--peers", &free_replica(1)], "the cluster knows replica 1 at ");
     refused(&["--id", "1", "--peers", &replica, "--listen", "udp://192.0.2.1:1"], "192.0.2.1:1");
@@ -147,13 +150,21 @@ fn a_replica_without_its_log_does_not_begin_anew() {
 fn a_client_of_another_cluster_is_refused() {
     let directory = Directory::new("cluster");
     let replica = free_replica(1);
-    let server = found(&directory, &replica, 1, &["--cluster", "7"]);
-    done(&["put", &replica, "bird", "dunlin", "--cluster", "7", "--timeout", "20"]);
-    for arguments in [&["put", &replica, "bird", "knot", "--timeout", "20"][..], &["status", &replica]] {
-        let (code, _, err) = ask(arguments);
-        assert!(code == 2 && err.contains("a replica of cluster 7 has answered"), "{arguments:?}: {code} {err}");
-    }
-    assert_eq!(done(&["get", &replica, "bird", "--cluster", "7"]), "dunlin");
+    let server = found(&directory, &replica, 1, &[]);
+    done(&["put", &replica, "bird", "dunlin", "--timeout", "20"]);
+    let number = status(&replica)["cluster"].as_str().unwrap().to_owned();
+    assert!(server.ready.contains(&format!("replica 1 of cluster {number} at ")), "{}", server.ready);
+    let other = "0000000000000007";
+    let (code, _, err) = ask(&["put", &replica, "bird", "knot", "--timeout", "20", "--cluster", other]);
+    assert!(code == 2 && err.contains(&format!("a replica of cluster {number} has answered")), "{code} {err}");
+    let (code, out, err) = ask(&["status", &replica, "--cluster", other]);
+    assert!(code == 2 && err.contains(&format!("is of cluster {number}, and not of cluster {other}")), "{code} {err}");
+    assert!(out.contains("foreign"), "{out}");
+    assert_eq!(done(&["get", &replica, "bird", "--cluster", &number]), "dunlin");
+    server.stop("-TERM");
+    // Its log keeps the number.
+    let server = serve(&directory, &replica, 1, &["--cluster", &number]);
+    assert_eq!(done(&["get", &replica, "bird", "--cluster", &number, "--timeout", "20"]), "dunlin");
     server.stop("-TERM");
 }
 
@@ -280,10 +291,12 @@ fn wrong_command_lines_are_refused() {
     refused(&["cas", "1=shm:nobody", "key", "one", "value"], "invalid digit");
     refused(&["put", "1=shm:nobody", "key", "value", "--if", "maybe"], "possible values: absent, present");
     refused(&["add", "1=shm:nobody", "udp://127.0.0.1:1", "--timeout", "0.1"], "write ID=ADDRESS");
-    refused(&["add", "1=shm:nobody", "2=shm:two", "--timeout", "0.1"], "none of them leads");
+    refused(&["add", "1=shm:nobody", "2=shm:two", "--timeout", "0.1"], "none of them answers: are they started");
+    refused(&["get", "1=shm:nobody", "key", "--cluster", "7"], "16 hexadecimal digits");
+    serve(&[&peers[..], &["--cluster", "0000000000000007"]].concat(), "cannot be used with");
     refused(&["remove", "1=shm:nobody", "two"], "invalid digit");
     refused(&["remove", "1=shm:nobody", "1", "--timeout", "0.1"], "no leader answered in time");
     refused(&["transfer", "1=shm:nobody", "1", "--timeout", "0.1"], "no leader answered in time");
-    let (code, out, _) = ask(&["status", "1=shm:nobody", "--timeout", "0.1"]);
-    assert!(code == 2 && out.contains("unreachable"), "{code} {out}");
+    let (code, out, err) = ask(&["status", "1=shm:nobody", "--timeout", "0.1"]);
+    assert!(code == 2 && out.contains("unreachable") && err.contains("none of them answers"), "{code} {out} {err}");
 }

@@ -165,7 +165,7 @@ pub async fn attend<C: Coordinator>(
     mut on_epoch: impl FnMut(u64),
 ) -> CoordError {
     loop {
-        let due = coordinator.now().saturating_add(every.as_nanos() as u64);
+        let due = coordinator.now().saturating_add(every.as_nanos().try_into().unwrap_or(u64::MAX));
         match coordinator.heartbeat(membership).await {
             Ok(epoch) => on_epoch(epoch),
             Err(CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}

@@ -26,6 +26,7 @@ pub mod metrics;
 pub mod mutation;
 #[cfg(not(feature = "mutations"))]
 mod mutation;
+mod panics;
 pub mod routing;
 pub mod server;
 pub mod service;

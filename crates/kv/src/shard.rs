@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use dunlin_store::{Store, UnixSeconds};
+use dunlin_store::{Moment, Store, UnixSeconds};
 
 use crate::metrics::CoreMetrics;
 use crate::routing::{Core, Routing};
@@ -18,7 +18,7 @@ pub struct Shard<S> {
     pub strays: Cell<Strays>,
     routing: Routing,
     core: Core,
-    now: Cell<UnixSeconds>,
+    moment: Cell<Moment>,
 }
 
 /// Requests that name no operation of this core.
@@ -43,22 +43,34 @@ impl<S: Store> Shard<S> {
             strays: Cell::default(),
             routing,
             core,
-            now: Cell::new(0),
+            moment: Cell::default(),
         }
     }
 
     /// Tells the store the time; cheap if it is the same as before. Call it once per turn of the event loop.
     #[inline]
     pub fn set_now(&self, now: UnixSeconds) {
-        if self.now.replace(now) != now {
-            self.store.borrow_mut().set_now(now);
+        self.set_moment(Moment { now, ..self.moment.get() });
+    }
+
+    /// The same, and how far the wall clock is ahead: clients say and are told times of that.
+    #[inline]
+    pub fn set_moment(&self, moment: Moment) {
+        if self.moment.replace(moment).now != moment.now {
+            self.store.borrow_mut().set_now(moment.now);
         }
+    }
+
+    /// The time that was told last, and how far the wall clock is ahead.
+    #[inline]
+    pub fn moment(&self) -> Moment {
+        self.moment.get()
     }
 
     /// The time that was told last.
     #[inline]
     pub fn now(&self) -> UnixSeconds {
-        self.now.get()
+        self.moment.get().now
     }
 
     /// The number of this core.

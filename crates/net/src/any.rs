@@ -210,6 +210,10 @@ impl Transport for AnyTransport {
         each!(self, t => t.now())
     }
 
+    fn clock(&self) -> Option<crate::Clock> {
+        each!(self, t => t.clock())
+    }
+
     fn suspensions(&self) -> Suspensions {
         each!(self, t => t.suspensions())
     }

@@ -309,6 +309,10 @@ impl<A: Transport, B: Transport> Transport for Composite<A, B> {
         self.first.now()
     }
 
+    fn clock(&self) -> Option<crate::Clock> {
+        self.first.clock()
+    }
+
     fn suspensions(&self) -> Suspensions {
         self.first.suspensions()
     }

@@ -3,8 +3,8 @@
 /// Writes the named methods of a [`Transport`](crate::Transport) so that they ask the wrapped transport for the same.
 ///
 /// The first word names the field that holds it. Name the methods that have a default too, unless the default is meant: a wrapper without
-/// [`route_mtu`](crate::Transport::route_mtu) would tell of shorter packets than the wrapped transport takes. With `now` goes
-/// [`suspensions`](crate::Transport::suspensions), which belongs to the same clock.
+/// [`route_mtu`](crate::Transport::route_mtu) would tell of shorter packets than the wrapped transport takes. With `now` come
+/// [`clock`](crate::Transport::clock) and [`suspensions`](crate::Transport::suspensions), which belong to the same clock.
 ///
 /// ```
 /// use dunlin_net::{Transport, TxPacket};
@@ -112,6 +112,10 @@ macro_rules! forward_transport {
     (@now $inner:ident) => {
         fn now(&self) -> u64 {
             self.$inner.now()
+        }
+
+        fn clock(&self) -> ::std::option::Option<$crate::Clock> {
+            self.$inner.clock()
         }
 
         fn suspensions(&self) -> $crate::Suspensions {

@@ -147,6 +147,7 @@ impl LoopbackNetwork {
             free_routes: Vec::new(),
             route_to: Vec::new(),
             burst: ArrayVec::new(),
+            burst_routes: ArrayVec::new(),
             counters: TransportCounters::default(),
         })
     }
@@ -195,6 +196,9 @@ pub struct LoopbackTransport {
     /// By node index.
     route_to: Vec<Option<Route>>,
     burst: ArrayVec<Packet, RX_BURST>,
+    /// The routes back to the senders of the burst, as they were when it was taken: as over UDP, all packets of a stranger's burst come from
+    /// a stranger, also those behind the one that made it a peer.
+    burst_routes: ArrayVec<Option<Route>, RX_BURST>,
     counters: TransportCounters,
 }
 
@@ -317,6 +321,8 @@ impl Transport for LoopbackTransport {
         let queue = &mut nodes[self.node].queue;
         let arrived = queue.iter().take(RX_BURST).take_while(|p| p.arrives_at <= now).count();
         self.burst.extend(queue.drain(..arrived));
+        self.burst_routes.clear();
+        self.burst_routes.extend(self.burst.iter().map(|p| self.route_to.get(p.from).copied().flatten()));
         self.counters.rx_packets += arrived as u64;
         self.counters.rx_bytes += self.burst.iter().map(|p| p.bytes.len() as u64).sum::<u64>();
         self.counters.rx_batches += u64::from(arrived > 0);
@@ -325,7 +331,8 @@ impl Transport for LoopbackTransport {
 
     fn rx_packet(&self, i: usize) -> RxPacket<'_> {
         let packet = &self.burst[i];
-        let route = self.route_to.get(packet.from).copied().flatten();
+        // A route that was given up since is none any more.
+        let route = self.burst_routes[i].filter(|route| self.route_to.get(packet.from) == Some(&Some(*route)));
         RxPacket::private(route, &packet.bytes)
     }
 

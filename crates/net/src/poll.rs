@@ -69,7 +69,7 @@ impl Idle {
 
     fn has_spun(&mut self, now: u64, spin: Duration) -> bool {
         let since = *self.idle_since.get_or_insert(now);
-        now.saturating_sub(since) >= spin.as_nanos() as u64
+        u128::from(now.saturating_sub(since)) >= spin.as_nanos()
     }
 }
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::Addr;
-use crate::clock::Suspensions;
+use crate::clock::{Clock, Suspensions};
 use crate::error::NetError;
 
 /// Most packets handed out by one [`Transport::rx_burst`].
@@ -166,7 +166,10 @@ pub enum PeerHealth {
     Unknown,
     /// The peer's process lives.
     Alive,
-    /// The peer's process has ended or its address refuses packets.
+    /// The network said that nobody listens at the peer's address, and nothing came from there since. A hint and no proof: anybody who can send
+    /// packets can say so.
+    Refused,
+    /// The peer's process has ended.
     Dead,
 }
 
@@ -182,6 +185,9 @@ pub struct TransportCounters {
     pub tx_batches: u64,
     /// Packets dropped here because the receiver's queue, or the socket's buffer, was full.
     pub tx_dropped_full: u64,
+    /// Packets dropped here because the memory that would hold them is not to be had: over shared memory, because the file system of the
+    /// receiver's region is full.
+    pub tx_dropped_no_memory: u64,
     /// Packets dropped here for any other reason: the peer is gone, the system refused.
     pub tx_dropped_error: u64,
     /// Packets handed to the caller.
@@ -208,6 +214,7 @@ impl TransportCounters {
             tx_bytes: self.tx_bytes + other.tx_bytes,
             tx_batches: self.tx_batches + other.tx_batches,
             tx_dropped_full: self.tx_dropped_full + other.tx_dropped_full,
+            tx_dropped_no_memory: self.tx_dropped_no_memory + other.tx_dropped_no_memory,
             tx_dropped_error: self.tx_dropped_error + other.tx_dropped_error,
             rx_packets: self.rx_packets + other.rx_packets,
             rx_bytes: self.rx_bytes + other.rx_bytes,
@@ -333,6 +340,12 @@ pub trait Transport {
 
     /// Nanoseconds on this transport's clock. Never goes back.
     fn now(&self) -> u64;
+
+    /// The same clock for other threads: it reads as [`Transport::now`] does. `None` where only the owner of the transport can read it, as where a
+    /// test or a simulation moves it.
+    fn clock(&self) -> Option<Clock> {
+        None
+    }
 
     /// Tells of time in which the machine was suspended, if [`Transport::now`] does not count it. By default there is none: a clock that a test moves counts all.
     fn suspensions(&self) -> Suspensions {

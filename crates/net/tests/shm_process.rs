@@ -170,6 +170,59 @@ fn senders_killed_at_any_instant_harm_no_one_else() {
     println!("{from_victims} packets of {kills} victims, {} places reclaimed", counters.rx_reclaimed);
 }
 
+/// Stops senders 100 times, at whatever instant it hits them. Then another sends six times what the queue holds.
+#[test]
+fn senders_stopped_at_any_instant_cost_no_one_else_a_packet() {
+    const SURVIVOR: u64 = 1;
+    let dir = Dir::new("stop");
+    let mut server_config = dir.config("server");
+    server_config.queue_len = 512;
+    let mut server = ShmTransport::new(&server_config).unwrap();
+    let mut survivor = dir.endpoint("survivor");
+    let to_server = survivor.resolve(&addr("server")).unwrap();
+    let children = [child_of(&dir, "flood", "a"), child_of(&dir, "flood", "b")];
+    let pids = children.each_ref().map(|child| child.0.id() as libc::pid_t);
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    let mut sent = 0;
+    for round in 0..100 {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let end = Instant::now() + PATIENCE;
+        let mut from_children = 0;
+        while from_children < 1000 + (seed >> 33) % 1000 {
+            from_children += server.rx_burst() as u64;
+            assert!(Instant::now() < end, "the children are not heard in round {round}");
+        }
+        pids.iter().for_each(|&pid| signal(pid, libc::SIGSTOP));
+        // What they had published; behind a hole it may take some polls.
+        let mut empty_polls = 0;
+        while empty_polls < 1000 {
+            empty_polls = if server.rx_burst() == 0 { empty_polls + 1 } else { 0 };
+        }
+        let dropped = survivor.counters().tx_dropped_full;
+        for _ in 0..6 * 512 {
+            survivor.tx_burst(&[TxPacket { route: to_server, header: &packet(SURVIVOR, 6 * sent), payload: &[] }]);
+            let polls = (1..1000).find(|_| server.rx_burst() > 0);
+            assert_eq!(survivor.counters().tx_dropped_full, dropped, "no place for the survivor in round {round}");
+            assert!(polls.is_some(), "a packet of the survivor was lost in round {round}");
+            assert_eq!(open(&server, 0), (SURVIVOR, 6 * sent), "round {round}");
+            sent += 1;
+        }
+        pids.iter().for_each(|&pid| signal(pid, libc::SIGCONT));
+    }
+    assert_eq!((server.counters().rx_reclaimed, server.counters().rx_dropped_malformed), (0, 0));
+}
+
+/// Sends a signal to a child; returns once a child that is to stop has.
+fn signal(pid: libc::pid_t, signal: libc::c_int) {
+    let mut status = 0;
+    // SAFETY: the calls take integers and a pointer to one that lives through them; the child is not reaped, because it only stops.
+    let done = unsafe {
+        libc::kill(pid, signal) == 0 && (signal != libc::SIGSTOP || libc::waitpid(pid, &mut status, libc::WUNTRACED) == pid)
+    };
+    assert!(done, "{}", std::io::Error::last_os_error());
+    assert!(signal != libc::SIGSTOP || libc::WIFSTOPPED(status), "the child has ended");
+}
+
 #[test]
 fn the_death_of_a_receiver_is_noticed_and_its_name_can_be_taken_over() {
     let dir = Dir::new("receiver");

@@ -32,7 +32,7 @@ fn serve(addr: &Addr) -> Result<(), Box<dyn Error>> {
     let pool = WorkerPool::new(2, 64)?; // Two threads; at most 64 requests wait, more are pushed back as busy.
     let endpoint = Endpoint::new(AnyTransport::bind(addr)?, EndpointConfig::default())?;
     endpoint.register(PING, |request| request.respond(b"pong"))?;
-    endpoint.register_worker(COUNT_PRIMES, &pool, |request| count_primes(&request))?;
+    endpoint.register_worker(COUNT_PRIMES, &pool, |request| count_primes(request.payload()))?;
     println!("serving at {}; ctrl-C ends it", endpoint.local_addr());
     endpoint.run_until(|| false);
     Ok(())

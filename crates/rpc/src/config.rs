@@ -8,6 +8,11 @@ use crate::congestion::CongestionControl;
 use crate::msgbuf::MESSAGE_BYTES_MAX;
 use crate::wire::control::SLOTS_MAX;
 
+/// Nanoseconds of a time that a user chose. What 64 bits do not hold, 584 years and more, is the longest time that they do: for ever.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    time.as_nanos().try_into().unwrap_or(u64::MAX)
+}
+
 /// Something that can be switched off, so that its worth is measured and not believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Switch {
@@ -60,7 +65,8 @@ pub enum Recovery {
     GoBackN,
 }
 
-/// What one peer may hold of an endpoint, so that it leaves something to the others. A peer is one endpoint, at one address.
+/// What the peers at one host may hold of an endpoint together, so that they leave something to others. A host is an IP address, whatever the
+/// port. Over shared memory each name has limits of its own: whoever has access to the regions of a user can end its processes anyway.
 ///
 /// ```
 /// use dunlin_rpc::{EndpointConfig, PeerLimits};
@@ -81,16 +87,17 @@ pub struct PeerLimits {
     ///
     /// [`RefuseReason::PeerCredits`]: crate::wire::control::RefuseReason::PeerCredits
     pub places_max: u32,
-    /// Bytes of its requests that have begun to arrive and are not complete. Beyond them it gets [`crate::CallError::Busy`]. Default 1 GiB: a quarter
-    /// of what message buffers may take at all.
-    pub receiving_bytes_max: u64,
+    /// Bytes that it makes this endpoint hold, in requests that arrive or are in the hands of handlers, and in responses that are kept. A host never
+    /// holds more than it leaves free of [`EndpointConfig::held_bytes_max`]; this is a further limit. Beyond it its requests are answered with
+    /// [`crate::CallError::Busy`], and responses to those that run already with [`crate::CallError::ResponseTooLarge`]. Default none.
+    pub held_bytes_max: u64,
     /// Its requests in the hands of asynchronous and worker handlers. Beyond them it gets [`crate::CallError::Busy`]. Default 8,192.
     pub deferred_requests_max: u32,
 }
 
 impl Default for PeerLimits {
     fn default() -> Self {
-        PeerLimits { sessions_max: 32_768, places_max: u32::MAX, receiving_bytes_max: 1 << 30, deferred_requests_max: 8_192 }
+        PeerLimits { sessions_max: 32_768, places_max: u32::MAX, held_bytes_max: u64::MAX, deferred_requests_max: 8_192 }
     }
 }
 
@@ -136,7 +143,12 @@ pub struct EndpointConfig {
     pub credit_sharing: Switch,
     /// Requests that asynchronous and worker handlers have in progress, beyond which requests are pushed back as busy. Default 16,384.
     pub deferred_requests_max: u32,
-    /// What each peer may hold of all this.
+    /// Bytes that all other ends may make this endpoint hold: requests that arrive or are in the hands of asynchronous and worker handlers, and
+    /// responses until they are released, also those sent from the application's own memory. One host gets half of it at most, and less while
+    /// others hold some. No more counts than three quarters of [`crate::msgbuf::limit_bytes`]. Default 4 GiB, so 3 GiB. At least four
+    /// times `message_bytes_max`, so that one host can send and receive the longest message.
+    pub held_bytes_max: u64,
+    /// What each host may hold of all this.
     pub peer_limits: PeerLimits,
     /// Retransmission timeout before anything was measured. Default 5 ms.
     pub rto_initial: Duration,
@@ -182,6 +194,7 @@ impl Default for EndpointConfig {
             sessions_max: 65_536,
             credit_sharing: Switch::On,
             deferred_requests_max: 16_384,
+            held_bytes_max: 4 << 30,
             peer_limits: PeerLimits::default(),
             rto_initial: Duration::from_millis(5),
             rto_min: Duration::from_millis(1),
@@ -229,6 +242,9 @@ impl EndpointConfig {
         }
         if self.message_bytes_max > MESSAGE_BYTES_MAX {
             return fail("message_bytes_max", self.message_bytes_max.to_string(), "choose at most 1 GiB");
+        }
+        if self.held_bytes_max / 4 < self.message_bytes_max as u64 {
+            return fail("held_bytes_max", self.held_bytes_max.to_string(), "choose at least four times message_bytes_max");
         }
         if self.sessions_max == 0 || self.sessions_max >= 1 << 24 {
             return fail("sessions_max", self.sessions_max.to_string(), "choose 1 to 16,777,215");

@@ -91,8 +91,8 @@ fn refusal(reason: RefuseReason) -> &'static str {
         RefuseReason::TooManySessions => "it has as many sessions as it allows",
         RefuseReason::Settings => "packet size, slots or credits cannot be agreed on",
         RefuseReason::ShuttingDown => "it is shutting down",
-        RefuseReason::PeerSessions => "this endpoint has as many sessions with it as it allows one peer",
-        RefuseReason::PeerCredits => "this endpoint holds as much of its receive queue as it allows one peer",
+        RefuseReason::PeerSessions => "this endpoint's host has as many sessions with it as it allows one host",
+        RefuseReason::PeerCredits => "this endpoint's host holds as much of its receive queue as it allows one host",
     }
 }
 
@@ -124,9 +124,15 @@ pub enum CallError {
     /// The session's queue of waiting calls is full. Nothing was sent.
     #[error("too many calls wait on this session: await some responses before issuing more")]
     QueueFull,
-    /// The server pushed the request back because its workers are busy. Nothing ran; the call may be repeated.
-    #[error("the server's workers are busy; nothing ran, try again later")]
+    /// The server pushed the request back before its handler started: workers are busy, limits are reached, or the server shuts down.
+    /// Nothing ran; the call may be repeated.
+    #[error("the server is busy; nothing ran, try again later")]
     Busy,
+    /// The handler started, and had no room to keep the request for later ([`crate::Request::defer`]). It may have run in part.
+    #[error(
+        "the server had no room to keep the request; its handler may have run in part, try again later if that does no harm"
+    )]
+    Overloaded,
     /// The server has no handler for the request type. Nothing ran.
     #[error("the server has no handler for this request type")]
     NoHandler,
@@ -142,7 +148,7 @@ pub enum CallError {
     /// The response came, and message buffers here are at their limit ([`crate::msgbuf::set_limit_bytes`]). The handler ran.
     #[error("there is no message buffer for the response here: give buffers back, or raise their limit")]
     NoBuffer,
-    /// The peer's process died, or its address refuses packets. The handler may have run.
+    /// The peer's process died, or its address refuses packets and it does not answer. The handler may have run.
     #[error("the peer died; the handler may or may not have run")]
     PeerDied,
     /// The peer was silent too long. The handler may have run.
@@ -177,12 +183,13 @@ pub struct RegisterError {
     pub req_type: u8,
 }
 
-/// A request was not taken on; its caller got [`CallError::Busy`], and nothing ran.
+/// A request cannot be kept for later. It is still to be answered: with a response, or as pushed back if nothing was done for it. If it is not, its
+/// caller gets [`CallError::Overloaded`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "too many requests are held already, or there is no buffer for this one; its caller was told that the server is busy"
+    "too many requests are held already, or there is no buffer for this one; raise deferred_requests_max, or answer it at once"
 )]
-pub struct PushedBack;
+pub struct CannotDefer;
 
 /// Why a response could not be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -198,6 +205,12 @@ pub enum RespondError {
         len: usize,
         /// The limit.
         max: usize,
+    },
+    /// The host that asked makes this endpoint hold as much as its share of [`crate::EndpointConfig::held_bytes_max`] allows; the caller gets an error.
+    #[error("a response of {len} bytes exceeds what its caller's host may make this endpoint hold: raise held_bytes_max")]
+    OverShare {
+        /// Its bytes.
+        len: usize,
     },
     /// No buffer for it; the caller gets an error.
     #[error(transparent)]

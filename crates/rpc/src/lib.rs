@@ -14,6 +14,7 @@
 
 pub mod config;
 pub mod congestion;
+mod context;
 mod core;
 mod endpoint;
 pub mod error;
@@ -33,14 +34,15 @@ use dunlin_net::prefetch;
 
 pub use config::{EndpointConfig, Optimizations, PeerLimits, Recovery, Switch};
 pub use congestion::{Allowance, CongestionControl};
+pub use context::{RequestContext, SessionId};
 pub use endpoint::Endpoint;
 pub use endpoint::alarm::{Sleep, Timers};
 pub use endpoint::event_loop::Turn;
-pub use endpoint::handler::{DeferredReply, DeferredRequest, OwnedRequest, Request, RequestBurst};
+pub use endpoint::handler::{DeferredReply, DeferredRequest, OwnedRequest, Request, RequestBurst, WorkerRequest};
 pub use endpoint::session::{Call, CallOptions, Closing, Completion, Connecting, ContinuationId, Reply, Session};
 pub use endpoint::shutdown::{ShuttingDown, Unfinished};
 pub use endpoint::worker::WorkerPool;
-pub use error::{CallError, CallFailure, ConnectError, EndpointError, PushedBack, RegisterError, RespondError};
+pub use error::{CallError, CallFailure, CannotDefer, ConnectError, EndpointError, RegisterError, RespondError};
 pub use msgbuf::MsgBuf;
 pub use observe::{DropReason, Observed};
 pub use payload::{IntoResponse, Payload, RequestBuffer};

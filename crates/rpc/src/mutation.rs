@@ -63,4 +63,16 @@ crate::mutations! {
     CreditNotReturned,
     /// A late answer to an earlier call of a slot is taken for that of the call that has the slot now.
     StaleResponseAccepted,
+    /// Selective recovery: a server reports the first hole in a message as filled, so its client never sends that packet again.
+    HoleReportedFilled,
+    /// Selective recovery: a packet that was found lost gives its credit back and is never sent again.
+    LostPacketForgotten,
+    /// Lending of credits: a lender does not count what it lends, and lends the same places to others.
+    LoanNotCounted,
+    /// Lending of credits: a borrower that gives credits back goes on using them.
+    LoanKept,
+    /// Congestion control: a session that waits for its pacing is forgotten when its time has come.
+    PacedSessionForgotten,
+    /// Handshake: a repeated CONNECT makes another session.
+    AcceptedTwice,
 }

@@ -21,7 +21,7 @@ const BUCKETS: usize = ((LAST_BITS - FIRST_BITS) << SUB_BITS) as usize;
 pub enum DropReason {
     /// Its fields contradict each other, or what was agreed on.
     Malformed,
-    /// Of an earlier request of the slot, or an earlier step of a loan.
+    /// Of an earlier request of the slot, or an earlier step of a loan, or of a call on a session that is closing.
     Stale,
     /// A repetition of what was received already.
     Duplicate,

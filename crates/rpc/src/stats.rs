@@ -44,10 +44,18 @@ counters! {
         responses_orphaned,
         /// Requests of several packets that began to arrive and stopped.
         requests_abandoned,
-        /// Requests pushed back because workers were busy.
+        /// Requests pushed back before their handlers started: no room for them, or the endpoint shuts down.
         requests_pushed_back,
-        /// Requests answered as busy because those of their peer that arrive hold [`crate::PeerLimits::receiving_bytes_max`].
+        /// Requests whose callers had given up before their handlers started, by a deadline or, of those that waited for a worker, in any way.
+        requests_expired,
+        /// Requests that handlers could not keep for later.
+        requests_overloaded,
+        /// Requests answered as busy because their host has its share of [`crate::EndpointConfig::held_bytes_max`].
         requests_over_memory_share,
+        /// Responses that were not kept for the same reason; their calls fail with [`crate::CallError::ResponseTooLarge`].
+        responses_over_memory_share,
+        /// Responses given up because nobody had asked for them in a long time.
+        responses_expired,
         /// Requests pushed back because handlers hold [`crate::PeerLimits::deferred_requests_max`] of their peer.
         requests_over_deferred_share,
         /// Packets sent, control packets included.
@@ -72,7 +80,9 @@ counters! {
         dropped_malformed,
         /// Dropped: the session is unknown, or the tag or the sender wrong.
         dropped_unknown_session,
-        /// Dropped: of an earlier request of the slot.
+        /// Times a session heard nothing for up to a tenth of a second, since somebody guessed its tag with its other end's address.
+        sessions_guessed_at,
+        /// Dropped: of an earlier request of the slot, or on a session that is closing.
         dropped_stale,
         /// Dropped: a repetition of what was received already.
         dropped_duplicate,
@@ -171,6 +181,8 @@ pub struct EndpointStats {
     pub calls_pending: u32,
     /// Requests that handlers have in progress, or whose responses are kept for retransmission.
     pub requests_held: u32,
+    /// Bytes that other ends make this endpoint hold: requests that arrive or are in the hands of handlers, and responses that are kept.
+    pub held_bytes: u64,
     /// Receive-queue places reserved for credits now.
     pub credits_reserved: usize,
     /// Tasks that live on this endpoint's executor.
@@ -187,6 +199,7 @@ impl fmt::Display for EndpointStats {
             ("transport tx packets", t.tx_packets),
             ("transport tx batches", t.tx_batches),
             ("transport tx full", t.tx_dropped_full),
+            ("transport tx no memory", t.tx_dropped_no_memory),
             ("transport tx errors", t.tx_dropped_error),
             ("transport rx packets", t.rx_packets),
             ("transport rx batches", t.rx_batches),
@@ -201,6 +214,9 @@ impl fmt::Display for EndpointStats {
         }
         writeln!(f, "{:>28} {}", "sessions", self.sessions)?;
         writeln!(f, "{:>28} {}", "calls pending", self.calls_pending)?;
+        if self.held_bytes != 0 {
+            writeln!(f, "{:>28} {} B", "held for other ends", self.held_bytes)?;
+        }
         write!(
             f,
             "{:>28} p50 {:?}, p99 {:?}, p99.9 {:?} ({} samples)",

@@ -1,8 +1,8 @@
-//! The Wireshark dissector knows every packet kind and the length of every body that the specification and the code have.
+//! The Wireshark dissector knows every packet kind, every status and the length of every body that the specification and the code have.
 
 use std::collections::BTreeMap;
 
-use dunlin_rpc::wire::{HEADER_BYTES, Header};
+use dunlin_rpc::wire::{HEADER_BYTES, Header, Kind};
 
 const DISSECTOR: &str = include_str!("../../../docs/dunlin.lua");
 const SPECIFICATION: &str = include_str!("../../../docs/wire-protocol.md");
@@ -54,6 +54,27 @@ fn the_dissector_knows_every_kind() {
         packet[0] = 1 << 4 | kind;
         let parsed = Header::parse(&packet, HEADER_BYTES).map(|header| header.kind as u8);
         assert!(parsed.is_err() || parsed == Ok(kind) && specified.contains_key(&kind), "{kind}: {parsed:?}");
+    }
+}
+
+#[test]
+fn the_dissector_knows_every_status() {
+    let section = SPECIFICATION.split("\n### Statuses\n").nth(1).and_then(|rest| rest.split("\n#").next()).unwrap();
+    let rows = section.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        Some((cells[0].parse::<u8>().ok()?, cells[1].to_lowercase().replace('_', " ")))
+    });
+    let specified: BTreeMap<u8, String> = rows.collect();
+    let shown = entries(table("STATUSES"));
+    assert_eq!(shown.len(), specified.len());
+    for (status, name) in &specified {
+        assert!(shown[status].starts_with(&format!("\"{name}\"")), "{status} {name}: {}", shown[status]);
+    }
+    for status in 0..8 {
+        let mut packet = [0; HEADER_BYTES];
+        (packet[0], packet[1]) = (1 << 4 | Kind::Response as u8, status << 2);
+        let parsed = Header::parse(&packet, HEADER_BYTES).map(|header| header.status as u8);
+        assert_eq!(parsed.ok(), specified.contains_key(&status).then_some(status));
     }
 }
 

@@ -24,8 +24,8 @@ const DEATHS: usize = 5;
 /// the deaths, so that a machine that is busy compiling has room.
 const DEATH_NOTICED_WITHIN: Duration = Duration::from_millis(150);
 /// Over UDP an endpoint that waits for nothing learns of a death by its next keep-alive, which it sends after a quarter of the peer's
-/// timeout.
-const SILENT_DEATH_NOTICED_WITHIN: Duration = Duration::from_millis(500);
+/// timeout, and by a few more once that was refused.
+const SILENT_DEATH_NOTICED_WITHIN: Duration = Duration::from_millis(600);
 /// No single one may take longer.
 const DEATH_NOTICED_MAX: Duration = Duration::from_secs(2);
 

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::cluster_id::ClusterId;
 use crate::log::LogError;
 use crate::machine::RestoreError;
 use crate::probe::Probe;
@@ -44,8 +45,9 @@ pub fn system_clock() -> Clock {
 pub struct NodeConfig {
     /// Its name: above 0, unique, and never used again for another, nor for one that lost its log.
     pub id: u64,
-    /// The name of the cluster: replicas and clients of another are not listened to. Default 0.
-    pub cluster: u64,
+    /// The number of the cluster, if it is known before: a replica that waits to be added joins no other, and one whose log is of another does not start. A new cluster
+    /// draws its own. Default `None`.
+    pub cluster: Option<ClusterId>,
     /// The unit of time. 1 ms to 1 s; default 10 ms.
     pub tick: Duration,
     /// A leader is heard so often at least, in ticks. Default 5.
@@ -97,7 +99,8 @@ pub struct NodeConfig {
     /// Bytes of the replies that sessions keep, each with 32 more. Beyond that those sessions end that were used longest ago, of those that keep some. Default
     /// 64 MiB.
     pub session_reply_bytes_max: u64,
-    /// Seed of election timeouts. `None` takes it from the id and the clock.
+    /// Seed of election timeouts, and of the number of a cluster that this replica founds: for simulations only, since clusters with the same seed have the same number.
+    /// `None` takes timeouts from the id and the clock, and the number from the operating system.
     pub seed: Option<u64>,
     /// The clock. Default that of the operating system.
     pub clock: Clock,
@@ -110,7 +113,7 @@ impl NodeConfig {
     pub fn new(id: u64) -> NodeConfig {
         NodeConfig {
             id,
-            cluster: 0,
+            cluster: None,
             tick: Duration::from_millis(10),
             heartbeat_ticks: 5,
             election_ticks: 50,
@@ -207,10 +210,29 @@ pub enum NodeError {
         /// Why.
         why: String,
     },
+    /// First members were given the number of a cluster.
+    #[error("a new cluster draws its own number: give none")]
+    Drawn,
+    /// The log is of another cluster.
+    #[error(
+        "the log is of cluster {ours}, not of cluster {asked}: start it without a number, or give the other replica a directory of its own"
+    )]
+    OtherCluster {
+        /// That of the log.
+        ours: ClusterId,
+        /// That it should be of.
+        asked: ClusterId,
+    },
+    /// There are no random numbers to draw that of a new cluster.
+    #[error("the system has no random number for the new cluster: {why}")]
+    Random {
+        /// Why.
+        why: String,
+    },
     /// The log was not written.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// A leader remembers entries of this replica that it does not have.
+    /// A leader remembers entries of this replica that it does not have, and has confirmed it.
     #[error(
         "replica {id} has lost entries that it had acknowledged; remove it from the cluster, and add it again under a new id, with an empty directory"
     )]

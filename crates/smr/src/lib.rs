@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod cluster_id;
 pub mod config;
 mod discard;
 pub mod kv;
@@ -31,6 +32,7 @@ pub mod wal;
 pub mod wire;
 
 pub use client::{Client, ClientConfig, ClientError};
+pub use cluster_id::{ClusterId, NoClusterId};
 pub use config::{Batching, NodeConfig, NodeError, Reads};
 pub use log::{DurableLog, LogStore, MemoryLog, Room};
 pub use machine::StateMachine;

@@ -2,10 +2,17 @@
 
 use thiserror::Error;
 
+use crate::log;
+
 /// Least memory of a partition: sixteen of the smallest segments.
 pub const MEMORY_BYTES_MIN: usize = 1 << 20;
 /// Most memory of a partition. What an index entry can point to is far more; this keeps sums of sizes from wrapping.
 pub const MEMORY_BYTES_MAX: usize = 1 << 44;
+
+/// Smallest segment that [`PartitionConfig::segment`] may name: a page.
+pub const SEGMENT_BYTES_MIN: usize = 4096;
+/// Least number of segments that a memory has.
+const SEGMENTS_OF_MEMORY_MIN: usize = 16;
 
 /// What happens when there is more to keep than memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,8 +61,11 @@ pub struct PartitionConfig {
     /// What happens when memory runs out.
     pub mode: Mode,
     /// Bytes of memory for index and items together, [`MEMORY_BYTES_MIN`] to [`MEMORY_BYTES_MAX`]. Reserved at the start, never exceeded;
-    /// rounded down to whole segments, which are a sixteenth of it (64 KiB to 8 MiB).
+    /// rounded down to whole segments.
     pub memory: usize,
+    /// Bytes of a segment, the unit in which index and log share the memory: a power of two from [`SEGMENT_BYTES_MIN`] to a sixteenth of the
+    /// memory. `None` for a sixteenth, 64 KiB to 8 MiB. A smaller segment takes less time to clean; no value is longer than one.
+    pub segment: Option<usize>,
     /// Where items stand.
     pub layout: Layout,
     /// What keys are hashed with.
@@ -70,9 +80,28 @@ impl PartitionConfig {
         PartitionConfig {
             mode,
             memory,
+            segment: None,
             layout: Layout::default(),
             key_function: KeyFunction::default(),
             prefault: Prefault::default(),
+        }
+    }
+}
+
+impl PartitionConfig {
+    /// The size of a segment, after all limits are checked.
+    pub(crate) fn segment_bytes(&self) -> Result<usize, PartitionError> {
+        let memory = self.memory;
+        match memory {
+            0..MEMORY_BYTES_MIN => return Err(PartitionError::TooSmall { bytes: memory }),
+            MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX => {}
+            _ => return Err(PartitionError::TooLarge { bytes: memory }),
+        }
+        let sixteenth = memory / SEGMENTS_OF_MEMORY_MIN;
+        match self.segment {
+            None => Ok((1 << sixteenth.ilog2()).min(log::SEGMENT_BYTES_MAX)),
+            Some(bytes) if bytes.is_power_of_two() && (SEGMENT_BYTES_MIN..=sixteenth).contains(&bytes) => Ok(bytes),
+            Some(bytes) => Err(PartitionError::Segment { bytes, memory }),
         }
     }
 }
@@ -92,6 +121,16 @@ pub enum PartitionError {
     TooLarge {
         /// The bytes asked for.
         bytes: usize,
+    },
+    /// A segment that is no power of two, or too small or too large for the memory.
+    #[error(
+        "segments of {bytes} bytes do not fit a partition of {memory} bytes: choose a power of two from {SEGMENT_BYTES_MIN} to a sixteenth of the memory"
+    )]
+    Segment {
+        /// The bytes asked for.
+        bytes: usize,
+        /// The bytes of the partition.
+        memory: usize,
     },
     /// The system has no such memory.
     #[error(

@@ -14,6 +14,7 @@ use multilinear::Multilinear;
 #[derive(Clone)]
 pub(crate) struct KeyHasher {
     function: Function,
+    secret: [u64; 2],
 }
 
 #[derive(Clone)]
@@ -45,7 +46,12 @@ impl KeyHasher {
             KeyFunction::Multilinear => Function::Multilinear(Multilinear::new(sip)),
             KeyFunction::SipHash => Function::SipHash(sip),
         };
-        KeyHasher { function }
+        KeyHasher { function, secret }
+    }
+
+    /// What it hashes under.
+    pub(crate) fn secret(&self) -> [u64; 2] {
+        self.secret
     }
 
     /// One with another secret, which follows from this one's.

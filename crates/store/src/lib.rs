@@ -14,19 +14,26 @@ mod line;
 mod log;
 mod memory;
 mod model;
+mod moment;
 mod number;
 mod partition;
 mod record;
+mod shape;
 pub mod snapshot;
 mod store;
 mod sweep;
 mod table;
 
-pub use config::{KeyFunction, Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Mode, PartitionConfig, PartitionError, Prefault};
+pub use config::{
+    KeyFunction, Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Mode, PartitionConfig, PartitionError, Prefault,
+    SEGMENT_BYTES_MIN,
+};
 pub use error::{KeyError, Refused};
 pub use item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 pub use key::{KEY_BYTES_MAX, Key, KeyHash};
 pub use model::Model;
+pub use moment::Moment;
 pub use partition::Partition;
+pub use shape::Shape;
 pub use store::{Store, StoreStats, VALUE_BYTES_MAX};
 pub use sweep::{Sweep, Visit, Watch};

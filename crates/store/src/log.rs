@@ -2,9 +2,7 @@
 
 /// Segments that the log keeps when the index grows: one that fills, one to clean, one to clean into.
 pub(crate) const SEGMENTS_MIN: usize = 3;
-/// Smallest segment.
-pub(crate) const SEGMENT_BYTES_MIN: usize = 64 << 10;
-/// Largest segment: cleaning a whole one, the longest pause there is, takes 2 to 5 ms.
+/// Largest segment unless the configuration names another: cleaning a whole one, the longest pause there is, takes 2 to 5 ms.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 8 << 20;
 
 /// What a segment is used for.
@@ -26,7 +24,9 @@ pub(crate) struct Segment {
     pub fill: usize,
     /// Bytes of those that are alive.
     pub live: usize,
-    /// The partition's newest CAS token when it began to fill: its age.
+    /// The number of segments that were opened before it: its age.
+    pub order: u64,
+    /// The count of items stored when it began to fill.
     pub began: u64,
 }
 
@@ -36,8 +36,17 @@ pub(crate) struct Victim {
     pub segment: usize,
     /// Bytes of it that were looked at.
     pub done: usize,
-    /// Bytes of items that it may still save, in cache mode.
-    pub allowance: usize,
+    /// What is not lost.
+    pub rescue: Rescue,
+}
+
+/// Which live items of a segment move to the end of the log when it is cleaned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rescue {
+    /// All, as far as there is room.
+    All,
+    /// Those that were read since they were written, up to so many bytes, and any others up to so many more. The rest is evicted.
+    Some { hot: usize, any: usize },
 }
 
 #[derive(Debug)]
@@ -54,12 +63,14 @@ pub(crate) struct Log {
     pub count: usize,
     /// Bytes of all live items.
     pub live: usize,
+    /// Segments that were opened.
+    opened: u64,
 }
 
 impl Log {
     /// Over a memory of this size, of which the index has the first segment.
     pub(crate) fn new(memory_bytes: usize, segment_bytes: usize) -> Log {
-        let free = Segment { state: State::Free, fill: 0, live: 0, began: 0 };
+        let free = Segment { state: State::Free, fill: 0, live: 0, order: 0, began: 0 };
         let count = memory_bytes / segment_bytes;
         let mut log = Log {
             segment_bytes,
@@ -69,15 +80,10 @@ impl Log {
             free: count - 1,
             count: count - 1,
             live: 0,
+            opened: 0,
         };
         log.segments[0].state = State::Index;
         log
-    }
-
-    /// Size of the segments of a memory of this size.
-    pub(crate) fn segment_bytes_for(memory_bytes: usize) -> usize {
-        let sixteenth = memory_bytes / 16;
-        (1usize << sixteenth.max(1).ilog2()).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
     }
 
     /// Forgets all items; the index has the first segment again.
@@ -114,20 +120,36 @@ impl Log {
         Some(at)
     }
 
-    /// Takes a free segment to be filled; the highest, since the index grows from below.
-    pub(crate) fn open(&mut self, age: u64) -> Option<usize> {
+    /// Takes a free segment to be filled, when so many items were stored; the highest, since the index grows from below.
+    pub(crate) fn open(&mut self, stored: u64) -> Option<usize> {
         let next = self.segments.iter().rposition(|segment| segment.state == State::Free)?;
-        self.segments[next] = Segment { state: State::Used, fill: 0, live: 0, began: age };
+        self.segments[next] = Segment { state: State::Used, fill: 0, live: 0, order: self.opened, began: stored };
+        self.opened += 1;
         self.free -= 1;
         self.active = Some(next);
         Some(next)
     }
 
+    /// Goes on filling the first full segment that has so many bytes left at its end. False if there is none.
+    pub(crate) fn reopen(&mut self, bytes: usize) -> bool {
+        let has_room = |segment: &Segment| segment.state == State::Used && segment.fill + bytes <= self.segment_bytes;
+        let victim = self.victim.map(|victim| victim.segment);
+        let found = self.segments.iter().enumerate().position(|(at, segment)| has_room(segment) && victim != Some(at));
+        self.active = found.or(self.active);
+        found.is_some()
+    }
+
     /// The bytes of an item are dead now.
     pub(crate) fn kill(&mut self, at: usize, bytes: usize) {
         let segment = self.segment_of(at);
-        self.segments[segment].live -= bytes;
-        self.live -= bytes;
+        debug_assert!(bytes <= self.segments[segment].live && bytes <= self.live, "an item is killed once");
+        self.segments[segment].live = self.segments[segment].live.saturating_sub(bytes);
+        self.live = self.live.saturating_sub(bytes);
+    }
+
+    /// Whether at least half of the log is filled anew before a segment is the oldest.
+    pub(crate) fn is_young(&self, segment: usize) -> bool {
+        self.opened.saturating_sub(self.segments[segment].order) <= (self.count / 2) as u64
     }
 
     /// The segment that fills is full enough.
@@ -148,12 +170,31 @@ impl Log {
         }
     }
 
-    /// A free segment becomes the index's.
-    pub(crate) fn give_to_index(&mut self, segment: usize) {
-        assert_eq!(self.segments[segment].state, State::Free, "the index takes only what is free");
-        self.segments[segment].state = State::Index;
-        self.free -= 1;
-        self.count -= 1;
+    /// How many segments the index has: it has the first ones.
+    pub(crate) fn index_segments(&self) -> usize {
+        self.segments.len() - self.count
+    }
+
+    /// The segment behind those of the index becomes the index's, if it is free. False if it is not.
+    pub(crate) fn give_to_index(&mut self) -> bool {
+        let next = self.index_segments();
+        let is_free = self.segments.get(next).is_some_and(|segment| segment.state == State::Free);
+        if is_free {
+            self.segments[next].state = State::Index;
+            self.free -= 1;
+            self.count -= 1;
+        }
+        is_free
+    }
+
+    /// The index gives back all segments but the first ones. It has nothing in them.
+    pub(crate) fn take_from_index(&mut self, kept: usize) {
+        while self.index_segments() > kept {
+            let last = self.index_segments() - 1;
+            self.segments[last].state = State::Free;
+            self.free += 1;
+            self.count += 1;
+        }
     }
 
     fn sealed(&self) -> impl Iterator<Item = (usize, &Segment)> {
@@ -163,7 +204,7 @@ impl Log {
 
     /// The full segment that was begun first.
     pub(crate) fn oldest(&self) -> Option<usize> {
-        self.sealed().min_by_key(|(_, segment)| segment.began).map(|(at, _)| at)
+        self.sealed().min_by_key(|(_, segment)| segment.order).map(|(at, _)| at)
     }
 
     /// The full segment with the fewest live bytes.

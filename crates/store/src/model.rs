@@ -8,6 +8,7 @@ use crate::error::{KeyError, Refused, check_len};
 use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 use crate::key::{Key, KeyHash};
 use crate::number::{count, number};
+use crate::shape::Shape;
 use crate::store::{Store, StoreStats, VALUE_BYTES_MAX};
 use crate::sweep::{Sweep, Visit, Watch};
 
@@ -224,6 +225,10 @@ impl Visit for Model {
 impl Sweep for Model {
     fn watch(&mut self, watch: Box<dyn Watch>) -> Option<Box<dyn Watch>> {
         self.watch.replace(watch)
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::default()
     }
 
     fn unwatch(&mut self) -> Option<Box<dyn Watch>> {

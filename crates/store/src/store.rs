@@ -26,7 +26,8 @@ pub trait Store {
     /// Asks the memory for the item, if the index line says where it is.
     fn prefetch_item(&self, key: &Key<'_>);
 
-    /// Tells the time. Never read from a clock: a simulation tells its own.
+    /// Tells the time. Never read from a clock: a simulation tells its own. A step of it expires items too soon or too late: tell a time that only
+    /// passes, and not that of a wall clock ([`crate::Moment`]).
     fn set_now(&mut self, now: UnixSeconds);
 
     /// Reads an item and notes that it was read.
@@ -82,6 +83,14 @@ pub trait Store {
 
     /// Counts and sizes.
     fn stats(&self) -> StoreStats;
+
+    /// Drops some items that have expired, if there are any: looks at a bounded number, a few tens of microseconds. Called about ten times a second
+    /// it finds all of them in time; without it only those are found that somebody asks for, or whose room is needed.
+    fn expire_some(&mut self) {}
+
+    /// Says that all items of a snapshot were stored. Until then a partition of a known [`crate::Shape`] uses the memory that it otherwise keeps
+    /// free to clean into.
+    fn loaded(&mut self) {}
 }
 
 /// Counts and sizes of one partition, by snapshot.
@@ -106,4 +115,12 @@ pub struct StoreStats {
     pub evicted_index: u64,
     /// Items that were met after their time and dropped.
     pub expired: u64,
+    /// Those of them that nobody read.
+    pub expired_unfetched: u64,
+    /// Those of the items lost to eviction that nobody read.
+    pub evicted_unfetched: u64,
+    /// Those of the items lost to eviction that would have expired some time.
+    pub evicted_expiring: u64,
+    /// Seconds from the last access of the item that was evicted last to its eviction, in steps of a minute; zero if none was.
+    pub evicted_idle_seconds: u32,
 }

@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 
 use crate::item::Item;
 use crate::key::KeyHash;
+use crate::shape::Shape;
 use crate::store::Store;
 
 /// A look at items by the hash of their key.
@@ -36,6 +37,9 @@ pub trait Watch: Any + Debug + Send {
 pub trait Sweep: Store + Visit {
     /// Tells this watch of changes from now on, instead of the one before, which is given back.
     fn watch(&mut self, watch: Box<dyn Watch>) -> Option<Box<dyn Watch>>;
+
+    /// What another store must have so that it has place for whatever this one holds.
+    fn shape(&self) -> Shape;
 
     /// Tells nobody any more, and gives the watch back.
     fn unwatch(&mut self) -> Option<Box<dyn Watch>>;

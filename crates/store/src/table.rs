@@ -15,7 +15,9 @@ use crate::memory::{LINE_BYTES, LINE_WORDS, Line, Memory};
 /// Lines of an index that is new or flushed.
 pub(crate) const LINES_MIN: usize = 1024;
 /// How far, in pages, a free line may be from the home that needs it ([`Table::bring_free_line`]).
-const REACH_WORDS: usize = 16;
+pub(crate) const REACH_WORDS: usize = 64;
+/// The same while a full store is loaded, which may have had hardly a free line.
+pub(crate) const REACH_WORDS_LOADING: usize = 4096;
 /// Lines of a word of the map.
 pub(crate) const WORD_LINES: usize = 64;
 
@@ -43,10 +45,15 @@ impl Table {
 
     /// Forgets everything, in a time that does not depend on how much that is.
     pub(crate) fn reset(&mut self, memory: &mut Memory) {
-        self.geometry = Geometry::new(LINES_MIN);
-        self.cleared = LINES_MIN;
+        self.resize(memory, LINES_MIN);
+    }
+
+    /// Becomes an empty index of this many lines, for which there is memory.
+    pub(crate) fn resize(&mut self, memory: &mut Memory, lines: usize) {
+        self.geometry = Geometry::new(lines);
+        self.cleared = lines;
         self.free = 0;
-        self.clear(memory, 0..LINES_MIN);
+        self.clear(memory, 0..lines);
     }
 
     /// Where line `line` begins in the memory, in bytes.
@@ -118,9 +125,14 @@ impl Table {
     /// The bits of free lines of a word of the map.
     #[inline]
     pub(crate) fn free_word(&self, memory: &Memory, word: usize) -> u64 {
-        let is_cleared = word < self.geometry.lines / WORD_LINES
-            || word >= self.cleared / WORD_LINES && word < self.geometry.lines_next / WORD_LINES;
-        if is_cleared { memory.words()[word] } else { 0 }
+        if self.is_cleared(word) { memory.words()[word] } else { 0 }
+    }
+
+    /// Whether the lines of a word of the map are lines of the index already.
+    #[inline]
+    pub(crate) fn is_cleared(&self, word: usize) -> bool {
+        word < self.geometry.lines / WORD_LINES
+            || word >= self.cleared / WORD_LINES && word < self.geometry.lines_next / WORD_LINES
     }
 
     /// How many lines a chain from this home could take.
@@ -199,10 +211,10 @@ impl Table {
     }
 
     /// Brings a free line that is too far from a home close to it: lines of chains between them move by a page each, away from the home, into
-    /// the line that is free and so on. False if there is none within [`REACH_WORDS`] pages, or nothing between may move.
-    pub(crate) fn bring_free_line(&mut self, memory: &mut Memory, hasher: &KeyHasher, home: usize) -> bool {
+    /// the line that is free and so on. False if there is none within `reach` pages, or nothing between may move.
+    pub(crate) fn bring_free_line(&mut self, memory: &mut Memory, hasher: &KeyHasher, home: usize, reach: usize) -> bool {
         let own = home / WORD_LINES;
-        for distance in 2..=REACH_WORDS {
+        for distance in 2..=reach.min(self.geometry.lines_next / WORD_LINES) {
             for is_behind in [true, false] {
                 let word = if is_behind { Some(own + distance) } else { own.checked_sub(distance) };
                 let Some(mut word) = word.filter(|&word| self.free_word(memory, word) != 0) else { continue };

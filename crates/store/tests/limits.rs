@@ -269,3 +269,46 @@ fn mix(state: u64) -> u64 {
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
+
+/// Nothing is evicted while there is room: of a million items in a gibibyte, none.
+#[test]
+fn a_cache_with_room_evicts_nothing() {
+    for (layout, value_bytes, items) in
+        [(Layout::Inline, 0, 1_000_000), (Layout::Log, 0, 400_000), (Layout::Inline, 60, 400_000)]
+    {
+        for secret in 0..3 {
+            let config = PartitionConfig { layout, ..PartitionConfig::new(Mode::Cache, 1024 * MIB) };
+            let mut cache = Partition::with_secret(config, [secret, 77]).expect("a GiB that is mostly not touched");
+            for number in 0..items {
+                put(&mut cache, number, &vec![7; value_bytes]).expect("a cache is never full");
+            }
+            let stats = cache.stats();
+            println!("{layout:?} {value_bytes} {stats:?}");
+            assert_eq!((evicted(stats), stats.items), (0, items), "{layout:?} {value_bytes} {secret}");
+        }
+    }
+}
+
+#[test]
+fn an_item_that_was_just_rewritten_is_not_evicted_first() {
+    for layout in LAYOUTS {
+        for value_bytes in [20, 100, 400] {
+            let mut cache = partition(Mode::Cache, layout, 2 * MIB);
+            // Full, so that the next items evict others.
+            let items = 60_000;
+            (0..items).for_each(|number| put(&mut cache, number, &vec![1; value_bytes]).expect("a cache is never full"));
+            let held: Vec<u64> = (0..items).filter(|&number| has(&cache, number, &vec![1; value_bytes])).collect();
+            // One in a hundred is rewritten again and again, beginning with the oldest, while a quarter of all items comes anew.
+            let rewritten = &held[..held.len() / 100];
+            let mut lost = 0;
+            for (at, new) in (items..items + held.len() as u64 / 4).enumerate() {
+                put(&mut cache, new, &vec![3; value_bytes]).expect("a cache is never full");
+                let number = rewritten[at % rewritten.len()];
+                lost += u32::from(at >= rewritten.len() && !has(&cache, number, &vec![2; value_bytes]));
+                put(&mut cache, number, &vec![2; value_bytes]).expect("a cache is never full");
+            }
+            println!("{layout:?} {value_bytes}: {lost} of {}", held.len() / 4);
+            assert!(lost * 400 <= held.len() as u32 / 4, "{layout:?} {value_bytes}: {lost} of {}", held.len() / 4);
+        }
+    }
+}

@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use dunlin_net::Transport;
-use dunlin_rpc::{Completion, ContinuationId, DeferredRequest, Endpoint, MsgBuf, Payload, Session, WorkerPool};
+use dunlin_rpc::{
+    Completion, ContinuationId, DeferredRequest, Endpoint, MsgBuf, Payload, Session, WorkerPool, WorkerRequest,
+};
 
 use crate::calls;
 use crate::ledger::{Behaviour, Ledger};
@@ -209,10 +211,13 @@ pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
 
     let at = local.clone();
     let deferred = move |request: dunlin_rpc::Request<'_>| {
-        // With too many held already it is pushed back, and nothing ran.
-        if let Ok(deferred) = request.defer() {
-            let named = at.ran(deferred.request().payload());
-            at.deferred.borrow_mut().push((deferred, named));
+        match request.defer() {
+            Ok(deferred) => {
+                let named = at.ran(deferred.request().payload());
+                at.deferred.borrow_mut().push((deferred, named));
+            }
+            // Too many are held, and nothing ran.
+            Err(request) => request.push_back(),
         }
     };
     endpoint.register(DEFERRED, deferred).unwrap();
@@ -224,8 +229,9 @@ pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
             let choice = at.random.borrow_mut().between(0, 2);
             match choice {
                 0 => {
+                    let named = at.ran(burst.payload(i));
+                    // With too many held already, its caller hears that it may have run.
                     if let Ok(deferred) = burst.defer(i) {
-                        let named = at.ran(deferred.request().payload());
                         at.deferred.borrow_mut().push((deferred, named));
                     }
                 }
@@ -249,9 +255,10 @@ pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
     endpoint.register(OWNED, owned).unwrap();
 
     let worked = local.worked.clone();
-    let work = move |request: MsgBuf| {
+    let work = move |request: WorkerRequest| {
+        let request = request.payload();
         worked.lock().unwrap().push(request.to_vec());
-        let named = messages::parse(&request).ok().flatten();
+        let named = messages::parse(request).ok().flatten();
         let named = named.unwrap_or(Named { number: 0, response_len: request.len() });
         // A corrupted request may ask for anything.
         let mut response = vec![0; named.response_len.min(WORKER_RESPONSE_MAX)];

@@ -192,6 +192,7 @@ impl Ledger {
                 let allowed = match error {
                     CallError::DeadlineExceeded => record.has_deadline,
                     // An endpoint that goes away answers so for the handlers that it takes along.
+                    CallError::Overloaded => record.behaviour == Behaviour::MayFail,
                     CallError::HandlerFailed => !strict || matches!(record.behaviour, Behaviour::Fails | Behaviour::MayFail),
                     CallError::NoHandler => record.behaviour == Behaviour::Missing,
                     CallError::QueueFull | CallError::Busy | CallError::NoReverseCredits => true,

@@ -68,10 +68,12 @@ impl Node {
 impl Drop for Node {
     /// The endpoint goes, and with it the calls of tasks; workers know nothing of it, and go on.
     fn drop(&mut self) {
-        self.endpoint = None;
+        let endpoint = self.endpoint.take();
         if std::thread::panicking() {
-            return;
+            // What broke a promise may break another while it ends. A second panic aborts the process, before the seed is printed.
+            return std::mem::forget(endpoint);
         }
+        drop(endpoint);
         self.local.run_workers();
         let open = self.local.outbound.borrow().iter().filter(|session| session.is_open()).count();
         assert_eq!(open, 0, "a session outlives its endpoint");

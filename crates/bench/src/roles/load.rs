@@ -114,7 +114,8 @@ impl Load {
         if let Some(error) = state.borrow().error {
             return Err(error.into());
         }
-        let from = from.ok_or(BenchError::NoSamples { what: "a rate measurement" })?;
+        // Nothing but silence is no rate, not even zero.
+        let from = from.filter(|from| last.1 > from.1).ok_or(BenchError::NoSamples { what: "a rate measurement" })?;
         Ok((last.1 - from.1) as f64 * 1e9 / (last.0 - from.0).max(1) as f64)
     }
 

@@ -104,9 +104,9 @@ impl OnTransport for Serve<'_> {
                 let payload = request.payload();
                 request.respond(payload);
             })?,
-            Mode::Worker => endpoint.register_worker(SLOW, &self.pool, move |request: MsgBuf| {
+            Mode::Worker => endpoint.register_worker(SLOW, &self.pool, move |request| {
                 work.run();
-                request
+                request.into_payload()
             })?,
         }
         self.control.ready(endpoint.local_addr().to_string());

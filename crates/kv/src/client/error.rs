@@ -117,3 +117,17 @@ impl KvError {
 pub(super) fn is_session_over(error: CallError) -> bool {
     matches!(error, CallError::PeerDied | CallError::PeerSilent | CallError::PeerReset | CallError::Closed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_was_not_executed_only_if_its_server_says_so() {
+        let outcome = |error| KvError::Call { error }.outcome();
+        assert_eq!(outcome(CallError::Busy), Outcome::NotExecuted);
+        // Its handler had begun.
+        assert_eq!(outcome(CallError::Overloaded), Outcome::MaybeExecuted);
+        assert_eq!(outcome(CallError::DeadlineExceeded), Outcome::MaybeExecuted);
+    }
+}

@@ -82,8 +82,8 @@ impl<T: Transport> KvClient<T> {
         for (core, places) in links.cores.iter().zip(&by_core) {
             for (number, places) in places.chunks(MULTI_GET_KEYS_MAX).enumerate() {
                 let of_places = || places.iter().map(|&place| keys[place].as_ref());
-                let mut request = MsgBuf::with_len(MultiGet::encoded_len(of_places()))?;
-                MultiGet::encode(of_places(), &mut request);
+                let len = MultiGet::encoded_len(of_places());
+                let request = MsgBuf::written(len, |out| MultiGet::encode(of_places(), out))?;
                 let lane = &core.lanes[number % core.lanes.len()];
                 let call = Box::pin(lane.session.call_with(MULTI_GET, request, options));
                 parts.push(Part { keys: places.to_vec(), call, result: None });

@@ -324,8 +324,7 @@ impl<T: Transport> KvClient<T> {
         check_value(&links, operation)?;
         let core = links.owner(operation.key());
         let lane = &core.lanes[core.choose()];
-        let mut request = MsgBuf::with_len(operation.encoded_len())?;
-        operation.encode(&mut request);
+        let request = MsgBuf::written(operation.encoded_len(), |out| operation.encode(out))?;
         let options = Self::time_left(deadline, now)?;
         let counted = InFlight::new(&lane.in_flight);
         let result = lane.session.call_with(OPERATE, request, options).await;

@@ -86,8 +86,7 @@ impl Pipeline {
     #[inline]
     pub fn submit(&self, operation: &Operation<'_>, tag: u64) -> Result<(), KvError> {
         check_key(operation.key())?;
-        let mut request = MsgBuf::with_len(operation.encoded_len())?;
-        operation.encode(&mut request);
+        let request = MsgBuf::written(operation.encoded_len(), |out| operation.encode(out))?;
         let number = usize::from(self.links.map.routing.owner(operation.key()));
         let core = &self.links.cores[number];
         let place = core.choose();

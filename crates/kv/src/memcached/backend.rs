@@ -3,23 +3,34 @@
 use std::cell::RefCell;
 use std::future::Future;
 
-use dunlin_store::{Store, StoreStats, UnixSeconds};
+use dunlin_store::{Store, StoreStats, UnixSeconds, Visit};
 
 use super::batch::Batch;
+use super::budget::{Budget, CONNECTION_BYTES_DEFAULT};
 use super::connections::{ConnectionReport, Connections};
 use super::counters::{Counters, Counts};
+use super::dump;
 use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
 
 /// What the memcached side of one core keeps beside its connections' own state. Made once per core.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CoreState {
     /// What it counts.
     pub counters: Counters,
     /// The connections it serves.
     pub connections: Connections,
+    /// The memory that they may hold.
+    pub(super) budget: Budget,
     /// Times bursts of commands.
     pub(crate) timing: Timing,
+}
+
+impl Default for CoreState {
+    /// With [`CONNECTION_BYTES_DEFAULT`] for connections.
+    fn default() -> CoreState {
+        CoreState::with_connection_bytes(CONNECTION_BYTES_DEFAULT)
+    }
 }
 
 /// What every core is to tell.
@@ -31,6 +42,11 @@ pub enum Inquiry {
     Connections,
     /// Its counts, which then begin anew.
     Reset,
+    /// Its counts and a list of items, `stats cachedump`.
+    Dump {
+        /// Items at most; zero for as many as there is room for.
+        items_max: u32,
+    },
 }
 
 /// What one core tells.
@@ -42,20 +58,64 @@ pub struct Report {
     pub store: StoreStats,
     /// Connections it serves.
     pub connections: u64,
+    /// Bytes of memory that they hold while they wait.
+    pub connection_bytes: u64,
+    /// Bytes of memory that they may hold.
+    pub connection_bytes_max: u64,
     /// Each of them, if asked.
     pub each: Vec<ConnectionReport>,
+    /// Items, if asked: lines of `stats cachedump`.
+    pub dump: Vec<u8>,
 }
 
 impl CoreState {
+    /// A core whose connections may hold so many bytes of memory, or [`super::CORE_BYTES_MIN`] if that is more.
+    pub fn with_connection_bytes(bytes: usize) -> CoreState {
+        CoreState {
+            counters: Counters::default(),
+            connections: Connections::default(),
+            budget: Budget::new(bytes),
+            timing: Timing::default(),
+        }
+    }
+
+    /// Bytes of memory that the connections hold while they wait.
+    pub fn connection_bytes(&self) -> u64 {
+        self.budget.held() as u64
+    }
+
+    /// Bytes of memory that they may hold.
+    pub fn connection_bytes_max(&self) -> u64 {
+        self.budget.max() as u64
+    }
+
     /// What this core tells.
-    pub fn report(&self, inquiry: Inquiry, store: StoreStats, now: UnixSeconds) -> Report {
-        let each = if inquiry == Inquiry::Connections { self.connections.report(now) } else { Vec::new() };
-        let report = Report { counts: self.counters.snapshot(), store, connections: self.connections.len() as u64, each };
-        if inquiry == Inquiry::Reset {
-            self.counters.reset();
+    pub fn report(&self, inquiry: Inquiry, store: &(impl Store + Visit), now: UnixSeconds) -> Report {
+        let mut report = Report {
+            counts: self.counters.snapshot(),
+            store: store.stats(),
+            connections: self.connections.len() as u64,
+            connection_bytes: self.connection_bytes(),
+            connection_bytes_max: self.connection_bytes_max(),
+            ..Report::default()
+        };
+        match inquiry {
+            Inquiry::Totals => {}
+            Inquiry::Connections => report.each = self.connections.report(now),
+            Inquiry::Reset => self.counters.reset(),
+            Inquiry::Dump { items_max } => report.dump = dump::lines(store, items_max, now),
         }
         report
     }
+}
+
+/// When everything is to be deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlushTime {
+    /// Before the answer.
+    Now,
+    /// When this time has come.
+    At(UnixSeconds),
 }
 
 /// The core that a batch was for does not answer.
@@ -66,7 +126,7 @@ pub struct Unavailable;
 /// One core of a server, as the memcached connections on it see it. Calls and futures stay on its thread.
 pub trait Backend: 'static {
     /// Its partition.
-    type Store: Store;
+    type Store: Store + Visit;
 
     /// The core that owns a key, if it is another one.
     fn elsewhere(&self, key: &[u8]) -> Option<Core>;
@@ -89,9 +149,14 @@ pub trait Backend: 'static {
     /// Lets another core [`Batch::run`] a batch, and gives it back: `Err` if it will not come back.
     fn forward(&self, core: Core, batch: Box<Batch>) -> impl Future<Output = Result<Box<Batch>, Unavailable>>;
 
-    /// Deletes everything on all cores: at once if `at` has come, else when it comes, instead of what was planned before. Returns when every
-    /// core knows.
-    fn flush(&self, at: UnixSeconds) -> impl Future<Output = ()>;
+    /// Deletes everything on all cores. Returns when every core has done so, or knows the time at which it is to, instead of one that was
+    /// planned before. `Err` if a core does not answer.
+    fn flush(&self, at: FlushTime) -> impl Future<Output = Result<(), Unavailable>>;
+
+    /// Hears that a task of this core panicked, from within that task. What tasks share is as it left it, so the core shall serve no more.
+    fn panicked(&self, why: String) {
+        tracing::error!(why, "a task of a core has failed");
+    }
 
     /// Asks all cores, this one too.
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>>;

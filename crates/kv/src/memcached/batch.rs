@@ -3,8 +3,8 @@
 //! A batch is the text of its commands: it costs one copy, borrows nothing and is parsed again where it runs.
 
 use super::backend::Backend;
-use super::execute::{self, Books, Pause};
-use super::limits::{BURST_UNITS_MAX, FORWARD_BYTES_MAX};
+use super::execute::{self, Books, BurstEnd, LongValues, Pause};
+use super::limits::{BURST_UNITS_MAX, FORWARD_BYTES_MAX, OUTPUT_BYTES_MAX};
 use super::number;
 use super::parse::{Get, Mode, Step, Unit, step};
 use arrayvec::ArrayVec;
@@ -31,6 +31,31 @@ pub struct Batch {
     /// Units whose answers were taken before the last run.
     taken: usize,
     value_bytes_max: usize,
+    answers_max: AnswersMax,
+}
+
+/// How a run of a batch went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ran {
+    /// It is to be given back: all is done, or the answers are as long as they may be.
+    Over,
+    /// It is to be run again, after the other tasks of the core had their turn.
+    More,
+}
+
+/// How long the answers of one run may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AnswersMax {
+    /// This many bytes and what is no value. A value that is longer is not retrieved: the batch comes back before it.
+    Short(usize),
+    /// The same as [`OUTPUT_BYTES_MAX`], but for the first value, which may be of any length.
+    OneLong,
+}
+
+impl Default for AnswersMax {
+    fn default() -> AnswersMax {
+        AnswersMax::Short(OUTPUT_BYTES_MAX)
+    }
 }
 
 impl Batch {
@@ -42,6 +67,21 @@ impl Batch {
         self.answer_ends.clear();
         (self.done, self.taken) = (0, 0);
         self.value_bytes_max = value_bytes_max;
+    }
+
+    /// Bytes of memory it has.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.text.capacity() + self.answers.capacity()
+    }
+
+    /// Whether the last run gave answers.
+    pub(super) fn got_on(&self) -> bool {
+        self.done > self.taken
+    }
+
+    /// Gives the memory of the answers back, all of which were taken.
+    pub(super) fn forget_answers(&mut self) {
+        self.answers = Vec::new();
     }
 
     /// How many units it has.
@@ -57,6 +97,11 @@ impl Batch {
     /// Whether it has as much text as may be.
     pub(super) fn is_full(&self) -> bool {
         self.text.len() > FORWARD_BYTES_MAX
+    }
+
+    /// Bytes of its commands.
+    pub(super) fn text_bytes(&self) -> usize {
+        self.text.len()
     }
 
     /// Adds one key of a retrieval. The end of the retrieval is not answered, but for one that touches a single item.
@@ -86,39 +131,52 @@ impl Batch {
         self.ends.push((self.text.len(), IsPart::No));
     }
 
-    /// Runs units on the partition of the core that owns their keys, until all are done or the answers are more than a named limit.
-    pub fn run(&mut self, owner: &impl Backend) {
+    /// Runs a burst of units on the partition of the core that owns their keys.
+    pub fn run(&mut self, owner: &impl Backend) -> Ran {
         let state = owner.state();
+        let begun = state.timing.begin();
+        let mut units = ArrayVec::<Unit<'_>, BURST_UNITS_MAX>::new();
+        for at in self.done..self.ends.len().min(self.done + BURST_UNITS_MAX) {
+            let start = if at == 0 { 0 } else { self.ends[at - 1].0 };
+            let (end, is_part) = self.ends[at];
+            units.push(match step(Mode::Line, &self.text[start..end], 0, self.value_bytes_max) {
+                Step::Unit(Unit::Get { key, get, .. }, _, _) if is_part == IsPart::Yes => {
+                    Unit::Get { key, get: Get { is_lone_touch: false, ..get }, is_last: false }
+                }
+                Step::Unit(unit, _, _) => unit,
+                // It was a unit where it was parsed first, by the same parser.
+                Step::Skip(..) | Step::NeedLine | Step::Need(_) | Step::Close => Unit::Say(UNAVAILABLE),
+            });
+        }
+        let ends = &mut self.answer_ends;
+        let note = |out: &Vec<u8>| ends.push(out.len());
+        let metrics = &mut *owner.metrics().borrow_mut();
+        let books = Books { now: owner.now(), counters: &state.counters, metrics };
+        let answers = &mut self.answers;
+        let (answers_max, long_values) = match self.answers_max {
+            AnswersMax::Short(bytes) => (bytes, LongValues::Nowhere),
+            AnswersMax::OneLong => (OUTPUT_BYTES_MAX, LongValues::First),
+        };
+        let pause = Pause { answers_max, long_values };
+        let (done, end) = owner.with_store(|store| execute::burst(units.iter(), store, books, answers, pause, note));
+        debug_assert_eq!(self.done + done, self.taken + self.answer_ends.len());
+        if let Some(begun) = begun {
+            state.timing.end(&begun, metrics, units[..done].iter().filter_map(execute::kind));
+        }
+        self.done += done;
+        match end {
+            BurstEnd::Answers => Ran::Over,
+            BurstEnd::Done if self.done == self.ends.len() => Ran::Over,
+            BurstEnd::Done | BurstEnd::Work => Ran::More,
+        }
+    }
+
+    /// Makes it ready to be sent: the answers of the run before were taken.
+    pub(super) fn begin_run(&mut self, answers_max: AnswersMax) {
+        self.answers_max = answers_max;
         self.answers.clear();
         self.answer_ends.clear();
         self.taken = self.done;
-        while self.done < self.ends.len() && self.answers.len() <= FORWARD_BYTES_MAX {
-            let begun = state.timing.begin();
-            let mut units = ArrayVec::<Unit<'_>, BURST_UNITS_MAX>::new();
-            for at in self.done..self.ends.len().min(self.done + BURST_UNITS_MAX) {
-                let start = if at == 0 { 0 } else { self.ends[at - 1].0 };
-                let (end, is_part) = self.ends[at];
-                units.push(match step(Mode::Line, &self.text[start..end], 0, self.value_bytes_max) {
-                    Step::Unit(Unit::Get { key, get, .. }, _, _) if is_part == IsPart::Yes => {
-                        Unit::Get { key, get: Get { is_lone_touch: false, ..get }, is_last: false }
-                    }
-                    Step::Unit(unit, _, _) => unit,
-                    // It was a unit where it was parsed first, by the same parser.
-                    Step::Skip(..) | Step::NeedLine | Step::Need(_) | Step::Close => Unit::Say(UNAVAILABLE),
-                });
-            }
-            let ends = &mut self.answer_ends;
-            let note = |out: &Vec<u8>| ends.push(out.len());
-            let metrics = &mut *owner.metrics().borrow_mut();
-            let books = Books { now: owner.now(), counters: &state.counters, metrics };
-            let answers = &mut self.answers;
-            let pause = Pause(FORWARD_BYTES_MAX);
-            let done = owner.with_store(|store| execute::burst(units.iter(), store, books, answers, pause, note));
-            if let Some(begun) = begun {
-                state.timing.end(&begun, metrics, units[..done].iter().filter_map(execute::kind));
-            }
-            self.done += done;
-        }
     }
 
     /// The answer of a unit; `None` if the batch must be sent again to get it.
@@ -129,9 +187,9 @@ impl Batch {
         Some(&self.answers[start..end])
     }
 
-    /// Whether every unit was run.
-    pub fn is_done(&self) -> bool {
-        self.done == self.ends.len()
+    /// Whether the answers of this unit and all before it are all that the last run gave.
+    pub(super) fn is_last_answer(&self, unit: usize) -> bool {
+        unit + 1 == self.done
     }
 }
 

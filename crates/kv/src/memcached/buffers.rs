@@ -27,6 +27,18 @@ impl Input {
         }
     }
 
+    /// A buffer of so many bytes, with these at its front, that nobody else can use.
+    pub fn small(carried: &[u8], len: usize) -> Input {
+        let mut bytes = vec![0; len];
+        bytes[..carried.len()].copy_from_slice(carried);
+        Input { bytes, start: 0, end: carried.len() }
+    }
+
+    /// Bytes of memory it has.
+    pub fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Room behind what is in it. Moves what is in it to the front, and grows when it is full, towards `wanted` bytes but never to more than
     /// twice what came: a client must send what it wants to be remembered.
     pub fn room(&mut self, wanted: usize) -> &mut [u8] {

@@ -3,16 +3,19 @@
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 
 use futures::future::join_all;
 use tokio::task::yield_now;
 
 use super::backend::Backend;
 use super::batch::Batch;
+use super::budget::{Budget, Held, Memory};
 use super::buffers::Input;
 use super::connections::{Activity, Ending, Shared};
 use super::counters::Count;
+use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, TURN_ANSWER_BYTES};
+use super::parse::{Ask, StatsKind};
 use super::service::Service;
 use super::session::{Progress, Session};
 use super::socket::Stream;
@@ -20,8 +23,8 @@ use super::stats;
 use super::turn::Merged;
 use crate::routing::Core;
 
-/// Longest rest of a command that is copied when its connection waits for more, so that the buffer can serve others meanwhile. In bytes.
-const CARRY_BYTES_MAX: usize = 2048;
+/// Bytes that stand around a value in an answer, or in a line of `stats conns`, and more.
+const ANSWER_LINE_BYTES: usize = 512;
 /// Reads that found something, one after the other, before the other tasks of the core get their turn.
 const READS_PER_TURN: u32 = 4;
 
@@ -50,12 +53,35 @@ pub(super) struct Connection<B: Backend> {
     /// What was in the input when it was given back.
     carried: Vec<u8>,
     output: Vec<u8>,
+    held: Holdings,
+}
+
+/// What a connection holds of the budget of its core.
+struct Holdings {
+    command: Held,
+    turn: Held,
+    answers: Held,
+}
+
+impl Holdings {
+    fn of(budget: &Budget) -> Holdings {
+        Holdings {
+            command: Held::nothing(&budget.commands),
+            turn: Held::nothing(&budget.turns),
+            answers: Held::nothing(&budget.answers),
+        }
+    }
+
+    fn is_something(&self) -> bool {
+        self.command.bytes() + self.turn.bytes() + self.answers.bytes() > 0
+    }
 }
 
 impl<B: Backend> Connection<B> {
     pub fn new(service: Rc<Service<B>>, shared: Rc<Shared>, stream: Stream) -> Connection<B> {
         let session = Session::new(service.value_bytes_max());
-        Connection { service, shared, stream, session, input: None, carried: Vec::new(), output: Vec::new() }
+        let held = Holdings::of(&service.backend().state().budget);
+        Connection { service, shared, stream, session, input: None, carried: Vec::new(), output: Vec::new(), held }
     }
 
     /// Serves until either side ends it.
@@ -96,16 +122,27 @@ impl<B: Backend> Connection<B> {
 
     /// Gives all borrowed memory back, but for the rest of a command.
     fn put_buffers(&mut self) {
-        let mut buffers = self.service.buffers();
-        if let Some(input) = self.input.take_if(|input| input.filled().len() <= CARRY_BYTES_MAX) {
+        if let Some(input) = self.input.take_if(|input| input.filled().len() <= SHORT_BYTES) {
             self.carried = input.filled().to_vec();
-            buffers.put_input(input);
+            self.service.buffers().put_input(input);
+            self.held.command.set(self.carried.len());
         }
+        self.put_output();
+        self.held.turn.set(0);
+        self.held.answers.set(0);
+        self.note_held();
+    }
+
+    /// Gives the memory back that answers were made in.
+    fn put_output(&mut self) {
         if self.output.capacity() > 0 {
-            buffers.put_output(std::mem::take(&mut self.output));
+            self.service.buffers().put_output(std::mem::take(&mut self.output));
         }
-        drop(buffers);
         self.session.release();
+    }
+
+    fn note_held(&self) {
+        self.shared.note_held(self.held.is_something(), self.service.backend().now());
     }
 
     /// Waits for input and reads some; false at the end of it. An idle connection holds no buffers.
@@ -116,13 +153,12 @@ impl<B: Backend> Connection<B> {
             }
             while let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
                 ready?;
+                let Poll::Ready(len_max) = self.poll_input(context) else { return Poll::Pending };
                 let wanted = self.session.wanted();
-                if self.input.is_none() {
-                    self.borrow_input();
-                }
                 let (stream, Some(input)) = (&mut self.stream, &mut self.input) else { break };
                 let room = input.room(wanted);
-                if let Poll::Ready(len) = stream.poll_read(context, room) {
+                let len_max = room.len().min(len_max);
+                if let Poll::Ready(len) = stream.poll_read(context, &mut room[..len_max]) {
                     *reads += 1;
                     return Poll::Ready(len.map(|len| self.received(len)).map_err(End::Failed));
                 }
@@ -136,6 +172,53 @@ impl<B: Backend> Connection<B> {
             Poll::Pending
         })
         .await
+    }
+
+    /// Borrows a buffer to read to, as soon as the budget has what it may come to hold. Gives how much may be read: when memory is short,
+    /// only what a connection may keep without any.
+    fn poll_input(&mut self, context: &mut Context<'_>) -> Poll<usize> {
+        let wanted = self.session.wanted_max();
+        if wanted <= READ_BYTES {
+            // One that grew, for a long command that is over, or one that is small because memory was short.
+            self.input.take_if(|input| input.filled().is_empty() && input.capacity() != READ_BYTES);
+        }
+        let (kept, capacity) = match &self.input {
+            Some(input) => (input.filled().len(), input.capacity()),
+            None => (self.carried.len(), 0),
+        };
+        let bytes = wanted.max(READ_BYTES).max(capacity);
+        let more = bytes.saturating_sub(self.held.command.bytes());
+        if more == 0 || self.service.backend().state().budget.commands.has_room(more) {
+            self.held.command.set(bytes);
+        } else if wanted <= SHORT_BYTES && kept < SHORT_BYTES {
+            if self.input.is_none() {
+                self.input = Some(Input::small(&std::mem::take(&mut self.carried), SHORT_BYTES));
+                self.held.command.set(SHORT_BYTES);
+            }
+            return Poll::Ready(SHORT_BYTES - kept);
+        } else {
+            ready!(self.poll_memory(context, bytes));
+        }
+        self.borrow_input();
+        Poll::Ready(usize::MAX)
+    }
+
+    /// Waits until the budget has memory for a command.
+    fn poll_memory(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
+        let is_new = self.shared.activity.get() != Activity::Starved;
+        if self.held.command.poll_at_least(bytes, context).is_ready() {
+            self.shared.activity.set(Activity::Waiting);
+            return Poll::Ready(());
+        }
+        if is_new {
+            self.count(Count::MemoryWaits, 1);
+            self.shared.activity.set(Activity::Starved);
+            self.put_output();
+            self.held.turn.set(0);
+            self.held.answers.set(0);
+        }
+        self.shared.note_waker(context.waker());
+        Poll::Pending
     }
 
     fn borrow_input(&mut self) -> &mut Input {
@@ -168,25 +251,56 @@ impl<B: Backend> Connection<B> {
 
     /// Does what the input asks.
     async fn consume(&mut self) -> Result<(), End> {
-        if self.output.capacity() == 0 {
-            self.output = self.service.buffers().output();
-        }
         loop {
+            let memory = if self.has_memory() { Memory::Ample } else { Memory::Short };
+            self.session.set_memory(memory);
+            if memory == Memory::Short {
+                self.output.shrink_to(SHORT_BYTES);
+            } else if self.output.capacity() == 0 {
+                self.output = self.service.buffers().output();
+            }
+            // Its core may have failed while it waited.
+            if self.shared.ending.get() == Some(Ending::Now) {
+                return Err(End::Closed);
+            }
             let Some(input) = &mut self.input else { return Ok(()) };
             let (used, progress) = self.session.consume(input.filled(), self.service.backend(), &mut self.output);
             input.advance(used);
+            if used > 0 {
+                // It got on.
+                self.shared.holds_since.set(None);
+            }
             match progress {
                 Progress::More => return self.write().await,
                 Progress::Full => {
                     self.write().await?;
                     self.make_way().await;
                 }
+                // Answers that were made have taken the room.
+                Progress::Memory if !self.output.is_empty() => self.write().await?,
+                Progress::Memory => self.starve().await,
                 Progress::Forward => {
-                    let Connection { session, service, output, stream, shared, .. } = self;
-                    let write = async |output: &mut Vec<u8>| write(service, shared, stream, output).await;
-                    merge(session, service.backend(), output, write).await?;
+                    self.held.turn.set(self.session.turn_bytes() + TURN_ANSWER_BYTES);
+                    let Connection { session, service, output, stream, shared, held, .. } = self;
+                    let mut client = Client { service, shared, stream, held };
+                    merge(session, service.backend(), output, &mut client).await?;
+                    self.held.turn.set(0);
                 }
                 Progress::Ask(ask) => {
+                    let bytes = match ask {
+                        // As many lines as there may be of connections.
+                        Ask::Stats(StatsKind::Connections) => {
+                            ANSWER_LINE_BYTES.saturating_mul(self.service.settings().connections_max)
+                        }
+                        // Of all cores.
+                        Ask::Stats(StatsKind::Dump { .. }) => usize::MAX,
+                        Ask::Stats(_) | Ask::Flush { .. } => 0,
+                    };
+                    if bytes > 0 {
+                        self.write().await?;
+                        let Connection { service, shared, stream, held, .. } = self;
+                        Client { service, shared, stream, held }.reserve(bytes).await?;
+                    }
                     stats::answer(ask, self.service.backend(), self.service.settings(), &mut self.output).await;
                 }
                 Progress::Close => {
@@ -197,53 +311,163 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    async fn write(&mut self) -> Result<(), End> {
-        write(&self.service, &self.shared, &self.stream, &mut self.output).await
+    /// Whether there is memory for the longest answers, and for a turn if there are other cores.
+    #[inline]
+    fn has_memory(&self) -> bool {
+        let backend = self.service.backend();
+        let has_turn = backend.owns_all() || self.held.turn.can_have(self.turn_bytes_max());
+        has_turn && self.held.answers.can_have(self.answer_bytes_max())
     }
-}
 
-/// Writes all answers. While the client does not read them, nothing more is read from it.
-async fn write<B: Backend>(service: &Service<B>, shared: &Shared, stream: &Stream, output: &mut Vec<u8>) -> Result<(), End> {
-    let counters = &service.backend().state().counters;
-    let mut written = 0;
-    while written < output.len() {
-        match stream.try_write(&output[written..]) {
-            Ok(0) => return Err(End::Closed),
-            Ok(len) => written += len,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                counters.add(Count::Backpressure);
-                wait_for_room(shared, stream).await?;
+    /// Waits in line for that. What is held then is more than is needed, until answers were written.
+    #[cold]
+    async fn starve(&mut self) {
+        self.count(Count::MemoryWaits, 1);
+        self.put_output();
+        self.note_held();
+        let before = self.shared.activity.replace(Activity::Starved);
+        let answer_bytes = self.answer_bytes_max();
+        let turn_bytes = if self.service.backend().owns_all() { 0 } else { self.turn_bytes_max() };
+        let Connection { shared, held, .. } = self;
+        poll_fn(|context| {
+            shared.note_waker(context.waker());
+            if shared.ending.get() == Some(Ending::Now) {
+                return Poll::Ready(());
             }
-            Err(error) => return Err(error.into()),
-        }
+            ready!(held.turn.poll_at_least(turn_bytes, context));
+            held.answers.poll_at_least(answer_bytes, context)
+        })
+        .await;
+        self.shared.activity.set(before);
     }
-    counters.add_many(Count::BytesWritten, written as u64);
-    output.clear();
-    Ok(())
+
+    /// Bytes that answers may have before they are written.
+    fn answer_bytes_max(&self) -> usize {
+        OUTPUT_BYTES_MAX + self.service.value_bytes_max() + ANSWER_LINE_BYTES
+    }
+
+    /// Bytes that a turn may have: commands, answers made here, and short ones of other cores.
+    fn turn_bytes_max(&self) -> usize {
+        let commands = self.input.as_ref().map_or(0, |input| input.filled().len());
+        commands + self.answer_bytes_max() + TURN_ANSWER_BYTES
+    }
+
+    async fn write(&mut self) -> Result<(), End> {
+        // What it keeps for its next turn.
+        self.held.turn.set(self.session.turn_bytes());
+        let Connection { service, shared, stream, output, held, .. } = self;
+        Client { service, shared, stream, held }.write(output).await
+    }
 }
 
-async fn wait_for_room(shared: &Shared, stream: &Stream) -> Result<(), End> {
-    let before = shared.activity.replace(Activity::Writing);
-    poll_fn(|context| {
-        if shared.ending.get() == Some(Ending::Now) {
-            return Poll::Ready(Err(End::Closed));
+/// The client of a connection, to whom answers are written.
+struct Client<'a, B: Backend> {
+    service: &'a Service<B>,
+    shared: &'a Shared,
+    stream: &'a Stream,
+    held: &'a mut Holdings,
+}
+
+impl<B: Backend> Client<'_, B> {
+    /// Writes bytes that stand in memory of so many bytes. While the client does not read them, nothing more is read from it.
+    async fn write_bytes(&mut self, bytes: &[u8], capacity: usize) -> Result<(), End> {
+        let counters = &self.service.backend().state().counters;
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.stream.try_write(&bytes[written..]) {
+                Ok(0) => return Err(End::Closed),
+                Ok(len) => written += len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    counters.add(Count::Backpressure);
+                    self.held.answers.set(capacity);
+                    self.wait_for_room().await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
-        shared.note_waker(context.waker());
-        stream.poll_write_ready(context).map_err(End::Failed)
-    })
-    .await?;
-    shared.activity.set(before);
-    Ok(())
+        counters.add_many(Count::BytesWritten, written as u64);
+        if self.held.answers.bytes() > 0 {
+            self.held.answers.set(0);
+            self.shared.holds_since.set(None);
+        }
+        Ok(())
+    }
+
+    async fn wait_for_room(&self) -> Result<(), End> {
+        let shared = self.shared;
+        let before = shared.activity.replace(Activity::Writing);
+        shared.note_held(true, self.service.backend().now());
+        poll_fn(|context| {
+            if shared.ending.get() == Some(Ending::Now) {
+                return Poll::Ready(Err(End::Closed));
+            }
+            shared.note_waker(context.waker());
+            self.stream.poll_write_ready(context).map_err(End::Failed)
+        })
+        .await?;
+        shared.activity.set(before);
+        Ok(())
+    }
 }
 
-/// Sends the batches of a session's turn to their cores, and puts the answers in order into the output, which `write` empties whenever it
-/// has as much as it may.
-pub(super) async fn merge<B: Backend, E>(
+impl<B: Backend> Output for Client<'_, B> {
+    type Error = End;
+
+    async fn write(&mut self, output: &mut Vec<u8>) -> Result<(), End> {
+        self.write_bytes(output, output.capacity()).await?;
+        output.clear();
+        Ok(())
+    }
+
+    async fn write_long(&mut self, answer: &[u8]) -> Result<(), End> {
+        self.write_bytes(answer, answer.len()).await
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.held.answers.can_have(bytes)
+    }
+
+    async fn reserve(&mut self, bytes: usize) -> Result<(), End> {
+        let (shared, held) = (self.shared, &mut *self.held);
+        let before = shared.activity.replace(Activity::Starved);
+        poll_fn(|context| {
+            if shared.ending.get() == Some(Ending::Now) {
+                return Poll::Ready(Err(End::Closed));
+            }
+            shared.note_waker(context.waker());
+            held.answers.poll_at_least(bytes, context).map(Ok)
+        })
+        .await?;
+        shared.activity.set(before);
+        Ok(())
+    }
+}
+
+/// Where answers go.
+pub(super) trait Output {
+    type Error;
+
+    /// Writes all answers, and leaves none.
+    async fn write(&mut self, output: &mut Vec<u8>) -> Result<(), Self::Error>;
+
+    /// Writes one answer from where it is.
+    async fn write_long(&mut self, answer: &[u8]) -> Result<(), Self::Error>;
+
+    /// Whether there is memory for a long answer.
+    fn has_room(&self, bytes: usize) -> bool;
+
+    /// Waits until there is.
+    async fn reserve(&mut self, bytes: usize) -> Result<(), Self::Error>;
+}
+
+/// Sends the batches of a session's turn to their cores, and puts the answers in order into the output, which is written whenever it
+/// has as much as it may. A long answer is asked for when it is its turn, and written without a copy.
+pub(super) async fn merge<B: Backend, O: Output>(
     session: &mut Session,
     backend: &B,
     output: &mut Vec<u8>,
-    mut write: impl AsyncFnMut(&mut Vec<u8>) -> Result<(), E>,
-) -> Result<(), E> {
+    client: &mut O,
+) -> Result<(), O::Error> {
     let counters = &backend.state().counters;
     let send = |(lane, core, batch): (usize, Core, Box<Batch>)| async move {
         let len = batch.len() as u64;
@@ -263,9 +487,22 @@ pub(super) async fn merge<B: Backend, E>(
     loop {
         match session.merge(output) {
             Merged::All => return Ok(()),
-            Merged::Full => write(output).await?,
+            Merged::Full => client.write(output).await?,
+            Merged::Long => {
+                client.write_long(session.long_answer()).await?;
+                session.pass_long_answer();
+            }
             Merged::Again(lane) => {
-                let Some((core, batch)) = session.take_batch(lane) else { continue };
+                // Before more is held.
+                client.write(output).await?;
+                let bytes = session.long_answer_bytes_max();
+                let memory = if client.has_room(bytes) || !session.got_on(lane) {
+                    client.reserve(bytes).await?;
+                    Memory::Ample
+                } else {
+                    Memory::Short
+                };
+                let Some((core, batch)) = session.take_batch(lane, memory) else { continue };
                 if let (_, Ok(batch)) = send((lane, core, batch)).await {
                     session.put_batch(lane, batch);
                 }

@@ -15,6 +15,8 @@ pub enum Activity {
     Working,
     /// It waits until its answers can be written.
     Writing,
+    /// It waits for memory that other connections hold.
+    Starved,
 }
 
 impl Activity {
@@ -22,7 +24,7 @@ impl Activity {
     pub fn name(self) -> &'static str {
         match self {
             Activity::Waiting => "conn_read",
-            Activity::Working => "conn_parse_cmd",
+            Activity::Working | Activity::Starved => "conn_parse_cmd",
             Activity::Writing => "conn_mwrite",
         }
     }
@@ -46,6 +48,8 @@ pub(super) struct Shared {
     /// When its last command came.
     pub last_command: Cell<UnixSeconds>,
     pub ending: Cell<Option<Ending>>,
+    /// Since when it has held memory of the budget.
+    pub holds_since: Cell<Option<UnixSeconds>>,
     /// Whoever waits for input or for room to write.
     pub waker: RefCell<Option<Waker>>,
 }
@@ -58,6 +62,7 @@ impl Shared {
             activity: Cell::new(Activity::Waiting),
             last_command: Cell::new(now),
             ending: Cell::new(None),
+            holds_since: Cell::new(None),
             waker: RefCell::new(None),
         }
     }
@@ -69,6 +74,13 @@ impl Shared {
         }
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
+        }
+    }
+
+    /// Notes whether it holds memory of the budget now.
+    pub fn note_held(&self, is_holding: bool, now: UnixSeconds) {
+        if is_holding != self.holds_since.get().is_some() {
+            self.holds_since.set(is_holding.then_some(now));
         }
     }
 
@@ -141,6 +153,20 @@ impl Connections {
         let mut count = 0;
         for shared in self.list.borrow().iter().flatten() {
             if now.saturating_sub(shared.last_command.get()) >= idle_seconds_max && shared.ending.get().is_none() {
+                shared.end(Ending::Now);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Asks those to end at once that have held memory for so long, and wait for their client. Returns how many.
+    pub(super) fn end_holders(&self, now: UnixSeconds, seconds: UnixSeconds) -> u64 {
+        let mut count = 0;
+        for shared in self.list.borrow().iter().flatten() {
+            let is_long = shared.holds_since.get().is_some_and(|since| now.saturating_sub(since) >= seconds);
+            let waits_for_client = matches!(shared.activity.get(), Activity::Waiting | Activity::Writing);
+            if is_long && waits_for_client && shared.ending.get().is_none() {
                 shared.end(Ending::Now);
                 count += 1;
             }

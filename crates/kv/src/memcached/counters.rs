@@ -25,7 +25,7 @@ macro_rules! counts {
 }
 
 /// How many there are.
-pub const COUNTS: usize = 30;
+pub const COUNTS: usize = 32;
 
 counts! {
     /// Connections opened since the start.
@@ -82,6 +82,10 @@ counts! {
     IdleKicks = "idle_kicks",
     /// Times a connection stopped reading since its answers were not read.
     Backpressure = "backpressure",
+    /// Times a connection waited for memory that others held.
+    MemoryWaits = "conn_memory_waits",
+    /// Connections closed since they held memory for too long that others waited for.
+    MemoryKicks = "conn_memory_kicks",
     /// Units sent to other cores.
     Forwarded = "forwarded_units",
     /// Batches sent to other cores.

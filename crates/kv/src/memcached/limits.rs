@@ -5,6 +5,9 @@
 /// the bytes were cut.
 pub const LINE_BYTES_MAX: usize = 2048;
 
+/// Shortest line that may be a command, with its end, in bytes.
+pub const LINE_BYTES_MIN: usize = 4;
+
 /// Longest line of `get`, `gets`, `gat` or `gats`, in bytes: about 4,000 of the longest keys. memcached has no limit; here a longer line
 /// closes the connection.
 pub const RETRIEVAL_LINE_BYTES_MAX: usize = 1 << 20;
@@ -15,8 +18,8 @@ pub const LEADING_SPACES_MAX: usize = 100;
 /// Words of a line that are looked at.
 pub const TOKENS_MAX: usize = 23;
 
-/// Words of a meta command, its name, key and flags: memcached counts one more for the end of the line.
-pub const META_TOKENS_MAX: usize = 19;
+/// Words of a meta command: its name, key, length and flags.
+pub const META_TOKENS_MAX: usize = 20;
 
 /// Longest opaque flag of a meta command, its letter counted, in bytes.
 pub const OPAQUE_BYTES_MAX: usize = 32;
@@ -33,8 +36,19 @@ pub const FORWARD_BYTES_MAX: usize = 256 << 10;
 /// Bytes of answers that wait to be written before a connection does no more, plus one answer.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
+/// Bytes of answers that a turn gets from all other cores together before any of them is longer than its share.
+pub const TURN_ANSWER_BYTES: usize = 2 * OUTPUT_BYTES_MAX;
+
 /// Operations of one connection before the other tasks of its core get their turn.
 pub const FAIR_UNITS_MAX: usize = 512;
+
+/// Bytes that commands may move, values that they add to included, before the other tasks of their core get their turn, plus one command: some tens
+/// of microseconds.
+pub const WORK_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes that a connection may hold of each kind (the rest of a command, answers, commands for other cores) when the budget has no more: enough for
+/// small commands, so that clients that hold much do not keep others from being served.
+pub const SHORT_BYTES: usize = 2 << 10;
 
 /// What a connection reads at once, in bytes: it borrows this much memory while it has work, and none while it is idle.
 pub const READ_BYTES: usize = 64 << 10;

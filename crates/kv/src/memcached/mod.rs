@@ -11,15 +11,17 @@
 //! | what another core forwarded | [`Batch::run`] on the partition, then give the batch back |
 //! | numbers | [`CoreState::report`] |
 //!
-//! Answers are those of memcached 1.6.18, byte for byte, but where `execute` says otherwise; of what it has and this has not (slabs, an LRU
+//! Answers are those of memcached 1.6.45, byte for byte, but where `execute` says otherwise; of what it has and this has not (slabs, an LRU
 //! crawler, watchers, changing the memory) the commands are refused in its words. Limits stand in [`limits`].
 
 mod backend;
 mod batch;
+mod budget;
 mod buffers;
 mod connection;
 mod connections;
 mod counters;
+mod dump;
 mod execute;
 pub mod limits;
 mod lookout;
@@ -32,8 +34,9 @@ mod socket;
 mod stats;
 mod turn;
 
-pub use backend::{Backend, CoreState, Inquiry, Report, Unavailable};
-pub use batch::Batch;
+pub use backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};
+pub use batch::{Batch, Ran};
+pub use budget::{CONNECTION_BYTES_DEFAULT, CORE_BYTES_MIN, HOLD_SECONDS_MAX};
 pub use connections::{Activity, ConnectionReport, Connections};
 pub use counters::{COUNTS, Count, Counters, Counts};
 pub use lookout::LOOK_DEFAULT;
@@ -43,4 +46,4 @@ pub use single::{Conversation, Single};
 pub use socket::{Acceptor, ConnectionLimit, Listen, ListenError, Socket};
 
 /// What `version` answers: the memcached whose protocol is spoken, and who speaks.
-pub const VERSION: &str = concat!("1.6.18-dunlin-", env!("CARGO_PKG_VERSION"));
+pub const VERSION: &str = concat!("1.6.45-dunlin-", env!("CARGO_PKG_VERSION"));

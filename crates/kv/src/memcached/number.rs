@@ -29,21 +29,45 @@ fn parts(word: &[u8]) -> Option<(bool, u64)> {
     (len > 0).then_some((is_negative, value))
 }
 
-/// A number of 64 bits without a minus.
+/// Digits alone.
+fn digits(word: &[u8]) -> Option<u64> {
+    word.iter().try_fold(0u64, |value, &byte| match byte {
+        b'0'..=b'9' => value.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
+        _ => None,
+    })
+}
+
+/// A number of 64 bits: at most 22 digits and nothing else.
 pub(super) fn unsigned(word: &[u8]) -> Option<u64> {
+    if matches!(word.len(), 1..=22) { digits(word) } else { None }
+}
+
+/// A number of 32 bits: at most 11 digits and nothing else.
+pub(super) fn unsigned_32(word: &[u8]) -> Option<u32> {
+    if matches!(word.len(), 1..=11) { digits(word)?.try_into().ok() } else { None }
+}
+
+/// A signed number of 32 bits: a minus or none, and at most 11 bytes in all. A minus alone is zero, as in memcached.
+pub(super) fn signed_32(word: &[u8]) -> Option<i32> {
+    if !matches!(word.len(), 1..=11) {
+        return None;
+    }
+    match word.strip_prefix(b"-") {
+        Some(rest) => i32::try_from(-digits(rest)?.cast_signed()).ok(),
+        None => digits(word)?.try_into().ok(),
+    }
+}
+
+/// The client's flags in a storage command, which memcached reads as `strtoul` does. A longer number loses its high half.
+pub(super) fn loose_unsigned_32(word: &[u8]) -> Option<u32> {
     match parts(word)? {
-        (false, value) => Some(value),
+        (false, value) => Some(value as u32),
         (true, _) => None,
     }
 }
 
-/// A number of 32 bits without a minus. A longer one loses its high half: memcached stores flags so.
-pub(super) fn unsigned_32(word: &[u8]) -> Option<u32> {
-    unsigned(word).map(|value| value as u32)
-}
-
-/// A signed number of 32 bits. A longer one loses its high half: memcached reads times so.
-pub(super) fn signed_32(word: &[u8]) -> Option<i32> {
+/// The time in a storage command, which memcached reads as `strtol` does. A longer number loses its high half.
+pub(super) fn loose_signed_32(word: &[u8]) -> Option<i32> {
     let (is_negative, value) = parts(word)?;
     let value = i64::try_from(value).ok()?;
     Some(if is_negative { -value } else { value } as i32)
@@ -51,9 +75,8 @@ pub(super) fn signed_32(word: &[u8]) -> Option<i32> {
 
 /// The length of a data block: zero or more, and small enough for memcached's `int`.
 pub(super) fn data_len(word: &[u8]) -> Option<usize> {
-    const LEN_MAX: u64 = i32::MAX as u64 - 2;
-    let len = unsigned(word)?;
-    if len > LEN_MAX { None } else { Some(len as usize) }
+    const LEN_MAX: i32 = i32::MAX - 2;
+    signed_32(word).filter(|&len| len <= LEN_MAX).and_then(|len| usize::try_from(len).ok())
 }
 
 /// Writes a number in decimal.
@@ -67,22 +90,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_strtoul_reads_them() {
+    fn numbers_are_digits_and_nothing_else() {
         assert_eq!(unsigned(b"18446744073709551615"), Some(u64::MAX));
-        assert_eq!(unsigned(b"18446744073709551616"), None);
-        assert_eq!(unsigned(b"+7"), Some(7));
-        assert_eq!(unsigned(b"\t7\tx"), Some(7));
-        for bad in [&b""[..], b"-1", b"x", b"7x", b"+", b"\t"] {
+        assert_eq!(unsigned(b"0018446744073709551615"), Some(u64::MAX));
+        assert_eq!(unsigned_32(b"4294967295"), Some(u32::MAX));
+        assert_eq!(signed_32(b"-2147483648"), Some(i32::MIN));
+        assert_eq!(signed_32(b"2147483647"), Some(i32::MAX));
+        assert_eq!(signed_32(b"-"), Some(0));
+        for bad in [&b""[..], b"-1", b"+7", b"x", b"7x", b"7\t", b"18446744073709551616", b"00018446744073709551615"] {
             assert_eq!(unsigned(bad), None, "{bad:?}");
         }
+        assert_eq!(unsigned_32(b"4294967296"), None);
+        assert_eq!(signed_32(b"2147483648"), None);
+        assert_eq!(signed_32(b"-2147483649"), None);
+        assert_eq!(signed_32(b"000000000001"), None);
     }
 
     #[test]
-    fn long_numbers_lose_their_high_half_where_memcached_drops_it() {
-        assert_eq!(unsigned_32(b"4294967296"), Some(0));
-        assert_eq!(signed_32(b"2147483648"), Some(i32::MIN));
-        assert_eq!(signed_32(b"-1"), Some(-1));
-        assert_eq!(signed_32(b"9223372036854775808"), None);
+    fn flags_and_times_of_storage_commands_are_read_as_strtoul_reads_them() {
+        assert_eq!(loose_unsigned_32(b"+7"), Some(7));
+        assert_eq!(loose_unsigned_32(b"\t7\tx"), Some(7));
+        assert_eq!(loose_unsigned_32(b"4294967296"), Some(0));
+        assert_eq!(loose_signed_32(b"2147483648"), Some(i32::MIN));
+        assert_eq!(loose_signed_32(b"-1"), Some(-1));
+        assert_eq!(loose_signed_32(b"9223372036854775808"), None);
+        for bad in [&b""[..], b"-1", b"x", b"7x", b"+", b"\t"] {
+            assert_eq!(loose_unsigned_32(bad), None, "{bad:?}");
+        }
     }
 
     #[test]

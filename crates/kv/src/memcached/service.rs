@@ -9,15 +9,17 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
 use super::backend::Backend;
+use super::budget::HOLD_SECONDS_MAX;
 use super::buffers::Buffers;
 use super::connection::Connection;
 use super::connections::Ending;
 use super::counters::Count;
 use super::lookout::{LOOK_DEFAULT, Lookout};
 use super::socket::{ConnectionLimit, Listen, Socket, Stream};
+use crate::panics::guarded;
 
-/// How often idle connections are looked for.
-const IDLE_SWEEP: Duration = Duration::from_secs(1);
+/// How often connections are looked for that are idle, or hold memory for too long.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// What is the same for all cores of a server.
 #[derive(Debug, Clone)]
@@ -65,7 +67,8 @@ pub struct Service<B> {
 }
 
 impl<B: Backend> Service<B> {
-    /// A core that has no connections yet. With a limit of idleness it looks for idle connections once a second.
+    /// A core that has no connections yet. It looks once a second for connections that are idle, if there
+    /// is a limit, and for those that hold memory for too long.
     ///
     /// # Panics
     /// Outside a `LocalSet`.
@@ -75,8 +78,8 @@ impl<B: Backend> Service<B> {
         let idle_seconds_max = settings.idle_seconds_max;
         let lookout = Rc::new(Lookout::new(settings.look));
         if lookout.is_on() {
-            let lookout = lookout.clone();
-            spawn_local(async move { lookout.run().await });
+            let (lookout, backend) = (lookout.clone(), backend.clone());
+            spawn_local(async move { guarded(lookout.run(), |why| backend.panicked(why)).await });
         }
         let service = Rc::new(Service {
             backend,
@@ -86,17 +89,25 @@ impl<B: Backend> Service<B> {
             lookout,
             ended: Notify::new(),
         });
-        if let Some(max) = idle_seconds_max {
+        {
+            let backend = service.backend.clone();
             let service = Rc::downgrade(&service);
-            spawn_local(async move {
+            let sweeping = async move {
                 loop {
-                    tokio::time::sleep(IDLE_SWEEP).await;
+                    tokio::time::sleep(SWEEP).await;
                     let Some(service) = service.upgrade() else { return };
                     let state = service.backend.state();
-                    let count = state.connections.end_idle(service.backend.now(), max);
-                    state.counters.add_many(Count::IdleKicks, count);
+                    let now = service.backend.now();
+                    if let Some(max) = idle_seconds_max {
+                        state.counters.add_many(Count::IdleKicks, state.connections.end_idle(now, max));
+                    }
+                    if state.budget.is_wanted() {
+                        let count = state.connections.end_holders(now, HOLD_SECONDS_MAX);
+                        state.counters.add_many(Count::MemoryKicks, count);
+                    }
                 }
-            });
+            };
+            spawn_local(async move { guarded(sweeping, |why| backend.panicked(why)).await });
         }
         service
     }
@@ -117,21 +128,29 @@ impl<B: Backend> Service<B> {
         let connection = Connection::new(self.clone(), shared, stream);
         let service = self.clone();
         spawn_local(async move {
-            connection.run().await;
+            guarded(connection.run(), |why| service.backend.panicked(why)).await;
             service.backend.state().connections.remove(place);
             drop(permit);
             service.ended.notify_waiters();
         });
     }
 
+    /// Ends all connections at once: none of them does anything more.
+    pub fn end_all_now(&self) {
+        self.backend.state().connections.end_all(Ending::Now);
+    }
+
     /// Ends all connections in order: what they sent is answered, then they are closed. Those that take longer than `grace` are closed at
-    /// once. Returns when none is left. No socket may be adopted after this was called.
+    /// once. Returns when none is left, or after `grace` twice, if some wait for a core that does not answer. No socket may be adopted
+    /// after this was called.
     pub async fn stop(&self, grace: Duration) {
         let connections = &self.backend.state().connections;
         connections.end_all(Ending::Stop);
         if tokio::time::timeout(grace, self.none_left()).await.is_err() {
             connections.end_all(Ending::Now);
-            self.none_left().await;
+            if tokio::time::timeout(grace, self.none_left()).await.is_err() {
+                tracing::warn!(connections = connections.len(), "memcached connections did not end in time");
+            }
         }
     }
 

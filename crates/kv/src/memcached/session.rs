@@ -4,9 +4,12 @@ use arrayvec::ArrayVec;
 
 use super::backend::Backend;
 use super::batch::Batch;
+use super::budget::Memory;
 use super::counters::Count;
-use super::execute::{self, Books, Pause};
-use super::limits::{BURST_UNITS_MAX, FAIR_UNITS_MAX, OUTPUT_BYTES_MAX};
+use super::execute::{self, Books, BurstEnd, LongValues, Pause};
+use super::limits::{
+    BURST_UNITS_MAX, FAIR_UNITS_MAX, LINE_BYTES_MAX, OUTPUT_BYTES_MAX, READ_BYTES, RETRIEVAL_LINE_BYTES_MAX, SHORT_BYTES,
+};
 use super::parse::{Ask, KeyText, Mode, Step, Unit, decode_key, step};
 use super::turn::{Merged, Turn};
 use crate::metrics::Begun;
@@ -24,6 +27,8 @@ pub enum Progress {
     Full,
     /// That its batches are sent to other cores and come back: see `Session::take_batches`, then `Session::merge`.
     Forward,
+    /// Memory: the next command needs more than [`Session::set_memory`] has allowed.
+    Memory,
     /// An answer that concerns all cores, to be added to the output.
     Ask(Ask),
     /// That its answers are written and the connection is closed.
@@ -42,6 +47,10 @@ struct Parsed<'a> {
 enum Stop {
     /// It is as long as it may be.
     Long,
+    /// It took long: others are to have their turn.
+    Work,
+    /// The next unit needs more memory than there is.
+    Memory,
     /// The input is over.
     Input,
     /// A unit that is no operation comes next.
@@ -59,13 +68,27 @@ pub struct Session {
     scanned: usize,
     is_fresh: bool,
     value_bytes_max: usize,
+    memory: Memory,
     turn: Turn,
 }
 
 impl Session {
     /// A new connection, where values of at most `value_bytes_max` bytes are taken.
     pub fn new(value_bytes_max: usize) -> Session {
-        Session { mode: Mode::Line, wanted: 1, scanned: 0, is_fresh: true, value_bytes_max, turn: Turn::default() }
+        Session {
+            mode: Mode::Line,
+            wanted: 1,
+            scanned: 0,
+            is_fresh: true,
+            value_bytes_max,
+            memory: Memory::Ample,
+            turn: Turn::default(),
+        }
+    }
+
+    /// Says how much memory the next commands may take.
+    pub(super) fn set_memory(&mut self, memory: Memory) {
+        self.memory = memory;
     }
 
     /// Bytes the input must have before a look at it is of use: the rest of a data block, for example.
@@ -91,7 +114,9 @@ impl Session {
             at += used;
             budget = budget.saturating_sub(count);
             let progress = match stop {
-                _ if !self.turn.is_empty() && (self.turn.is_full() || !matches!(stop, Stop::Long)) => Progress::Forward,
+                _ if !self.turn.is_empty() && (self.turn.is_full(self.memory) || !matches!(stop, Stop::Long)) => {
+                    Progress::Forward
+                }
                 Stop::Input => Progress::More,
                 Stop::Ask(ask, used) => {
                     at += used;
@@ -99,7 +124,11 @@ impl Session {
                     Progress::Ask(ask)
                 }
                 Stop::Close => Progress::Close,
-                Stop::Long if self.turn.is_empty() && (budget == 0 || out.len() > OUTPUT_BYTES_MAX) => Progress::Full,
+                Stop::Work => Progress::Full,
+                Stop::Memory => Progress::Memory,
+                Stop::Long if self.turn.is_empty() && (budget == 0 || out.len() > self.memory.limit(OUTPUT_BYTES_MAX)) => {
+                    Progress::Full
+                }
                 Stop::Long => continue,
             };
             return (at, progress);
@@ -140,36 +169,47 @@ impl Session {
                 }
             }
         };
-        let count = self.run_units(&units, input, backend, out);
+        let (count, end) = self.run_units(&units, input, backend, out);
         if let Some(begun) = begun {
             note_time(&begun, &units[..count], backend);
+        }
+        if count == 0 && !units.is_empty() {
+            // Nothing has changed: they are parsed again.
+            return (0, 0, Stop::Memory);
         }
         if count < units.len() {
             // The answers became many: the other units are parsed again when these are written.
             let last = &units[count - 1];
             (self.mode, self.wanted, self.scanned) = (last.after, 1, 0);
-            return (last.end, count, Stop::Long);
+            return (last.end, count, if end == BurstEnd::Work { Stop::Work } else { Stop::Long });
         }
         (self.mode, self.wanted, self.scanned) = (mode, wanted, scanned);
-        (at, count, stop)
+        (at, count, if end == BurstEnd::Work && matches!(stop, Stop::Long) { Stop::Work } else { stop })
     }
 
-    /// Runs units here, or puts them into the turn. Returns how many: at least one, if there are any.
-    fn run_units<B: Backend>(&mut self, units: &[Parsed<'_>], input: &[u8], backend: &B, out: &mut Vec<u8>) -> usize {
+    /// Runs units here, or puts them into the turn. Returns how many, which is none only if memory is short, and how those that ran here ended.
+    fn run_units<B: Backend>(
+        &mut self,
+        units: &[Parsed<'_>],
+        input: &[u8],
+        backend: &B,
+        out: &mut Vec<u8>,
+    ) -> (usize, BurstEnd) {
         if units.is_empty() {
-            return 0;
+            return (0, BurstEnd::Done);
         }
         if backend.owns_all() {
-            return run_here(units, backend, out, |_| {});
+            return run_here(units, backend, out, self.memory, |_| {});
         }
         let owners: ArrayVec<Option<Core>, BURST_UNITS_MAX> =
             units.iter().map(|parsed| owner(&parsed.unit, backend)).collect();
         if self.turn.is_empty() && owners.iter().all(Option::is_none) {
-            return run_here(units, backend, out, |_| {});
+            return run_here(units, backend, out, self.memory, |_| {});
         }
-        let mut done = 0;
-        while done < units.len() && (done == 0 || !self.turn.is_full()) {
+        let (mut done, mut end) = (0, BurstEnd::Done);
+        while done < units.len() && end == BurstEnd::Done && (done == 0 || !self.turn.is_full(self.memory)) {
             match owners[done] {
+                Some(_) if self.memory == Memory::Short && units[done].end - units[done].start > SHORT_BYTES => break,
                 Some(core) => {
                     self.push(core, &units[done], input);
                     backend.state().counters.add(Count::Forwarded);
@@ -177,12 +217,14 @@ impl Session {
                 }
                 None => {
                     let len = owners[done..].iter().take_while(|owner| owner.is_none()).count();
+                    let memory = self.memory;
                     let (here, note) = self.turn.here();
-                    done += run_here(&units[done..done + len], backend, here, note);
+                    let (ran, ended) = run_here(&units[done..done + len], backend, here, memory, note);
+                    (done, end) = (done + ran, ended);
                 }
             }
         }
-        done
+        (done, end)
     }
 
     fn push(&mut self, core: Core, parsed: &Parsed<'_>, input: &[u8]) {
@@ -194,14 +236,43 @@ impl Session {
 
     /// Takes out the batches that are to go to other cores, each with its lane.
     pub(super) fn take_batches(&mut self) -> Vec<(usize, Core, Box<Batch>)> {
-        let lanes = self.turn.lanes();
-        let take = |lane| self.turn.take(lane).map(|(core, batch)| (lane, core, batch));
-        (0..lanes).filter_map(take).collect()
+        self.turn.take_all(self.memory)
     }
 
-    /// Takes out the batch of one lane.
-    pub(super) fn take_batch(&mut self, lane: usize) -> Option<(Core, Box<Batch>)> {
-        self.turn.take(lane)
+    /// Takes out the batch of one lane, of which some answers are missing.
+    pub(super) fn take_batch(&mut self, lane: usize, memory: Memory) -> Option<(Core, Box<Batch>)> {
+        self.turn.take_again(lane, memory)
+    }
+
+    /// Whether the batch of a lane brought answers when it was sent last.
+    pub(super) fn got_on(&self, lane: usize) -> bool {
+        self.turn.got_on(lane)
+    }
+
+    /// The answer that a merge has stopped before since it is long.
+    pub(super) fn long_answer(&self) -> &[u8] {
+        self.turn.long_answer()
+    }
+
+    /// Bytes that it may have.
+    pub(super) fn long_answer_bytes_max(&self) -> usize {
+        self.value_bytes_max + LINE_BYTES_MAX
+    }
+
+    /// Says that it was written.
+    pub(super) fn pass_long_answer(&mut self) {
+        self.turn.pass();
+    }
+
+    /// Bytes of memory that its turn has.
+    pub(super) fn turn_bytes(&self) -> usize {
+        self.turn.memory_bytes()
+    }
+
+    /// Bytes that the input may have to hold until the command in it is whole.
+    pub(super) fn wanted_max(&self) -> usize {
+        // How long a line is shows only at its end; one that is not long has room in any buffer.
+        if self.scanned >= READ_BYTES { RETRIEVAL_LINE_BYTES_MAX } else { self.wanted }
     }
 
     /// Puts a batch back that came back.
@@ -220,12 +291,22 @@ impl Session {
     }
 }
 
-/// Runs units whose keys are owned here; `note` is told after each. Returns how many.
-fn run_here<B: Backend>(units: &[Parsed<'_>], backend: &B, out: &mut Vec<u8>, note: impl FnMut(&Vec<u8>)) -> usize {
+/// Runs units whose keys are owned here; `note` is told after each. Returns how many, and why it ended.
+fn run_here<B: Backend>(
+    units: &[Parsed<'_>],
+    backend: &B,
+    out: &mut Vec<u8>,
+    memory: Memory,
+    note: impl FnMut(&Vec<u8>),
+) -> (usize, BurstEnd) {
     let metrics = &mut *backend.metrics().borrow_mut();
     let books = Books { now: backend.now(), counters: &backend.state().counters, metrics };
     let units = units.iter().map(|parsed| &parsed.unit);
-    backend.with_store(|store| execute::burst(units, store, books, out, Pause::default(), note))
+    let pause = match memory {
+        Memory::Ample => Pause::default(),
+        Memory::Short => Pause { answers_max: SHORT_BYTES, long_values: LongValues::Nowhere },
+    };
+    backend.with_store(|store| execute::burst(units, store, books, out, pause, note))
 }
 
 /// Notes how long a burst took that is timed, for what was done here.

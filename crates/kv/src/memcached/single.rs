@@ -1,14 +1,15 @@
 //! A [`Backend`] of one core with one partition, and a connection without a socket: for tests, examples and fuzzing.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::future::{Future, ready};
 
-use dunlin_store::{Store, UnixSeconds, VALUE_BYTES_MAX};
+use dunlin_store::{Store, UnixSeconds, VALUE_BYTES_MAX, Visit};
 use futures::FutureExt as _;
 
-use super::backend::{Backend, CoreState, Inquiry, Report, Unavailable};
+use super::backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};
 use super::batch::Batch;
-use super::connection::merge;
+use super::connection::{Output, merge};
 use super::service::Settings;
 use super::session::{Progress, Session};
 use super::stats;
@@ -37,6 +38,12 @@ impl<S: Store> Single<S> {
         }
     }
 
+    /// The same core, whose connections may hold so many bytes of memory.
+    #[must_use]
+    pub fn with_connection_bytes(self, bytes: usize) -> Single<S> {
+        Single { state: CoreState::with_connection_bytes(bytes), ..self }
+    }
+
     /// Tells the time.
     pub fn set_now(&self, now: UnixSeconds) {
         self.now.set(now);
@@ -48,7 +55,7 @@ impl<S: Store> Single<S> {
     }
 }
 
-impl<S: Store + 'static> Backend for Single<S> {
+impl<S: Store + Visit + 'static> Backend for Single<S> {
     type Store = S;
 
     fn elsewhere(&self, _key: &[u8]) -> Option<Core> {
@@ -79,15 +86,47 @@ impl<S: Store + 'static> Backend for Single<S> {
         ready(Err(Unavailable))
     }
 
-    fn flush(&self, at: UnixSeconds) -> impl Future<Output = ()> {
-        self.flush_at.set(Some(at));
+    fn flush(&self, at: FlushTime) -> impl Future<Output = Result<(), Unavailable>> {
+        self.flush_at.set(Some(match at {
+            FlushTime::Now => self.now.get(),
+            FlushTime::At(at) => at,
+        }));
         self.set_now(self.now.get());
-        ready(())
+        ready(Ok(()))
     }
 
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {
-        let store = self.store.borrow().stats();
-        ready(vec![self.state.report(inquiry, store, self.now.get())])
+        ready(vec![self.state.report(inquiry, &*self.store.borrow(), self.now.get())])
+    }
+}
+
+/// A client that reads at once.
+struct Said<'a> {
+    out: &'a mut Vec<u8>,
+    most: &'a mut usize,
+}
+
+impl Output for Said<'_> {
+    type Error = Infallible;
+
+    async fn write(&mut self, output: &mut Vec<u8>) -> Result<(), Infallible> {
+        *self.most = (*self.most).max(output.len());
+        self.out.append(output);
+        Ok(())
+    }
+
+    async fn write_long(&mut self, answer: &[u8]) -> Result<(), Infallible> {
+        *self.most = (*self.most).max(answer.len());
+        self.out.extend_from_slice(answer);
+        Ok(())
+    }
+
+    fn has_room(&self, _bytes: usize) -> bool {
+        true
+    }
+
+    async fn reserve(&mut self, _bytes: usize) -> Result<(), Infallible> {
+        Ok(())
     }
 }
 
@@ -132,17 +171,15 @@ impl<'a, B: Backend> Conversation<'a, B> {
             at += used;
             most = most.max(answers.len());
             match progress {
-                Progress::More | Progress::Full | Progress::Close => out.append(&mut answers),
+                // There is ample memory.
+                Progress::More | Progress::Full | Progress::Memory | Progress::Close => out.append(&mut answers),
                 Progress::Ask(ask) => {
                     let answered = stats::answer(ask, self.backend, self.settings, &mut answers).now_or_never();
                     assert!(answered.is_some(), "this backend is not ready at once");
                 }
                 Progress::Forward => {
-                    let write = async |answers: &mut Vec<u8>| {
-                        out.append(answers);
-                        Ok::<(), std::convert::Infallible>(())
-                    };
-                    let merged = merge(&mut self.session, self.backend, &mut answers, write).now_or_never();
+                    let mut client = Said { out: &mut *out, most: &mut most };
+                    let merged = merge(&mut self.session, self.backend, &mut answers, &mut client).now_or_never();
                     assert!(merged.is_some(), "this backend is not ready at once");
                 }
             }

@@ -5,7 +5,8 @@ use std::io::Write as _;
 
 use dunlin_store::StoreStats;
 
-use super::backend::{Backend, Inquiry, Report};
+use super::backend::{Backend, FlushTime, Inquiry, Report};
+use super::batch::UNAVAILABLE;
 use super::counters::{Count, Counts};
 use super::execute::expiry;
 use super::parse::{Ask, StatsKind};
@@ -30,15 +31,25 @@ struct Totals {
     counts: Counts,
     store: StoreStats,
     connections: u64,
+    connection_bytes: u64,
+    connection_bytes_max: u64,
     cores: usize,
 }
 
 fn totals(reports: &[Report]) -> Totals {
-    let mut totals =
-        Totals { counts: Counts::default(), store: StoreStats::default(), connections: 0, cores: reports.len() };
+    let mut totals = Totals {
+        counts: Counts::default(),
+        store: StoreStats::default(),
+        connections: 0,
+        connection_bytes: 0,
+        connection_bytes_max: 0,
+        cores: reports.len(),
+    };
     for report in reports {
         totals.counts += &report.counts;
         totals.connections += report.connections;
+        totals.connection_bytes += report.connection_bytes;
+        totals.connection_bytes_max += report.connection_bytes_max;
         let (sum, store) = (&mut totals.store, &report.store);
         sum.items += store.items;
         sum.item_bytes += store.item_bytes;
@@ -59,10 +70,12 @@ pub(super) async fn answer<B: Backend>(ask: Ask, backend: &B, settings: &Setting
         Ask::Flush { exptime, is_quiet } => {
             backend.state().counters.add(Count::CmdFlush);
             let now = backend.now();
-            let at = if exptime <= 0 { now } else { expiry(exptime, now).unwrap_or(now) };
-            backend.flush(at).await;
-            if !is_quiet {
-                out.extend_from_slice(b"OK\r\n");
+            let at = if exptime <= 0 { None } else { expiry(exptime, now).filter(|at| *at > now) };
+            match backend.flush(at.map_or(FlushTime::Now, FlushTime::At)).await {
+                Ok(()) if is_quiet => {}
+                Ok(()) => out.extend_from_slice(b"OK\r\n"),
+                // Told even if no answer is wanted: something was not deleted.
+                Err(_) => out.extend_from_slice(UNAVAILABLE),
             }
             return;
         }
@@ -79,6 +92,8 @@ pub(super) async fn answer<B: Backend>(ask: Ask, backend: &B, settings: &Setting
             lines.line("sizes_status", "disabled");
             lines.end();
         }
+        StatsKind::Dump { items_max } => dump(&backend.ask(Inquiry::Dump { items_max }).await, items_max, out),
+        StatsKind::DumpNothing => out.extend_from_slice(b"END\r\n"),
         StatsKind::General => general(&totals(&backend.ask(Inquiry::Totals).await), backend.now(), settings, out),
         StatsKind::Items => items(&totals(&backend.ask(Inquiry::Totals).await), out),
         StatsKind::Slabs => slabs(&totals(&backend.ask(Inquiry::Totals).await), out),
@@ -98,7 +113,7 @@ fn processor_seconds() -> (f64, f64) {
 }
 
 fn general(totals: &Totals, now: u32, settings: &Settings, out: &mut Vec<u8>) {
-    let Totals { counts, store, connections, cores } = totals;
+    let Totals { counts, store, connections, connection_bytes, connection_bytes_max, cores } = totals;
     let (user, system) = processor_seconds();
     let mut lines = Lines(out);
     lines.line("pid", std::process::id());
@@ -110,6 +125,8 @@ fn general(totals: &Totals, now: u32, settings: &Settings, out: &mut Vec<u8>) {
     lines.line("rusage_system", format_args!("{system:.6}"));
     lines.line("max_connections", settings.connections_max);
     lines.line("curr_connections", connections);
+    lines.line("conn_memory_bytes", connection_bytes);
+    lines.line("conn_memory_limit", connection_bytes_max);
     for count in Count::ALL {
         // Refusals are counted where connections are accepted, which is no core's.
         let value = if count == Count::RejectedConnections { settings.rejected() } else { counts.get(count) };
@@ -147,7 +164,7 @@ fn settings_lines<B: Backend>(settings: &Settings, backend: &B, out: &mut Vec<u8
     lines.line("slab_reassign", "no");
     lines.line("lru_crawler", "no");
     lines.line("flush_enabled", "yes");
-    lines.line("dump_enabled", "no");
+    lines.line("dump_enabled", "yes");
     lines.line("shutdown_command", "no");
     lines.line("detail_enabled", "no");
     lines.line("track_sizes", "no");
@@ -179,6 +196,14 @@ fn slabs(totals: &Totals, out: &mut Vec<u8>) {
     lines.line("active_slabs", 1);
     lines.line("total_malloced", totals.store.memory_bytes);
     lines.end();
+}
+
+/// Lines of all cores, as many as were asked for.
+fn dump(reports: &[Report], items_max: u32, out: &mut Vec<u8>) {
+    let wanted = if items_max == 0 { usize::MAX } else { items_max as usize };
+    let lines = reports.iter().flat_map(|report| report.dump.split_inclusive(|&byte| byte == b'\n'));
+    lines.take(wanted).for_each(|line| out.extend_from_slice(line));
+    out.extend_from_slice(b"END\r\n");
 }
 
 /// memcached names connections by file descriptor, this by core and number.

@@ -1,7 +1,8 @@
 //! Answers in the order of the commands, while other cores work on some of them.
 
-use super::batch::{Batch, UNAVAILABLE};
-use super::limits::{OUTPUT_BYTES_MAX, TURN_UNITS_MAX};
+use super::batch::{AnswersMax, Batch, UNAVAILABLE};
+use super::budget::Memory;
+use super::limits::{OUTPUT_BYTES_MAX, SHORT_BYTES, TURN_ANSWER_BYTES, TURN_UNITS_MAX};
 use super::parse::Get;
 use crate::routing::Core;
 
@@ -24,6 +25,9 @@ struct Lane {
     next: usize,
 }
 
+/// Memory of a batch that is kept for later turns, in bytes.
+const SPARE_BYTES_MAX: usize = 64 << 10;
+
 /// How far a merge came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Merged {
@@ -31,6 +35,8 @@ pub(super) enum Merged {
     All,
     /// The output is to be written first.
     Full,
+    /// The next answer is to be written from where it is, without a copy: see [`Turn::long_answer`].
+    Long,
     /// This lane's batch must be sent again.
     Again(usize),
 }
@@ -57,10 +63,14 @@ impl Turn {
     }
 
     /// Whether it has as much as it may.
-    pub fn is_full(&self) -> bool {
+    pub fn is_full(&self, memory: Memory) -> bool {
+        let mut batches = self.lanes.iter().filter_map(|lane| lane.batch.as_ref());
         self.sources.len() >= TURN_UNITS_MAX
-            || self.here.len() > OUTPUT_BYTES_MAX
-            || self.lanes.iter().any(|lane| lane.batch.as_ref().is_some_and(|batch| batch.is_full()))
+            || self.here.len() > memory.limit(OUTPUT_BYTES_MAX)
+            || match memory {
+                Memory::Ample => batches.any(|batch| batch.is_full()),
+                Memory::Short => batches.map(|batch| batch.text_bytes()).sum::<usize>() > SHORT_BYTES,
+            }
     }
 
     /// The answers made here. Each is to be followed by [`Turn::note_here`].
@@ -98,15 +108,37 @@ impl Turn {
         self.batch(core, value_bytes_max).push_command(text);
     }
 
-    /// How many cores are concerned.
-    pub fn lanes(&self) -> usize {
-        self.lanes.len()
+    /// Takes out what is to be sent in all lanes together. No answer may be long, and all together are short.
+    pub fn take_all(&mut self, memory: Memory) -> Vec<(usize, Core, Box<Batch>)> {
+        let each = (memory.limit(TURN_ANSWER_BYTES) / self.lanes.len().max(1)).max(SHORT_BYTES);
+        let take = |(at, lane): (usize, &mut Lane)| {
+            let mut batch = lane.batch.take()?;
+            batch.begin_run(AnswersMax::Short(each));
+            Some((at, lane.core, batch))
+        };
+        self.lanes.iter_mut().enumerate().filter_map(take).collect()
     }
 
-    /// Takes out what is to be sent in a lane.
-    pub fn take(&mut self, lane: usize) -> Option<(Core, Box<Batch>)> {
+    /// Takes out what is to be sent again in one lane. With ample memory the first answer may be long.
+    pub fn take_again(&mut self, lane: usize, memory: Memory) -> Option<(Core, Box<Batch>)> {
         let lane = &mut self.lanes[lane];
-        Some((lane.core, lane.batch.take()?))
+        let mut batch = lane.batch.take()?;
+        batch.begin_run(match memory {
+            Memory::Ample => AnswersMax::OneLong,
+            Memory::Short => AnswersMax::Short(SHORT_BYTES),
+        });
+        Some((lane.core, batch))
+    }
+
+    /// Whether the batch of a lane brought answers when it was sent last.
+    pub fn got_on(&self, lane: usize) -> bool {
+        self.lanes[lane].batch.as_ref().is_some_and(|batch| batch.got_on())
+    }
+
+    /// Bytes of memory it has.
+    pub fn memory_bytes(&self) -> usize {
+        let batches = self.lanes.iter().filter_map(|lane| lane.batch.as_ref()).chain(&self.spare);
+        self.here.capacity() + batches.map(|batch| batch.memory_bytes()).sum::<usize>()
     }
 
     /// Puts back what came back.
@@ -120,33 +152,60 @@ impl Turn {
             if out.len() > OUTPUT_BYTES_MAX {
                 return Merged::Full;
             }
-            match *source {
-                Source::Here(end) => {
-                    out.extend_from_slice(&self.here[self.here_taken..end]);
-                    self.here_taken = end;
-                }
-                Source::Lane(at) => {
-                    let lane = &mut self.lanes[at];
-                    match lane.batch.as_ref().map(|batch| batch.answer(lane.next)) {
-                        Some(Some(answer)) => out.extend_from_slice(answer),
-                        Some(None) => return Merged::Again(at),
-                        None => out.extend_from_slice(UNAVAILABLE),
-                    }
-                    lane.next += 1;
+            if let Source::Lane(at) = *source {
+                let lane = &self.lanes[at];
+                if lane.batch.as_ref().is_some_and(|batch| batch.answer(lane.next).is_none()) {
+                    return Merged::Again(at);
                 }
             }
-            self.merged += 1;
+            let answer = self.long_answer();
+            if answer.len() > OUTPUT_BYTES_MAX {
+                return if out.is_empty() { Merged::Long } else { Merged::Full };
+            }
+            out.extend_from_slice(answer);
+            self.pass();
         }
         self.sources.clear();
         self.here.clear();
+        self.here.shrink_to(SPARE_BYTES_MAX);
         (self.merged, self.here_taken) = (0, 0);
-        self.spare.extend(self.lanes.drain(..).filter_map(|lane| lane.batch));
+        let batches = self.lanes.drain(..).filter_map(|lane| lane.batch);
+        self.spare.extend(batches.filter(|batch| batch.memory_bytes() <= SPARE_BYTES_MAX));
         Merged::All
     }
 
-    /// Gives its memory back.
+    /// The next answer, where a merge has stopped before it.
+    pub fn long_answer(&self) -> &[u8] {
+        match self.sources.get(self.merged) {
+            Some(Source::Here(end)) => &self.here[self.here_taken..*end],
+            Some(Source::Lane(at)) => {
+                let lane = &self.lanes[*at];
+                lane.batch.as_ref().map_or(UNAVAILABLE, |batch| batch.answer(lane.next).unwrap_or_default())
+            }
+            None => &[],
+        }
+    }
+
+    /// Goes on behind the next answer, which was written.
+    pub fn pass(&mut self) {
+        match self.sources.get(self.merged) {
+            Some(Source::Here(end)) => self.here_taken = *end,
+            Some(Source::Lane(at)) => {
+                let lane = &mut self.lanes[*at];
+                // What is short is kept for the next turn.
+                let is_long = |batch: &&mut Box<Batch>| batch.memory_bytes() > SPARE_BYTES_MAX;
+                if let Some(batch) = lane.batch.as_mut().filter(is_long).filter(|batch| batch.is_last_answer(lane.next)) {
+                    batch.forget_answers();
+                }
+                lane.next += 1;
+            }
+            None => return,
+        }
+        self.merged += 1;
+    }
+
+    /// Gives its memory back, and up what a client that is gone was to get.
     pub fn release(&mut self) {
-        debug_assert!(self.is_empty());
         *self = Turn::default();
     }
 }

@@ -128,6 +128,13 @@ impl<'a> Text<'a, '_> {
 
     fn connections(&mut self) -> fmt::Result {
         self.gauge("connections", "Memcached connections that are open.", None, |core| core.connections.open)?;
+        let bytes = Some(Unit::Bytes);
+        let help = "Memory that memcached connections hold while they wait.";
+        self.gauge("connection_memory", help, bytes.clone(), |core| core.connections.memory_bytes)?;
+        let help = "Memory that memcached connections may hold while they wait.";
+        self.gauge("connection_memory_limit", help, bytes.clone(), |core| core.connections.memory_bytes_max)?;
+        let help = "Times that a memcached connection waited for memory that others held.";
+        self.counter("connection_memory_waits", help, None, |core| core.connections.memory_waits)?;
         let help = "Memcached connections by how they began and ended.";
         self.counters("connection_events", help, "event", |core| {
             let connections = &core.connections;
@@ -135,9 +142,9 @@ impl<'a> Text<'a, '_> {
                 ("accepted".into(), connections.accepted),
                 ("rejected".into(), connections.rejected),
                 ("timed_out".into(), connections.timed_out),
+                ("out_of_memory".into(), connections.memory_kicks),
             ]
         })?;
-        let bytes = Some(Unit::Bytes);
         self.counter("connections_read", "Received on memcached connections.", bytes.clone(), |c| c.connections.read_bytes)?;
         self.counter("connections_written", "Sent on memcached connections.", bytes, |c| c.connections.written_bytes)
     }

@@ -74,6 +74,14 @@ pub struct ConnectionCounts {
     pub rejected: u64,
     /// Closed because nothing came from them for too long.
     pub timed_out: u64,
+    /// Bytes of memory that they hold while they wait.
+    pub memory_bytes: u64,
+    /// Bytes of memory that they may hold.
+    pub memory_bytes_max: u64,
+    /// Times one waited for memory that others held.
+    pub memory_waits: u64,
+    /// Closed because they held memory for too long that others waited for.
+    pub memory_kicks: u64,
     /// Bytes received.
     pub read_bytes: u64,
     /// Bytes sent.
@@ -87,6 +95,10 @@ impl ConnectionCounts {
         self.accepted = self.accepted.saturating_add(other.accepted);
         self.rejected = self.rejected.saturating_add(other.rejected);
         self.timed_out = self.timed_out.saturating_add(other.timed_out);
+        self.memory_bytes = self.memory_bytes.saturating_add(other.memory_bytes);
+        self.memory_bytes_max = self.memory_bytes_max.saturating_add(other.memory_bytes_max);
+        self.memory_waits = self.memory_waits.saturating_add(other.memory_waits);
+        self.memory_kicks = self.memory_kicks.saturating_add(other.memory_kicks);
         self.read_bytes = self.read_bytes.saturating_add(other.read_bytes);
         self.written_bytes = self.written_bytes.saturating_add(other.written_bytes);
     }

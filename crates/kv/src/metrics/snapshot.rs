@@ -194,6 +194,7 @@ impl From<&EndpointStats> for EndpointSnapshot {
             ("tx_bytes", t.tx_bytes),
             ("tx_batches", t.tx_batches),
             ("tx_dropped_full", t.tx_dropped_full),
+            ("tx_dropped_no_memory", t.tx_dropped_no_memory),
             ("tx_dropped_error", t.tx_dropped_error),
             ("rx_packets", t.rx_packets),
             ("rx_bytes", t.rx_bytes),

@@ -1,15 +1,95 @@
-//! The time of day, for expiry.
+//! The time that partitions are told.
+//!
+//! It begins with the wall clock when the process first asks, and passes with the boot-time clock from then on: that one counts while the machine
+//! sleeps, and nobody sets it. So a step of the wall clock expires nothing, and keeps nothing alive (memcached does the same). How far the wall
+//! clock is ahead after a step converts times of day that clients say, and those in snapshots.
 
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dunlin_store::UnixSeconds;
+use dunlin_store::{Moment, UnixSeconds};
+use rustix::time::{ClockId, clock_gettime};
 
 /// How often the partitions are told the time.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 
-/// Seconds since 1970.
+/// Two clocks, read together.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    /// Since 1970, by the wall clock.
+    wall: Duration,
+    /// Since the machine was started.
+    boot: Duration,
+}
+
+impl Reading {
+    fn now() -> Reading {
+        let boot = clock_gettime(ClockId::Boottime);
+        let seconds = Duration::from_secs(boot.tv_sec.try_into().unwrap_or(0));
+        Reading {
+            wall: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            boot: seconds + Duration::from_nanos(boot.tv_nsec.try_into().unwrap_or(0)),
+        }
+    }
+
+    /// The moment of this reading, if the time began at that one.
+    fn since(self, began: Reading) -> Moment {
+        let now = began.wall.saturating_add(self.boot.saturating_sub(began.boot));
+        let difference = self.wall.as_millis() as i128 - now.as_millis() as i128;
+        // To the nearest second, so that what is read between two seconds makes no difference. Until 2106.
+        let wall_ahead = (difference + 500).div_euclid(1000);
+        Moment {
+            now: now.as_secs().try_into().unwrap_or(UnixSeconds::MAX),
+            wall_ahead: wall_ahead.clamp(i64::MIN.into(), i64::MAX.into()) as i64,
+        }
+    }
+}
+
+/// The time, and how far the wall clock is ahead of it.
+pub(super) fn moment() -> Moment {
+    static BEGAN: OnceLock<Reading> = OnceLock::new();
+    let reading = Reading::now();
+    reading.since(*BEGAN.get_or_init(|| reading))
+}
+
+/// The time alone.
 pub(super) fn unix_seconds() -> UnixSeconds {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Until 2106.
-    since.as_secs().try_into().unwrap_or(UnixSeconds::MAX)
+    moment().now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(wall: f64, boot: f64) -> Reading {
+        Reading { wall: Duration::from_secs_f64(wall), boot: Duration::from_secs_f64(boot) }
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_is_no_time_that_passes() {
+        let began = reading(1_800_000_000.9, 50.0);
+        let moment = |wall, boot| reading(wall, boot).since(began);
+        assert_eq!(moment(1_800_000_000.9, 50.0), Moment { now: 1_800_000_000, wall_ahead: 0 });
+        assert_eq!(moment(1_800_000_010.9, 60.0), Moment { now: 1_800_000_010, wall_ahead: 0 });
+        // An hour back and a day ahead, ten seconds after the start; and a clock that was in 1970.
+        assert_eq!(moment(1_799_996_410.9, 60.0), Moment { now: 1_800_000_010, wall_ahead: -3600 });
+        assert_eq!(moment(1_800_086_410.9, 60.0), Moment { now: 1_800_000_010, wall_ahead: 86_400 });
+        let unset = reading(5.0, 5.0);
+        assert_eq!(reading(1_800_000_000.0, 65.0).since(unset), Moment { now: 65, wall_ahead: 1_799_999_935 });
+        assert_eq!(reading(0.0, 60.0).since(began).wall_ahead, -1_800_000_011);
+    }
+
+    #[test]
+    fn a_clock_that_is_slewed_changes_a_difference_by_whole_seconds() {
+        let began = reading(1_000.0, 0.0);
+        for (drift, ahead) in [(0.4, 0), (-0.4, 0), (0.6, 1), (-0.6, -1), (1.4, 1)] {
+            assert_eq!(reading(1_100.0 + drift, 100.0).since(began), Moment { now: 1_100, wall_ahead: ahead });
+        }
+    }
+
+    #[test]
+    fn the_clocks_of_this_machine_agree_with_themselves() {
+        let (first, second) = (moment(), moment());
+        assert!(second.now >= first.now && first.now > 1_700_000_000);
+    }
 }

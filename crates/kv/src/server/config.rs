@@ -6,11 +6,15 @@ use std::time::Duration;
 use dunlin_net::Addr;
 use dunlin_store::{KeyFunction, Mode};
 
-use crate::memcached::{LOOK_DEFAULT, Listen};
+use crate::memcached::{CONNECTION_BYTES_DEFAULT, LOOK_DEFAULT, Listen};
 
 /// Connections that memcached clients may have with a server unless it is told otherwise: memcached's default is 1024, which ten thousand idle
 /// clients pass.
 pub const CONNECTIONS_MAX_DEFAULT: usize = 16_384;
+
+/// Time without a command after which a memcached connection is closed unless the server is told otherwise. Clients that keep connections for
+/// later connect again.
+pub const IDLE_MAX_DEFAULT: Duration = Duration::from_secs(3600);
 
 /// Settings of a server. Start from `ServerConfig::default()`, which listens nowhere.
 #[derive(Debug, Clone)]
@@ -23,6 +27,10 @@ pub struct ServerConfig {
     pub memcached: Vec<Listen>,
     /// Connections that memcached clients may have together.
     pub connections_max: usize,
+    /// Bytes of memory that memcached connections of all cores may hold together, beside `memory_bytes`: for commands that have not come whole,
+    /// and for answers that are not read. At least [`crate::memcached::CORE_BYTES_MIN`] for each core. A connection that needs
+    /// more than there is waits, and is not read from. Each connection has up to 8 KiB beside that, for small commands.
+    pub connection_memory_bytes: usize,
     /// Time without a command after which a memcached connection is closed; `None` for never.
     pub idle_max: Option<Duration>,
     /// How long a core goes on looking at its memcached connections before it sleeps, while they have something within that time again
@@ -51,7 +59,8 @@ impl Default for ServerConfig {
             listen: Vec::new(),
             memcached: Vec::new(),
             connections_max: CONNECTIONS_MAX_DEFAULT,
-            idle_max: None,
+            connection_memory_bytes: CONNECTION_BYTES_DEFAULT,
+            idle_max: Some(IDLE_MAX_DEFAULT),
             look: LOOK_DEFAULT,
             memory_bytes: 1 << 30,
             cores: 1,

@@ -8,24 +8,30 @@ use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{DeferredRequest, Endpoint, EndpointConfig};
-use dunlin_store::snapshot::{Misfit, Part, Progress, SnapshotError, Turn, load_file};
-use dunlin_store::{Mode, Partition, PartitionConfig, Store as _};
-use tokio::task::{LocalSet, spawn_local, yield_now};
+use dunlin_store::snapshot::{Misfit, Origin, Part, Progress, Turn, load_file};
+use dunlin_store::{Mode, PartitionConfig, Shape, Sweep};
+use tokio::task::{AbortHandle, LocalSet, spawn_local, yield_now};
 
-use super::clock::{TICK, unix_seconds};
+use super::clock::{TICK, moment};
 use super::config::ServerConfig;
 use super::error::ServerError;
+use super::failure::{Failure, Health};
 use super::mail::{Mail, Mailboxes};
 use super::memcached::Memcached;
 use super::open::{self, Opened};
+use super::partitions::MakePartition;
 use super::saving::Saver;
 use crate::drive::drive;
+use crate::memcached::Ran;
 use crate::metrics::CoreStats;
+use crate::panics::{guarded, guarded_now};
 use crate::routing::{Core, Routing};
 use crate::service::{Identity, KvService};
 use crate::shard::Shard;
 use crate::wire::{ServerMap, Status};
 
+/// Batches of other cores' connections that are run one after the other before the other tasks of the core have their turn.
+const BATCHES_PER_TURN: u32 = 8;
 /// How long a core waits for the disk before it looks again.
 const SNAPSHOT_WAIT: Duration = Duration::from_millis(1);
 
@@ -40,22 +46,29 @@ pub(super) enum Report {
 }
 
 /// What a core's thread is given.
-pub(super) struct Setup {
+pub(super) struct Setup<P> {
     pub core: Core,
+    pub make: Arc<MakePartition<P>>,
+    /// What the snapshot was taken from, if there is one and it says so.
+    pub origin: Option<Arc<Origin>>,
+    /// Whether there is a snapshot to load.
+    pub has_snapshot: bool,
     pub config: Arc<ServerConfig>,
     pub routing: Routing,
     pub identity: Identity,
     pub mailbox: tokio::sync::mpsc::Receiver<Mail>,
     pub mailboxes: Mailboxes,
     pub saver: Saver,
+    pub failure: Failure,
     pub reports: mpsc::Sender<Report>,
 }
 
-impl Setup {
+impl<P: Sweep + 'static> Setup<P> {
     /// Runs the core until it is told to end. Who starts it is told why it does not; later the error is given to whoever joins the thread.
     pub fn run(self) -> Result<(), ServerError> {
-        let reports = self.reports.clone();
-        match self.try_run().map_err(|error| reports.send(Report::Failed(error))) {
+        let (reports, core, failure) = (self.reports.clone(), self.core, self.failure.clone());
+        let run = guarded_now(|| self.try_run(), |why| failure.note(core, why));
+        match run.unwrap_or(Err(ServerError::Ended)).map_err(|error| reports.send(Report::Failed(error))) {
             Ok(()) | Err(Ok(())) => Ok(()),
             Err(Err(mpsc::SendError(Report::Failed(error)))) => Err(error),
             Err(Err(_)) => Err(ServerError::Ended),
@@ -89,7 +102,7 @@ impl Setup {
             value_bytes_max: partition.stats().value_bytes_max,
         };
         let shard = Rc::new(Shard::new(partition, self.routing, self.core));
-        shard.set_now(unix_seconds());
+        shard.set_moment(moment());
         let running = Rc::new(Running { endpoint, shard });
         if self.reports.send(ready).is_err() {
             return Err(ServerError::Ended);
@@ -98,18 +111,13 @@ impl Setup {
     }
 
     /// Makes the partition and loads what it had.
-    fn fill(&self) -> Result<Partition, ServerError> {
+    fn fill(&self) -> Result<P, ServerError> {
         let memory = self.config.memory_bytes / usize::from(self.routing.cores());
         let mut config = PartitionConfig::new(self.config.mode, memory);
         config.key_function = self.config.key_function;
-        let mut partition = Partition::new(config)?;
-        let Some(path) = self.config.snapshot.as_deref() else { return Ok(partition) };
+        let mut partition = (self.make)(config, self.shape())?;
+        let Some(path) = self.config.snapshot.as_deref().filter(|_| self.has_snapshot) else { return Ok(partition) };
         let cannot_load = |source| ServerError::Load { path: path.to_owned(), source };
-        // Only a file that is known not to be there means "nothing yet": one that cannot be looked at would be lost when the next is saved.
-        let is_there = path.try_exists();
-        if !is_there.map_err(|source| cannot_load(SnapshotError::Open { path: path.to_owned(), source }))? {
-            return Ok(partition);
-        }
         let misfit = if self.config.mode == Mode::Cache { Misfit::Count } else { Misfit::Refuse };
         let route = |key: &[u8]| (self.routing.owner(key) == self.core).then_some(0);
         let progress = |progress| {
@@ -118,21 +126,43 @@ impl Setup {
                 let _ = self.reports.send(Report::Loading(progress));
             }
         };
-        load_file(path, unix_seconds(), std::slice::from_mut(&mut partition), route, misfit, progress)
-            .map_err(cannot_load)?;
+        let partitions = std::slice::from_mut(&mut partition);
+        let loaded = load_file(path, moment(), partitions, route, misfit, progress).map_err(cannot_load)?;
+        if loaded.misfits + loaded.evicted > 0 {
+            let (core, items) = (self.core, loaded.misfits + loaded.evicted);
+            tracing::warn!(core, items, "the snapshot has more than the cache has room for; these items were left out");
+        }
         Ok(partition)
+    }
+
+    /// What the partition of this core was like when the snapshot was taken: with the same again, all of its items have place. Of other cores
+    /// it has other items.
+    fn shape(&self) -> Option<&Shape> {
+        let origin = self.origin.as_deref()?;
+        let is_same = origin.partitions.len() == usize::from(self.routing.cores());
+        origin.partitions.get(usize::from(self.core)).filter(|_| is_same)
     }
 
     async fn run_mail<T: Transport + 'static>(
         mut self,
-        running: Rc<Running<T>>,
-        mut memcached: Memcached,
+        running: Rc<Running<T, P>>,
+        mut memcached: Memcached<P>,
     ) -> Result<(), ServerError> {
+        let health = Health::new(self.core, self.failure.clone(), self.mailboxes.of(self.core).clone());
+        let mut batches = 0;
         while let Some(letter) = self.mailbox.recv().await {
             match letter {
+                Mail::Exit => break,
+                Mail::Ping(answer) => drop(answer.send(self.core)),
+                Mail::Snapshot(part) => drop(spawn_local(take_part(running.shard.clone(), part, health.clone()))),
+                // Whoever is told when it is over waits no longer.
+                Mail::Drain(done) if health.has_failed() => drop(done.send(self.core)),
+                // Whoever waits for an answer learns that there is none.
+                _ if health.has_failed() => {}
+                Mail::Failed => {}
                 Mail::Serve(map, done) => {
-                    memcached.begin(&running.shard, &self.config, &self.mailboxes);
-                    self.begin(&running, &map, memcached.stats())?;
+                    memcached.begin(&running.shard, &self.config, &self.mailboxes, &health);
+                    self.begin(&running, &map, &memcached, &health)?;
                     let _ = done.send(());
                 }
                 Mail::Stats(answer) => {
@@ -140,12 +170,26 @@ impl Setup {
                     memcached.stats()(&mut stats);
                     let _ = answer.send(stats);
                 }
-                Mail::Snapshot(part) => drop(spawn_local(take_part(running.shard.clone(), part))),
                 Mail::Adopt(socket) => memcached.adopt(socket),
-                Mail::Run(batch, answer) => drop(answer.send(memcached.run(batch))),
+                Mail::Run(mut batch, answer) => {
+                    batches += 1;
+                    match guarded_now(|| memcached.run(&mut batch), |why| health.fail(why)) {
+                        // Whoever asked may have gone away.
+                        Some(Ran::Over) => drop(answer.send(batch)),
+                        Some(Ran::More) => {
+                            memcached.run_rest(batch, answer);
+                            batches = BATCHES_PER_TURN;
+                        }
+                        None => {}
+                    }
+                    if batches >= BATCHES_PER_TURN {
+                        batches = 0;
+                        yield_now().await;
+                    }
+                }
                 Mail::Flush(at, answer) => {
-                    memcached.flush(at);
-                    let _ = answer.send(());
+                    let flushed = guarded_now(|| memcached.flush(at), |why| health.fail(why));
+                    flushed.map(|()| answer.send(()));
                 }
                 Mail::Ask(inquiry, answer) => {
                     if let Some(report) = memcached.report(inquiry) {
@@ -155,18 +199,16 @@ impl Setup {
                 }
                 Mail::Drain(done) => {
                     let stopped = memcached.stop(self.config.patience);
-                    let (endpoint, patience) = (running.endpoint.clone(), self.config.patience);
+                    let (endpoint, patience, core) = (running.endpoint.clone(), self.config.patience, self.core);
                     spawn_local(async move {
                         stopped.await;
                         let unfinished = endpoint.shutdown(patience).await;
                         if !unfinished.is_nothing() {
                             tracing::warn!(?unfinished, "a core left requests unanswered when it stopped");
                         }
-                        let _ = done.send(());
+                        let _ = done.send(core);
                     });
                 }
-                Mail::Fail(why) => return Err(ServerError::EventLoop { why }),
-                Mail::Exit => break,
             }
         }
         Ok(())
@@ -175,40 +217,49 @@ impl Setup {
     /// Begins to serve and to turn the event loop.
     fn begin<T: Transport + 'static>(
         &self,
-        running: &Rc<Running<T>>,
+        running: &Rc<Running<T, P>>,
         map: &ServerMap,
-        more_stats: impl Fn(&mut CoreStats) + 'static,
+        memcached: &Memcached<P>,
+        health: &Health,
     ) -> Result<(), ServerError> {
         let service = KvService::new(running.shard.clone(), map.clone()).with_identity(self.identity.clone());
-        service.add_stats(more_stats);
+        service.add_stats(memcached.stats());
         if self.saver.has_file() {
             let saver = self.saver.clone();
             service.on_snapshot(move |request| answer_snapshot(&saver, request));
         }
         let registered = service.register(&running.endpoint);
         registered.map_err(|error| ServerError::System { what: "a handler", why: error.to_string() })?;
-        let shard = running.shard.clone();
-        spawn_local(async move {
+        let (shard, flush) = (running.shard.clone(), memcached.flush_if_due());
+        let ticking = async move {
             let mut ticks = tokio::time::interval(TICK);
             loop {
                 ticks.tick().await;
-                shard.set_now(unix_seconds());
+                shard.set_moment(moment());
+                shard.store.borrow_mut().expire_some();
+                flush();
             }
-        });
+        };
         let endpoint = running.endpoint.clone();
-        let driving = spawn_local(async move { drive(&endpoint).await });
-        let mailbox = self.mailboxes.of(self.core).clone();
-        spawn_local(async move {
-            // Without its event loop a core is of no use, be it an error or a panic.
-            let why = match driving.await {
-                Ok(Ok(never)) => match never {},
-                Ok(Err(error)) => error.to_string(),
-                Err(error) => error.to_string(),
-            };
-            let _ = mailbox.send(Mail::Fail(why)).await;
-        });
+        // Without its event loop a core is of no use, be it an error or a panic.
+        let of_loop = health.clone();
+        let driving = async move {
+            match drive(&endpoint).await {
+                Ok(never) => match never {},
+                Err(error) => of_loop.fail(format!("its event loop has ended: {error}")),
+            }
+        };
+        for work in [spawn_guarded(ticking, health), spawn_guarded(driving, health)] {
+            health.on_failure(move || work.abort());
+        }
         Ok(())
     }
+}
+
+/// Spawns a task without which the core cannot go on.
+fn spawn_guarded(work: impl Future<Output = ()> + 'static, health: &Health) -> AbortHandle {
+    let health = health.clone();
+    spawn_local(async move { guarded(work, |why| health.fail(why)).await }).abort_handle()
 }
 
 /// Saves a snapshot, and then answers.
@@ -234,25 +285,26 @@ fn answer_snapshot(saver: &Saver, request: DeferredRequest) {
     });
 }
 
-/// Takes part in a snapshot: a little between two bursts, as tasks of one thread do.
-async fn take_part(shard: Rc<Shard<Partition>>, mut part: Part) {
+/// Takes part in a snapshot: a little between two bursts, as tasks of one thread do. Also after the core failed: what can be read is saved.
+async fn take_part<P: Sweep>(shard: Rc<Shard<P>>, mut part: Part, health: Health) {
     loop {
-        let turn = part.turn(&mut *shard.store.borrow_mut());
+        let turn = guarded_now(|| part.turn(&mut *shard.store.borrow_mut()), |why| health.fail(why));
         match turn {
-            Turn::Again => yield_now().await,
-            Turn::Wait => tokio::time::sleep(SNAPSHOT_WAIT).await,
-            Turn::Over => return,
+            Some(Turn::Again) => yield_now().await,
+            Some(Turn::Wait) => tokio::time::sleep(SNAPSHOT_WAIT).await,
+            // A part that is dropped before it is over ends the snapshot.
+            Some(Turn::Over) | None => return,
         }
     }
 }
 
 /// A core at work.
-struct Running<T: Transport> {
+struct Running<T: Transport, P> {
     endpoint: Rc<Endpoint<T>>,
-    shard: Rc<Shard<Partition>>,
+    shard: Rc<Shard<P>>,
 }
 
-impl<T: Transport> Running<T> {
+impl<T: Transport, P: Sweep> Running<T, P> {
     fn stats(&self) -> CoreStats {
         CoreStats::take(&self.shard.metrics.borrow(), self.shard.store.borrow().stats(), &self.endpoint.stats())
     }

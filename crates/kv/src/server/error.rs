@@ -106,11 +106,15 @@ pub enum ServerError {
         /// What it said.
         why: String,
     },
-    /// The event loop of a core has ended.
-    #[error("the event loop of a core has ended: {why}")]
-    EventLoop {
+    /// A core panicked, lost its event loop, or hangs. The server has ended.
+    #[error("core {core} has failed: {why}; {saved}")]
+    CoreFailed {
+        /// The core that failed first.
+        core: u16,
         /// Why.
         why: String,
+        /// What became of its items and those of the other cores.
+        saved: String,
     },
     /// A thread ended that should not have.
     #[error("a thread of the server has ended")]

@@ -1,18 +1,23 @@
 //! What the threads of a server tell each other: bounded mailboxes, one for each core.
 
 use std::sync::Arc;
+use std::sync::mpsc as blocking;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use dunlin_store::UnixSeconds;
 use dunlin_store::snapshot::Part;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::memcached::{Batch, Inquiry, Report, Socket};
+use crate::memcached::{Batch, FlushTime, Inquiry, Report, Socket};
 use crate::metrics::CoreStats;
 use crate::routing::Core;
 use crate::wire::ServerMap;
 
 /// Letters that wait in one mailbox; whoever sends more waits.
 const LETTERS_MAX: usize = 1024;
+
+/// How often a thread that cannot write to a full mailbox tries again.
+const FULL_LOOK: Duration = Duration::from_millis(1);
 
 /// A letter to a core.
 #[derive(Debug)]
@@ -27,14 +32,16 @@ pub(super) enum Mail {
     Adopt(Socket),
     /// Run commands on your keys.
     Run(Box<Batch>, oneshot::Sender<Box<Batch>>),
-    /// Delete everything, at this time.
-    Flush(UnixSeconds, oneshot::Sender<()>),
+    /// Delete everything, now or at a time.
+    Flush(FlushTime, oneshot::Sender<()>),
     /// Tell memcached's counts.
     Ask(Inquiry, oneshot::Sender<Report>),
     /// Take on nothing more, and end what is in progress. The partition stays.
-    Drain(oneshot::Sender<()>),
-    /// End with an error.
-    Fail(String),
+    Drain(blocking::Sender<Core>),
+    /// Say that you are there.
+    Ping(blocking::Sender<Core>),
+    /// A task of yours has failed.
+    Failed,
     /// End.
     Exit,
 }
@@ -77,7 +84,39 @@ impl Mailboxes {
         waiting.into_iter().filter_map(|answered| answered.blocking_recv().ok()).collect()
     }
 
-    /// The same for a task.
+    /// Writes to every core, and waits no longer than `patience` until all that run have answered with their number. Returns the cores that
+    /// did not, although their threads run. For threads without an event loop.
+    pub fn silent_cores(&self, patience: Duration, letter: impl Fn(blocking::Sender<Core>) -> Mail) -> Vec<Core> {
+        let deadline = Instant::now() + patience;
+        let (answer, answers) = blocking::channel();
+        let is_silent = |core: &Core| self.send_by(deadline, *core, letter(answer.clone()));
+        let mut waiting: Vec<Core> = (0..self.len()).filter(is_silent).collect();
+        drop(answer);
+        while !waiting.is_empty() {
+            // All are dropped if the threads of those that are waited for end.
+            let Ok(core) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) else { break };
+            waiting.retain(|waited| *waited != core);
+        }
+        waiting.retain(|core| !self.of(*core).is_closed());
+        waiting
+    }
+
+    /// Writes to a core before the deadline. Whether its thread runs.
+    pub fn send_by(&self, deadline: Instant, core: Core, mut letter: Mail) -> bool {
+        loop {
+            match self.of(core).try_send(letter) {
+                Ok(()) => return true,
+                Err(mpsc::error::TrySendError::Closed(_)) => return false,
+                Err(mpsc::error::TrySendError::Full(_)) if Instant::now() >= deadline => return true,
+                Err(mpsc::error::TrySendError::Full(returned)) => {
+                    letter = returned;
+                    thread::sleep(FULL_LOOK);
+                }
+            }
+        }
+    }
+
+    /// As [`Mailboxes::ask_all_blocking`], for a task.
     pub async fn ask_all<R>(&self, letter: impl Fn(oneshot::Sender<R>) -> Mail) -> Vec<R> {
         let mut waiting = Vec::with_capacity(self.0.len());
         for mailbox in self.iter() {

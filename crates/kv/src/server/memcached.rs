@@ -6,38 +6,45 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dunlin_store::{Partition, Store as _, UnixSeconds};
+use dunlin_store::{Sweep, UnixSeconds};
 use tokio::sync::oneshot;
-use tokio::task::spawn_local;
+use tokio::task::{spawn_local, yield_now};
 
 use super::clock::unix_seconds;
 use super::config::ServerConfig;
 use super::error::ServerError;
+use super::failure::Health;
 use super::mail::{Mail, Mailboxes};
 use crate::memcached::{
-    Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, Inquiry, Listen, Report, Service, Settings, Socket,
-    Unavailable,
+    Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, FlushTime, Inquiry, Listen, Ran, Report, Service, Settings,
+    Socket, Unavailable,
 };
 use crate::metrics::{ConnectionCounts, CoreMetrics, CoreStats, Operation, Outcome};
+use crate::panics::guarded;
 use crate::routing::Core;
 use crate::shard::Shard;
 
 /// One core, as its memcached connections see it.
-pub(super) struct CoreBackend {
-    shard: Rc<Shard<Partition>>,
+pub(super) struct CoreBackend<P> {
+    shard: Rc<Shard<P>>,
     mailboxes: Mailboxes,
     state: CoreState,
     /// When everything is to be deleted.
     flush_at: Cell<Option<UnixSeconds>>,
+    health: Health,
 }
 
-impl CoreBackend {
+impl<P: Sweep + 'static> CoreBackend<P> {
     /// Adds its memcached connections to the statistics of the core. Their operations are counted with those of other clients.
     pub fn add_stats(&self, stats: &mut CoreStats) {
         let counts = self.state.counters.snapshot();
         let get = |count| counts.get(count);
         let mut connections = ConnectionCounts::default();
         connections.open = self.state.connections.len() as u64;
+        connections.memory_bytes = self.state.connection_bytes();
+        connections.memory_bytes_max = self.state.connection_bytes_max();
+        connections.memory_waits = get(Count::MemoryWaits);
+        connections.memory_kicks = get(Count::MemoryKicks);
         connections.accepted = get(Count::TotalConnections);
         connections.rejected = get(Count::RejectedConnections);
         connections.timed_out = get(Count::IdleKicks);
@@ -46,35 +53,34 @@ impl CoreBackend {
         stats.connections.add(&connections);
     }
 
-    /// Deletes everything when the time has come.
+    fn flush_now(&self) {
+        self.flush_at.set(None);
+        self.shard.store.borrow_mut().flush();
+        self.shard.metrics.borrow_mut().count(Operation::Flush, Outcome::Hit);
+    }
+
+    /// Deletes everything when the time has come. Called whenever the core is told the time.
     fn flush_if_due(&self) {
         if self.flush_at.get().is_some_and(|at| at <= self.shard.now()) {
-            self.flush_at.set(None);
-            self.shard.store.borrow_mut().flush();
-            self.shard.metrics.borrow_mut().count(Operation::Flush, Outcome::Hit);
+            self.flush_now();
         }
     }
 
-    fn plan_flush(self: &Rc<Self>, at: UnixSeconds) {
-        self.flush_at.set(Some(at));
-        self.flush_if_due();
-        if self.flush_at.get().is_some() {
-            let backend = Rc::downgrade(self);
-            spawn_local(async move {
-                let wait = at.saturating_sub(unix_seconds());
-                tokio::time::sleep(Duration::from_secs(wait.into())).await;
-                // The partition's time may be a tick behind.
-                if let Some(backend) = backend.upgrade().filter(|backend| backend.flush_at.get() == Some(at)) {
-                    backend.shard.set_now(unix_seconds().max(at));
-                    backend.flush_if_due();
-                }
-            });
+    /// Deletes everything now, or remembers one time to do so. The times of two cores differ by some milliseconds: what another core decided to
+    /// do now is not compared with the time here.
+    fn plan_flush(&self, at: FlushTime) {
+        match at {
+            FlushTime::Now => self.flush_now(),
+            FlushTime::At(at) => {
+                self.flush_at.set(Some(at));
+                self.flush_if_due();
+            }
         }
     }
 }
 
-impl Backend for CoreBackend {
-    type Store = Partition;
+impl<P: Sweep + 'static> Backend for CoreBackend<P> {
+    type Store = P;
 
     fn elsewhere(&self, key: &[u8]) -> Option<Core> {
         let owner = self.shard.routing().owner(key);
@@ -85,7 +91,7 @@ impl Backend for CoreBackend {
         self.shard.routing().cores() == 1
     }
 
-    fn with_store<R>(&self, run: impl FnOnce(&mut Partition) -> R) -> R {
+    fn with_store<R>(&self, run: impl FnOnce(&mut P) -> R) -> R {
         run(&mut self.shard.store.borrow_mut())
     }
 
@@ -107,8 +113,13 @@ impl Backend for CoreBackend {
         answered.await.map_err(|_| Unavailable)
     }
 
-    async fn flush(&self, at: UnixSeconds) {
-        self.mailboxes.ask_all(|answer| Mail::Flush(at, answer)).await;
+    async fn flush(&self, at: FlushTime) -> Result<(), Unavailable> {
+        let flushed = self.mailboxes.ask_all(|answer| Mail::Flush(at, answer)).await;
+        if flushed.len() == usize::from(self.mailboxes.len()) { Ok(()) } else { Err(Unavailable) }
+    }
+
+    fn panicked(&self, why: String) {
+        self.health.fail(why);
     }
 
     async fn ask(&self, inquiry: Inquiry) -> Vec<Report> {
@@ -116,18 +127,26 @@ impl Backend for CoreBackend {
     }
 }
 
+/// A core's backend and its connections, once it serves.
+type Serving<P> = (Rc<CoreBackend<P>>, Rc<Service<CoreBackend<P>>>);
+
 /// The memcached side of a core.
-#[derive(Default)]
-pub(super) struct Memcached {
+pub(super) struct Memcached<P> {
     acceptors: Vec<Acceptor>,
     limit: Option<ConnectionLimit>,
-    core: Option<(Rc<CoreBackend>, Rc<Service<CoreBackend>>)>,
+    core: Option<Serving<P>>,
     accepting: Vec<tokio::task::AbortHandle>,
 }
 
-impl Memcached {
+impl<P> Default for Memcached<P> {
+    fn default() -> Self {
+        Memcached { acceptors: Vec::new(), limit: None, core: None, accepting: Vec::new() }
+    }
+}
+
+impl<P: Sweep + 'static> Memcached<P> {
     /// Listens.
-    pub fn bind(config: &ServerConfig) -> Result<Memcached, ServerError> {
+    pub fn bind(config: &ServerConfig) -> Result<Memcached<P>, ServerError> {
         let limit = ConnectionLimit::new(config.connections_max);
         let bind = |listen: &Listen| {
             let failed = |why| ServerError::Memcached { listen: listen.clone(), why };
@@ -143,22 +162,27 @@ impl Memcached {
     }
 
     /// Begins to serve, and on core 0 to accept: connections are dealt to the cores in turn.
-    pub fn begin(&mut self, shard: &Rc<Shard<Partition>>, config: &Arc<ServerConfig>, mailboxes: &Mailboxes) {
+    pub fn begin(&mut self, shard: &Rc<Shard<P>>, config: &Arc<ServerConfig>, mailboxes: &Mailboxes, health: &Health) {
         let backend = Rc::new(CoreBackend {
             shard: shard.clone(),
             mailboxes: mailboxes.clone(),
-            state: CoreState::default(),
+            state: CoreState::with_connection_bytes(config.connection_memory_bytes / usize::from(config.cores)),
             flush_at: Cell::new(None),
+            health: health.clone(),
         });
         let idle = config.idle_max.map(|idle| idle.as_secs().try_into().unwrap_or(UnixSeconds::MAX));
         let limit = self.limit.get_or_insert_with(|| ConnectionLimit::new(config.connections_max)).clone();
         let mut settings = Settings::new(limit, idle, unix_seconds(), config.memcached.clone());
         settings.look = config.look;
-        self.core = Some((backend.clone(), Service::start(backend, settings)));
+        let service = Service::start(backend.clone(), settings);
+        let connections = Rc::downgrade(&service);
+        health.on_failure(move || connections.upgrade().iter().for_each(|service| service.end_all_now()));
+        self.core = Some((backend, service));
         let next = Rc::new(Cell::new(0));
         for acceptor in self.acceptors.drain(..) {
             let (mailboxes, next) = (mailboxes.clone(), next.clone());
-            let accepting = spawn_local(async move {
+            let failing = health.clone();
+            let accepting = async move {
                 loop {
                     let socket = acceptor.accept().await;
                     let core = next.get();
@@ -168,13 +192,15 @@ impl Memcached {
                         return;
                     }
                 }
-            });
-            self.accepting.push(accepting.abort_handle());
+            };
+            let accepting = spawn_local(async move { guarded(accepting, |why| failing.fail(why)).await }).abort_handle();
+            self.accepting.push(accepting.clone());
+            health.on_failure(move || accepting.abort());
         }
     }
 
     /// What adds this core's memcached side to its statistics.
-    pub fn stats(&self) -> impl Fn(&mut CoreStats) + 'static + use<> {
+    pub fn stats(&self) -> impl Fn(&mut CoreStats) + 'static + use<P> {
         let backend = self.core.as_ref().map(|(backend, _)| backend.clone());
         move |stats| {
             if let Some(backend) = &backend {
@@ -190,16 +216,36 @@ impl Memcached {
         }
     }
 
-    /// Runs commands of another core's connections.
-    pub fn run(&self, mut batch: Box<Batch>) -> Box<Batch> {
-        if let Some((backend, _)) = &self.core {
-            batch.run(&**backend);
-        }
-        batch
+    /// Runs some commands of another core's connections.
+    pub fn run(&self, batch: &mut Batch) -> Ran {
+        self.core.as_ref().map_or(Ran::Over, |(backend, _)| batch.run(&**backend))
     }
 
-    /// Deletes everything at a time.
-    pub fn flush(&self, at: UnixSeconds) {
+    /// Runs the rest of them in a task, so that other tasks have their turn in between, and gives them back.
+    pub fn run_rest(&self, mut batch: Box<Batch>, answer: oneshot::Sender<Box<Batch>>) {
+        let Some((backend, _)) = &self.core else { return };
+        let (backend, health) = (backend.clone(), backend.health.clone());
+        let rest = async move {
+            yield_now().await;
+            while !backend.health.has_failed() && batch.run(&*backend) == Ran::More {
+                yield_now().await;
+            }
+            if !backend.health.has_failed() {
+                // Whoever asked may have gone away.
+                let _ = answer.send(batch);
+            }
+        };
+        spawn_local(async move { guarded(rest, |why| health.fail(why)).await });
+    }
+
+    /// What deletes everything when a time has come that it was to be deleted at.
+    pub fn flush_if_due(&self) -> impl Fn() + 'static + use<P> {
+        let backend = self.core.as_ref().map(|(backend, _)| backend.clone());
+        move || backend.iter().for_each(|backend| backend.flush_if_due())
+    }
+
+    /// Deletes everything, now or at a time.
+    pub fn flush(&self, at: FlushTime) {
         if let Some((backend, _)) = &self.core {
             backend.plan_flush(at);
         }
@@ -208,12 +254,11 @@ impl Memcached {
     /// Tells what is counted.
     pub fn report(&self, inquiry: Inquiry) -> Option<Report> {
         let (backend, _) = self.core.as_ref()?;
-        let store = backend.shard.store.borrow().stats();
-        Some(backend.state.report(inquiry, store, backend.shard.now()))
+        Some(backend.state.report(inquiry, &*backend.shard.store.borrow(), backend.shard.now()))
     }
 
     /// Accepts nothing more, and ends the connections.
-    pub fn stop(&mut self, patience: Duration) -> impl Future<Output = ()> + use<> {
+    pub fn stop(&mut self, patience: Duration) -> impl Future<Output = ()> + use<P> {
         self.accepting.drain(..).for_each(|accepting| accepting.abort());
         let service = self.core.as_ref().map(|(_, service)| service.clone());
         async move {
@@ -221,5 +266,100 @@ impl Memcached {
                 service.stop(patience).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_store::{Model, Put, Store as _};
+    use tokio::task::LocalSet;
+
+    use super::super::failure::Failure;
+    use super::*;
+    use crate::routing::Routing;
+
+    const NOW: UnixSeconds = 1_800_000_000;
+
+    fn backend(core: Core, mailboxes: &Mailboxes, now: UnixSeconds) -> Rc<CoreBackend<Model>> {
+        let routing = Routing::new([1; 16], mailboxes.len()).unwrap();
+        let shard = Rc::new(Shard::new(Model::new(), routing, core));
+        shard.set_now(now);
+        let health = Health::new(core, Failure::default(), mailboxes.of(core).clone());
+        let flush_at = Cell::new(None);
+        Rc::new(CoreBackend { shard, mailboxes: mailboxes.clone(), state: CoreState::default(), flush_at, health })
+    }
+
+    fn store(backend: &CoreBackend<Model>) {
+        backend.with_store(|store| {
+            let key = store.key(b"bird").unwrap();
+            store.put(&key, b"dunlin", Put::default()).unwrap();
+        });
+    }
+
+    fn items(backend: &CoreBackend<Model>) -> u64 {
+        backend.with_store(|store| store.stats().items)
+    }
+
+    /// Cores are told the time one after the other.
+    #[test]
+    fn a_flush_is_over_on_all_cores_before_its_answer_whatever_their_clocks_say() {
+        let (mailboxes, receivers) = Mailboxes::new(2);
+        let cores = [backend(0, &mailboxes, NOW + 1), backend(1, &mailboxes, NOW)];
+        cores.iter().for_each(|core| store(core));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            for (core, mut mailbox) in cores.iter().cloned().zip(receivers) {
+                spawn_local(async move {
+                    while let Some(Mail::Flush(at, done)) = mailbox.recv().await {
+                        core.plan_flush(at);
+                        let _ = done.send(());
+                    }
+                });
+            }
+            cores[0].flush(FlushTime::Now).await.unwrap();
+        });
+        assert_eq!(cores.each_ref().map(|core| items(core)), [0, 0]);
+        // What is stored after the answer stays.
+        cores.iter().for_each(|core| store(core));
+        for core in &cores {
+            core.shard.set_now(NOW + 2);
+            core.flush_if_due();
+        }
+        assert_eq!(cores.each_ref().map(|core| items(core)), [1, 1]);
+    }
+
+    #[test]
+    fn a_flush_that_a_core_did_not_do_is_not_acknowledged() {
+        let (mailboxes, mut receivers) = Mailboxes::new(2);
+        receivers.pop();
+        let core = backend(0, &mailboxes, NOW);
+        let (backend, mut mailbox) = (core.clone(), receivers.remove(0));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            spawn_local(async move {
+                while let Some(Mail::Flush(at, done)) = mailbox.recv().await {
+                    backend.plan_flush(at);
+                    let _ = done.send(());
+                }
+            });
+            assert_eq!(core.flush(FlushTime::Now).await, Err(Unavailable));
+        });
+    }
+
+    #[test]
+    fn a_million_planned_flushes_are_one() {
+        let (mailboxes, _receivers) = Mailboxes::new(1);
+        let core = backend(0, &mailboxes, NOW);
+        store(&core);
+        for later in 0..1_000_000 {
+            core.plan_flush(FlushTime::At(NOW + 1 + later));
+        }
+        assert_eq!((Rc::weak_count(&core), Rc::strong_count(&core)), (0, 1), "nothing waits for any of them");
+        core.shard.set_now(NOW + 999_999);
+        core.flush_if_due();
+        assert_eq!(items(&core), 1, "only the last one counts");
+        core.shard.set_now(NOW + 1_000_000);
+        core.flush_if_due();
+        assert_eq!(items(&core), 0);
     }
 }

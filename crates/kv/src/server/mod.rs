@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `core` | a core's thread: from its start to its end |
 //! | `mail` | what threads tell each other |
+//! | `failure` | what happens when a core fails |
 //! | `memcached` | its memcached connections, and commands for keys of other cores |
 //! | `metrics` | the port that Prometheus reads |
 //! | `saving` | snapshots |
+//! | `partitions` | what a core keeps its items in |
 //! | `open`, `addresses` | where a core listens |
 
 mod addresses;
@@ -14,31 +16,41 @@ mod clock;
 mod config;
 mod core;
 mod error;
+mod failure;
 mod mail;
 mod memcached;
 mod metrics;
 mod open;
+mod partitions;
 mod saving;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dunlin_net::Addr;
-use dunlin_store::Mode;
-use dunlin_store::snapshot::{Progress, Report};
+use dunlin_store::snapshot::{NoRoom, Progress, Report, SnapshotError};
+use dunlin_store::{Mode, PartitionConfig, PartitionError, Shape, Sweep};
+use tokio::sync::oneshot::error::TryRecvError;
 
-pub use config::{CONNECTIONS_MAX_DEFAULT, ServerConfig};
+pub use config::{CONNECTIONS_MAX_DEFAULT, IDLE_MAX_DEFAULT, ServerConfig};
 pub use error::ServerError;
 
 use crate::metrics::ServerStats;
 use crate::routing::{CORES_MAX, Core, Routing};
 use crate::service::Identity;
 use crate::wire::{Limits, ServerMap};
+use failure::{Failed, Failure};
 use mail::{Mail, Mailboxes};
 use metrics::MetricsPort;
 use saving::Saver;
+
+/// How long a core may take to answer, or to end, before it counts as hung. Far longer than any of its tasks runs at once.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How often a thread is looked at that is about to end.
+const END_LOOK: Duration = Duration::from_millis(1);
 
 /// A running server. Dropped, it ends in order, without a snapshot.
 ///
@@ -57,6 +69,8 @@ pub struct Server {
     mailboxes: Mailboxes,
     threads: Vec<JoinHandle<Result<(), ServerError>>>,
     saver: Saver,
+    failure: Failure,
+    patience: Duration,
     identity: Identity,
     begun: Instant,
     addresses: Vec<Addr>,
@@ -70,25 +84,46 @@ impl Server {
     /// # Errors
     /// [`ServerError`]: a setting is wrong, an address is in use, the memory cannot be had, or the snapshot not be loaded, or
     /// belongs to another server.
-    pub fn start(config: ServerConfig, mut loading: impl FnMut(Progress)) -> Result<Server, ServerError> {
+    pub fn start(config: ServerConfig, loading: impl FnMut(Progress)) -> Result<Server, ServerError> {
+        Server::start_with(config, partitions::make, loading)
+    }
+
+    /// Starts a server whose cores keep their items in what `make` makes, each in one of its own: of the shape that it
+    /// had when the snapshot was taken, if that is known. As [`Server::start`] else.
+    ///
+    /// # Errors
+    /// [`ServerError`], as [`Server::start`].
+    pub fn start_with<P: Sweep + 'static>(
+        config: ServerConfig,
+        make: impl Fn(PartitionConfig, Option<&Shape>) -> Result<P, PartitionError> + Send + Sync + 'static,
+        mut loading: impl FnMut(Progress),
+    ) -> Result<Server, ServerError> {
         check(&config)?;
+        let make: Arc<partitions::MakePartition<P>> = Arc::new(make);
         let cores = config.cores;
         let mut random = [0; 24];
         getrandom::fill(&mut random).map_err(|why| ServerError::System { what: "random numbers", why: why.to_string() })?;
         let (seed, incarnation) = random.split_at(16);
         // Of 24 bytes, 16 and 8.
-        let seed = seed.try_into().expect("16 bytes");
+        let drawn: [u8; 16] = seed.try_into().expect("16 bytes");
         let incarnation = u64::from_le_bytes(incarnation.try_into().expect("8 bytes"));
-        let routing = Routing::new(seed, cores).ok_or(ServerError::Cores { cores })?;
         let mode = if config.mode == Mode::Cache { "cache" } else { "store" };
         let identity = Identity { mode: mode.into(), started: clock::unix_seconds().into() };
         let (mailboxes, receivers) = Mailboxes::new(cores);
         let (reports, reported) = mpsc::channel();
+        // Locked before it is looked at.
         let saver = Saver::new(config.snapshot.as_deref(), mailboxes.clone())?;
+        let (has_snapshot, origin) = partitions::look_at(config.snapshot.as_deref())?;
+        // Another seed would divide the keys otherwise: what a full store saved would not fit its cores again.
+        let seed = partitions::seed_of(origin.as_ref()).unwrap_or(drawn);
+        let routing = Routing::new(seed, cores).ok_or(ServerError::Cores { cores })?;
+        let (saver, origin) = (saver.routed_by(seed), origin.map(Arc::new));
         let mut server = Server {
             mailboxes: mailboxes.clone(),
             threads: Vec::new(),
             saver: saver.clone(),
+            failure: Failure::default(),
+            patience: config.patience,
             identity: identity.clone(),
             begun: Instant::now(),
             addresses: Vec::new(),
@@ -99,12 +134,16 @@ impl Server {
         for (core, mailbox) in (0..).zip(receivers) {
             let setup = core::Setup {
                 core,
+                make: make.clone(),
+                origin: origin.clone(),
+                has_snapshot,
                 config: config.clone(),
                 routing,
                 identity: identity.clone(),
                 mailbox,
                 mailboxes: mailboxes.clone(),
                 saver: saver.clone(),
+                failure: server.failure.clone(),
                 reports: reports.clone(),
             };
             let thread = thread::Builder::new().name(format!("kv-{core}")).spawn(move || setup.run());
@@ -131,9 +170,15 @@ impl Server {
         let mut by_core = vec![Vec::new(); usize::from(cores)];
         let mut value_max = u64::MAX;
         let mut waiting = cores;
+        let mut no_room: Option<(PathBuf, NoRoom)> = None;
         while waiting > 0 {
             match reported.recv().map_err(|_| ServerError::Ended)? {
                 core::Report::Loading(progress) => loading(progress),
+                // Each core knows what it has no room for: all of it is told.
+                core::Report::Failed(ServerError::Load { path, source: SnapshotError::NoRoom(more) }) => {
+                    no_room = Some((path, no_room.map_or(more, |(_, before)| together(&before, &more))));
+                    waiting -= 1;
+                }
                 core::Report::Failed(error) => return Err(error),
                 core::Report::Ready { core, addresses, memcached, value_bytes_max } => {
                     by_core[usize::from(core)] = addresses;
@@ -142,6 +187,9 @@ impl Server {
                     waiting -= 1;
                 }
             }
+        }
+        if let Some((path, no_room)) = no_room {
+            return Err(ServerError::Load { path, source: SnapshotError::NoRoom(no_room) });
         }
         Ok((by_core, value_max))
     }
@@ -191,37 +239,69 @@ impl Server {
         self.saver.begin()?.blocking_recv().map_err(|_| ServerError::Ended)?
     }
 
-    /// Whether all its threads run.
-    pub fn is_running(&self) -> bool {
-        self.threads.iter().all(|thread| !thread.is_finished())
-    }
-
-    /// Ends in order: what is in progress is answered, peers are told, and the snapshot is saved if there is a file for it; its report is given
-    /// then.
+    /// Begins to save a snapshot, for a thread that has other things to do than to wait for the disk.
     ///
     /// # Errors
-    /// [`ServerError::Save`], or why a core had ended before. The server has ended all the same; nothing is saved if a core is missing.
+    /// [`ServerError::NoSnapshot`], [`ServerError::Saving`], [`ServerError::System`].
+    pub fn begin_save(&self) -> Result<SnapshotSaving, ServerError> {
+        self.saver.begin().map(SnapshotSaving)
+    }
+
+    /// Whether all its cores serve. Once one has failed, the others serve on until [`Server::stop`] ends the server and says why.
+    pub fn is_running(&self) -> bool {
+        self.failure.get().is_none() && self.threads.iter().all(|thread| !thread.is_finished())
+    }
+
+    /// Ends gracefully: what is in progress is answered, peers are told, and the snapshot is saved if there is a file for it; its report is
+    /// given then. A snapshot that is being saved is waited for, and another one saved after it.
+    ///
+    /// # Errors
+    /// [`ServerError::Save`]; [`ServerError::CoreFailed`] if a core panicked or hangs, with what was saved of its items and those of the other
+    /// cores. The server has ended all the same.
     pub fn stop(mut self) -> Result<Option<Report>, ServerError> {
         self.drain();
-        let saved = if self.saver.has_file() && self.is_running() { Some(self.save()) } else { None };
+        let hung = self.mailboxes.silent_cores(ANSWER_MAX, Mail::Ping);
+        if let Some(core) = hung.first() {
+            self.failure.note(*core, format!("it has not answered for {ANSWER_MAX:?}"));
+        }
+        let saved = if self.failure.get().is_none() && self.saver.has_file() { Some(self.saver.save_last()) } else { None };
+        // A core may have failed while it was saved.
+        let rescued = self.failure.get().map(|failed| (failed, self.saver.save_after_failure(&hung)));
         self.end()?;
+        if let Some((Failed { core, why }, saved)) = rescued {
+            return Err(ServerError::CoreFailed { core, why, saved });
+        }
         saved.transpose()
     }
 
     fn drain(&self) {
-        self.mailboxes.ask_all_blocking(Mail::Drain);
+        // Connections have the patience twice, and the endpoint has it once more.
+        let silent = self.mailboxes.silent_cores(self.patience * 3 + ANSWER_MAX, Mail::Drain);
+        if !silent.is_empty() {
+            tracing::warn!(cores = ?silent, "cores did not finish what was in progress");
+        }
     }
 
+    /// Ends the threads. One that hangs is left alone: it ends with the process.
     fn end(&mut self) -> Result<(), ServerError> {
         // It asks the cores.
         self.metrics = None;
-        for mailbox in self.mailboxes.iter() {
+        let deadline = Instant::now() + ANSWER_MAX;
+        for core in 0..self.mailboxes.len() {
             // Whoever is gone has ended.
-            let _ = mailbox.blocking_send(Mail::Exit);
+            self.mailboxes.send_by(deadline, core, Mail::Exit);
         }
-        let ended = self.threads.drain(..).map(|thread| thread.join().unwrap_or(Err(ServerError::Ended)));
-        // All are joined before the first error is told.
-        ended.collect::<Vec<_>>().into_iter().collect()
+        let mut ended = Ok(());
+        for thread in self.threads.drain(..) {
+            while !thread.is_finished() && Instant::now() < deadline {
+                thread::sleep(END_LOOK);
+            }
+            if thread.is_finished() {
+                // All are joined before the first error is told.
+                ended = ended.and(thread.join().unwrap_or(Err(ServerError::Ended)));
+            }
+        }
+        ended
     }
 }
 
@@ -231,6 +311,21 @@ impl Drop for Server {
             self.drain();
             // Whoever wants to know asks `stop`.
             let _ = self.end();
+        }
+    }
+}
+
+/// A snapshot that is being saved.
+#[derive(Debug)]
+pub struct SnapshotSaving(saving::Saving);
+
+impl SnapshotSaving {
+    /// What came of it; `None` while it goes on.
+    pub fn poll(&mut self) -> Option<Result<Report, ServerError>> {
+        match self.0.try_recv() {
+            Ok(result) => Some(result),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Closed) => Some(Err(ServerError::Ended)),
         }
     }
 }
@@ -257,6 +352,17 @@ impl StatsSource {
     fn with_cores(&self, cores: Vec<crate::metrics::CoreStats>) -> ServerStats {
         let uptime = self.begun.elapsed().as_micros().try_into().unwrap_or(u64::MAX);
         ServerStats::new(&self.identity.mode, self.identity.started, uptime, cores)
+    }
+}
+
+/// What two cores have no room for.
+fn together(one: &NoRoom, other: &NoRoom) -> NoRoom {
+    NoRoom {
+        items: one.items + other.items,
+        of: one.of + other.of,
+        bytes: one.bytes + other.bytes,
+        memory: one.memory + other.memory,
+        taken_of: one.taken_of,
     }
 }
 

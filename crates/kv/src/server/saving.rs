@@ -1,23 +1,27 @@
 //! Snapshots of a running server: one at a time, on a thread of their own.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
-use dunlin_store::snapshot::{Report, SnapshotLock, save};
+use dunlin_store::snapshot::{Report, SaveError, SnapshotLock, save};
 use tokio::sync::oneshot;
 
-use super::clock::unix_seconds;
+use super::clock::moment;
 use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
+use crate::routing::Core;
 
 /// Saves snapshots.
 #[derive(Debug, Clone)]
 pub(super) struct Saver {
     target: Option<Arc<Target>>,
     mailboxes: Mailboxes,
-    is_saving: Arc<AtomicBool>,
+    turns: Arc<Turns>,
+    /// What keys are divided by, which is kept with them.
+    seed: [u8; 16],
 }
 
 /// Where snapshots are saved, and the right to do so, for as long as anything of the server may.
@@ -27,14 +31,41 @@ struct Target {
     _lock: SnapshotLock,
 }
 
+/// Whether a thread saves; one may.
+#[derive(Debug, Default)]
+struct Turns {
+    is_taken: Mutex<bool>,
+    given_back: Condvar,
+}
+
 /// The right of a thread to save; there is one.
-struct Turn(Arc<AtomicBool>);
+struct Turn(Arc<Turns>);
+
+impl Turn {
+    /// Takes it, unless another thread has it.
+    fn try_take(turns: &Arc<Turns>) -> Option<Turn> {
+        let mut is_taken = turns.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
+        (!std::mem::replace(&mut *is_taken, true)).then(|| Turn(turns.clone()))
+    }
+
+    /// Waits until it can be taken.
+    fn take(turns: &Arc<Turns>) -> Turn {
+        let is_taken = turns.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = turns.given_back.wait_while(is_taken, |is_taken| *is_taken);
+        *waited.unwrap_or_else(PoisonError::into_inner) = true;
+        Turn(turns.clone())
+    }
+}
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        *self.0.is_taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.given_back.notify_one();
     }
 }
+
+/// What comes of a snapshot, when it is over.
+pub(super) type Saving = oneshot::Receiver<Result<Report, ServerError>>;
 
 impl Saver {
     /// Saves to `path`, if there is one, and keeps other servers from it.
@@ -44,7 +75,13 @@ impl Saver {
     pub fn new(path: Option<&Path>, mailboxes: Mailboxes) -> Result<Saver, ServerError> {
         let lock = |path: &Path| SnapshotLock::take(path).map(|lock| Target { path: path.to_owned(), _lock: lock });
         let target = path.map(lock).transpose().map_err(ServerError::Lock)?;
-        Ok(Saver { target: target.map(Arc::new), mailboxes, is_saving: Arc::default() })
+        Ok(Saver { target: target.map(Arc::new), mailboxes, turns: Arc::default(), seed: [0; 16] })
+    }
+
+    /// Keeps the seed that keys are divided by with each snapshot.
+    #[must_use]
+    pub fn routed_by(self, seed: [u8; 16]) -> Saver {
+        Saver { seed, ..self }
     }
 
     /// Whether there is a file to save to.
@@ -56,28 +93,160 @@ impl Saver {
     ///
     /// # Errors
     /// [`ServerError::NoSnapshot`], [`ServerError::Saving`], [`ServerError::System`].
-    pub fn begin(&self) -> Result<oneshot::Receiver<Result<Report, ServerError>>, ServerError> {
+    pub fn begin(&self) -> Result<Saving, ServerError> {
         let target = self.target.clone().ok_or(ServerError::NoSnapshot)?;
-        if self.is_saving.swap(true, Ordering::Acquire) {
-            return Err(ServerError::Saving);
-        }
-        let turn = Turn(self.is_saving.clone());
-        let mailboxes = self.mailboxes.clone();
+        let turn = Turn::try_take(&self.turns).ok_or(ServerError::Saving)?;
+        let saver = self.clone();
         let (done, end) = oneshot::channel();
         let work = move || {
-            let (parts, collector) = save(mailboxes.iter().count(), unix_seconds());
-            for (mailbox, part) in mailboxes.iter().zip(parts) {
-                // A part that a core does not take ends the snapshot, as the collector finds out.
-                let _ = mailbox.blocking_send(Mail::Snapshot(part));
-            }
-            let result = collector.write_to(&target.path).map_err(ServerError::from);
+            let result = saver.collect(&[], &target.path);
             // Before anybody hears of the end: a server that saves its last snapshot ends then, and the last who has the lock takes its file away.
-            drop((turn, target));
+            drop((turn, target, saver));
             // Whoever asked may have gone away.
             let _ = done.send(result);
         };
         let thread = thread::Builder::new().name("snapshot".into()).spawn(work);
         thread.map_err(|why| ServerError::System { what: "a thread", why: why.to_string() })?;
         Ok(end)
+    }
+
+    /// Saves a last snapshot, after one that is being saved: that one misses what was stored since it began.
+    ///
+    /// # Errors
+    /// [`ServerError::NoSnapshot`], [`ServerError::Save`].
+    pub fn save_last(&self) -> Result<Report, ServerError> {
+        let target = self.target.as_ref().ok_or(ServerError::NoSnapshot)?;
+        let _turn = Turn::take(&self.turns);
+        self.collect(&[], &target.path)
+    }
+
+    /// Saves what can be saved after cores failed, of which `hung` do not even answer. Says what was saved, and where.
+    ///
+    /// A snapshot of all cores takes the place of the one before, which is kept beside it. One that lacks a core does not.
+    pub fn save_after_failure(&self, hung: &[Core]) -> String {
+        let Some(target) = &self.target else { return "nothing was saved: the server has no snapshot file".into() };
+        let _turn = Turn::take(&self.turns);
+        let path = target.path.display();
+        let rescue = beside(&target.path, ".rescue");
+        let mut missing = hung.to_vec();
+        loop {
+            match self.collect(&missing, &rescue) {
+                Ok(report) if missing.is_empty() => return self.take_over(target, &rescue, &report),
+                Ok(report) => {
+                    let (items, rescue) = (report.totals.records, rescue.display());
+                    return format!(
+                        "core {} cannot be read: the {items} items of the others were saved to {rescue}, which `dunlin kv dump` \
+                         reads; {path} is as it was before",
+                        missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                    );
+                }
+                Err(ServerError::Save(SaveError::Abandoned)) if missing.len() < usize::from(self.mailboxes.len()) => {
+                    // Whoever gave it up has failed meanwhile, or again.
+                    let Some(core) = self.first_unreadable(&missing, &rescue) else {
+                        return format!("nothing was saved, and {path} is as it was before");
+                    };
+                    missing.push(core);
+                }
+                Err(error) => {
+                    let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                    return format!("nothing was saved ({why}), and {path} is as it was before");
+                }
+            }
+        }
+    }
+
+    /// Finds a core whose items cannot be read, by saving those of each alone.
+    fn first_unreadable(&self, known: &[Core], scratch: &Path) -> Option<Core> {
+        let all: Vec<Core> = (0..self.mailboxes.len()).collect();
+        let mut rest = all.iter().copied().filter(|core| !known.contains(core));
+        let others = |core: Core| all.iter().copied().filter(|other| *other != core).collect::<Vec<_>>();
+        rest.find(|core| self.collect(&others(*core), scratch).is_err())
+    }
+
+    /// Saves what all cores have now but those that are missing.
+    fn collect(&self, missing: &[Core], path: &Path) -> Result<Report, ServerError> {
+        let cores: Vec<Core> = (0..self.mailboxes.len()).filter(|core| !missing.contains(core)).collect();
+        let (parts, collector) = save(cores.len().max(1), moment());
+        for (core, part) in cores.into_iter().zip(parts) {
+            // A part that a core does not take ends the snapshot, as the collector finds out.
+            let _ = self.mailboxes.of(core).blocking_send(Mail::Snapshot(part));
+        }
+        collector.routed_by(self.seed).write_to(path).map_err(ServerError::from)
+    }
+
+    /// Gives a rescued snapshot of all cores the name of the snapshot.
+    fn take_over(&self, target: &Target, rescue: &Path, report: &Report) -> String {
+        let (items, path, before) = (report.totals.records, target.path.display(), beside(&target.path, ".before"));
+        // A link: at no moment there is no snapshot.
+        let _ = fs::remove_file(&before);
+        let kept = match fs::hard_link(&target.path, &before) {
+            Ok(()) => format!("; what it held before is in {}", before.display()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => {
+                let rescue = rescue.display();
+                return format!("all {items} items were saved to {rescue}; {path} is as it was before ({error})");
+            }
+        };
+        match fs::rename(rescue, &target.path).and_then(|()| sync_directory(&target.path)) {
+            Ok(()) => format!("all {items} items were saved to {path}{kept}"),
+            Err(error) => format!("all {items} items were saved to {} ({error}){kept}", rescue.display()),
+        }
+    }
+}
+
+/// Brings the name of a file to the disk.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// The path with more behind its name.
+fn beside(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(more);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_store::snapshot::{Part, Turn as PartTurn};
+    use dunlin_store::{Model, Put, Store as _};
+
+    use super::*;
+
+    fn take_part(mut part: Part, store: &mut Model) {
+        while part.turn(store) != PartTurn::Over {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_last_snapshot_waits_for_one_that_is_being_saved() {
+        let file = std::env::temp_dir().join(format!("dunlin-kv-last-{}", std::process::id()));
+        let (mailboxes, mut receivers) = Mailboxes::new(1);
+        let saver = Saver::new(Some(&file), mailboxes).unwrap();
+        let mut store = Model::new();
+        let mut part = || match receivers[0].blocking_recv() {
+            Some(Mail::Snapshot(part)) => part,
+            other => panic!("{other:?}"),
+        };
+        let first = saver.begin().unwrap();
+        let first_part = part();
+        // The server ends now, in the middle of it.
+        let last = thread::spawn({
+            let saver = saver.clone();
+            move || saver.save_last()
+        });
+        take_part(first_part, &mut store);
+        let key = store.key(b"stored since it began").unwrap();
+        store.put(&key, b"1", Put::default()).unwrap();
+        assert_eq!(first.blocking_recv().unwrap().unwrap().totals.records, 0);
+        take_part(part(), &mut store);
+        assert_eq!(last.join().unwrap().unwrap().totals.records, 1);
+        // Whoever only asks is told.
+        let _again = saver.begin().unwrap();
+        assert!(matches!(saver.begin(), Err(ServerError::Saving)));
+        drop(part());
+        fs::remove_file(&file).unwrap();
     }
 }

@@ -6,6 +6,7 @@
 mod multiget;
 mod scan;
 mod single;
+mod wall;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -120,8 +121,10 @@ impl<S: Store + Visit + 'static> KvService<S> {
         endpoint.register(SCAN, move |request| scan::scan(&shard, request))?;
         let taker = self.snapshot_taker.clone();
         endpoint.register(SNAPSHOT, move |request| match &mut *taker.borrow_mut() {
-            // One that is pushed back was answered as busy.
-            Some(take) => drop(request.defer().map(take)),
+            Some(take) => match request.defer() {
+                Ok(request) => take(request),
+                Err(request) => request.push_back(),
+            },
             None => request.respond(&[Status::Unsupported as u8]),
         })
     }

@@ -83,7 +83,6 @@ fn collect<S: Store>(shard: &Shard<S>, metrics: &mut CoreMetrics, mut keys: Mult
 /// A response that grows.
 struct Response {
     buffer: MsgBuf,
-    used: usize,
     writer: MultiGetAnswerWriter,
     /// No more values fit.
     is_full: bool,
@@ -91,22 +90,27 @@ struct Response {
 
 impl Response {
     fn new(bytes: usize) -> Result<Response, AllocError> {
-        Ok(Response { buffer: whole(bytes)?, used: 0, writer: MultiGetAnswerWriter::default(), is_full: false })
+        let buffer = MsgBuf::written(bytes, |_| 0)?;
+        Ok(Response { buffer, writer: MultiGetAnswerWriter::default(), is_full: false })
     }
 
     fn reserve(&mut self, bytes: usize) -> Result<(), AllocError> {
-        if self.buffer.len() - self.used < bytes {
-            let mut longer = whole((self.used + bytes).max(2 * self.buffer.len()))?;
-            longer[..self.used].copy_from_slice(&self.buffer[..self.used]);
-            self.buffer = longer;
+        if self.buffer.capacity() - self.buffer.len() < bytes {
+            let room = (self.buffer.len() + bytes).max(2 * self.buffer.capacity());
+            self.buffer = MsgBuf::written(room, |out| {
+                out[..self.buffer.len()].copy_from_slice(&self.buffer);
+                self.buffer.len()
+            })?;
         }
         Ok(())
     }
 
     fn none(&mut self, status: Status) -> Result<(), AllocError> {
         self.reserve(1)?;
-        self.buffer[self.used] = status as u8;
-        self.used += 1;
+        self.buffer.append_written(1, |out| {
+            out[0] = status as u8;
+            1
+        });
         Ok(())
     }
 
@@ -115,21 +119,13 @@ impl Response {
             self.is_full = true;
             return self.none(Status::Later);
         }
-        self.reserve(MultiGetAnswerWriter::bytes_max(value.len()))?;
-        self.used += self.writer.found(flags, value, &mut self.buffer[self.used..]);
+        let most = MultiGetAnswerWriter::bytes_max(value.len());
+        self.reserve(most)?;
+        self.buffer.append_written(most, |out| self.writer.found(flags, value, out));
         Ok(())
     }
 
-    fn finish(mut self) -> MsgBuf {
-        self.buffer.set_len(self.used);
+    fn finish(self) -> MsgBuf {
         self.buffer
     }
-}
-
-/// A buffer of at least `bytes`, as long as its memory is.
-fn whole(bytes: usize) -> Result<MsgBuf, AllocError> {
-    let mut buffer = MsgBuf::with_len(bytes)?;
-    let capacity = buffer.capacity();
-    buffer.set_len(capacity);
-    Ok(buffer)
 }

@@ -1,8 +1,9 @@
 //! Going through all items of a core while it serves: a few ranges of hashes for each request, and no state between them.
 
 use dunlin_rpc::Request;
-use dunlin_store::{Store, Visit};
+use dunlin_store::{Moment, Store, Visit};
 
+use super::wall::in_wall_time;
 use crate::shard::Shard;
 use crate::wire::{Scan, ScanAnswerWriter, Status};
 
@@ -17,19 +18,19 @@ pub(super) fn scan<S: Store + Visit>(shard: &Shard<S>, request: Request<'_>) {
     };
     let store = shard.store.borrow();
     let mut answer = ScanAnswerWriter::new();
-    let next = visit(&*store, from, &mut answer);
+    let next = visit(&*store, from, shard.moment(), &mut answer);
     request.respond(&answer.finish(next));
 }
 
 /// Visits ranges from the one that begins at `from`, and gives the hash that the next one begins at.
-fn visit(store: &impl Visit, from: u64, answer: &mut ScanAnswerWriter) -> Option<u64> {
+fn visit(store: &impl Visit, from: u64, moment: Moment, answer: &mut ScanAnswerWriter) -> Option<u64> {
     // One range has all hashes if there are no bits.
     let last = u64::MAX.checked_shr(store.range_bits()).unwrap_or(0);
     // Ranges begin where the store's do, whatever the client asks for: it learns the range of a key, and no more of its hash.
     let mut start = from & !last;
     for _ in 0..RANGES_MAX {
         let end = start | last;
-        store.visit(start..=end, &mut |_, key, item| answer.push(key, item));
+        store.visit(start..=end, &mut |_, key, item| answer.push(key, &in_wall_time(item, moment)));
         start = end.checked_add(1)?;
         if answer.is_full() {
             break;

@@ -2,8 +2,9 @@
 
 use arrayvec::ArrayVec;
 use dunlin_rpc::RequestBurst;
-use dunlin_store::{Condition, Delta, Key, Refused, Side, Store, Stored};
+use dunlin_store::{Condition, Delta, Key, Moment, Refused, Side, Store, Stored};
 
+use super::wall::{in_partition_time, in_wall_time};
 use crate::metrics::{CoreMetrics, Operation as Kind, Outcome, Timing};
 use crate::shard::Shard;
 use crate::wire::{Answer, Operation, Status};
@@ -31,7 +32,7 @@ pub(super) fn operate<S: Store>(shard: &Shard<S>, timing: &Timing, burst: &mut R
     if burst.len() == 1 {
         // Nothing to overlap with.
         let work = prepare(shard, &*store, burst.payload(0));
-        run(&mut *store, &mut metrics, burst, 0, &work);
+        run(&mut *store, &mut metrics, shard.moment(), burst, 0, &work);
         if let Some(begun) = begun {
             timing.end(&begun, &mut metrics, work.kind().into_iter());
         }
@@ -51,7 +52,7 @@ pub(super) fn operate<S: Store>(shard: &Shard<S>, timing: &Timing, burst: &mut R
         }
     }
     for (i, work) in works.iter().enumerate() {
-        run(&mut *store, &mut metrics, burst, i, work);
+        run(&mut *store, &mut metrics, shard.moment(), burst, i, work);
     }
     if let Some(begun) = begun {
         timing.end(&begun, &mut metrics, works.iter().filter_map(Work::kind));
@@ -60,7 +61,11 @@ pub(super) fn operate<S: Store>(shard: &Shard<S>, timing: &Timing, burst: &mut R
 
 #[inline]
 fn prepare<'a, S: Store>(shard: &Shard<S>, store: &S, request: &'a [u8]) -> Work<'a> {
-    let Some(operation) = Operation::parse(request) else { return stray(shard, Status::Malformed) };
+    let Some(mut operation) = Operation::parse(request) else { return stray(shard, Status::Malformed) };
+    let moment = shard.moment();
+    if moment.wall_ahead != 0 {
+        operation = in_partition_time(operation, moment);
+    }
     match store.key(operation.key()) {
         Ok(key) if shard.owns(key.bytes()) => Work::Operation(operation, key),
         Ok(_) => stray(shard, Status::NotOwned),
@@ -75,12 +80,19 @@ fn stray<'a, S: Store>(shard: &Shard<S>, status: Status) -> Work<'a> {
 }
 
 #[inline]
-fn run<S: Store>(store: &mut S, metrics: &mut CoreMetrics, burst: &mut RequestBurst<'_>, i: usize, work: &Work<'_>) {
+fn run<S: Store>(
+    store: &mut S,
+    metrics: &mut CoreMetrics,
+    moment: Moment,
+    burst: &mut RequestBurst<'_>,
+    i: usize,
+    work: &Work<'_>,
+) {
     let answer = match work {
-        Work::Operation(operation, key) => execute(store, metrics, key, operation),
+        Work::Operation(operation, key) => execute(store, metrics, moment, key, operation),
         Work::Refuse(status) => Answer::Plain(*status),
     };
-    burst.respond_with(i, answer.encoded_len(), |out| answer.encode(out));
+    burst.respond_written(i, answer.encoded_len(), |out| answer.encode(out));
 }
 
 /// The kind that an operation is counted as.
@@ -109,6 +121,7 @@ fn kind(operation: &Operation<'_>) -> Kind {
 fn execute<'s, S: Store>(
     store: &'s mut S,
     metrics: &mut CoreMetrics,
+    moment: Moment,
     key: &Key<'_>,
     operation: &Operation<'_>,
 ) -> Answer<'s> {
@@ -128,7 +141,7 @@ fn execute<'s, S: Store>(
             }
             let found = store.get(key);
             metrics.count(kind, Outcome::found(found.is_some()));
-            found.map_or(Answer::Plain(Status::NotFound), Answer::Item)
+            found.map_or(Answer::Plain(Status::NotFound), |item| Answer::Item(in_wall_time(&item, moment)))
         }
         Operation::Put { value, put, .. } => stored(metrics, kind, store.put(key, value, put)),
         Operation::Extend { bytes, side, unchanged, .. } => stored(metrics, kind, store.extend(key, bytes, side, unchanged)),

@@ -109,12 +109,13 @@ impl Answer<'_> {
         }
     }
 
-    /// Writes the response.
+    /// Writes the response; gives its bytes.
     ///
     /// # Panics
     /// If `out` is shorter than [`Answer::encoded_len`].
     #[inline]
-    pub fn encode(&self, out: &mut [u8]) {
+    pub fn encode(&self, out: &mut [u8]) -> usize {
+        let room = out.len();
         let mut out = Writer(out);
         match *self {
             Answer::Plain(status) => out.u8(status as u8),
@@ -133,6 +134,7 @@ impl Answer<'_> {
             Answer::Number(value, stored) => out.u8(Status::Done as u8).u64(stored.cas).u64(value),
             Answer::Refused(refused) => encode_refusal(&mut out, refused),
         };
+        room - out.0.len()
     }
 
     /// Parses a response that is a status and no more.

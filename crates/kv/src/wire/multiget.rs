@@ -29,15 +29,17 @@ impl<'a> MultiGet<'a> {
         keys.map(|key| 1 + key.len()).sum()
     }
 
-    /// Writes a request for `keys`, each of at most 250 bytes.
+    /// Writes a request for `keys`, each of at most 250 bytes; gives its bytes.
     ///
     /// # Panics
     /// If `out` is shorter than [`MultiGet::encoded_len`].
-    pub fn encode<'k>(keys: impl Iterator<Item = &'k [u8]>, out: &mut [u8]) {
+    pub fn encode<'k>(keys: impl Iterator<Item = &'k [u8]>, out: &mut [u8]) -> usize {
+        let room = out.len();
         let mut out = Writer(out);
         keys.for_each(|key| {
             out.u8(key.len() as u8).bytes(key);
         });
+        room - out.0.len()
     }
 }
 

@@ -210,12 +210,13 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Writes the request. The key is one that a store can have, at most 250 bytes.
+    /// Writes the request, and gives its bytes. The key is one that a store can have, at most 250 bytes.
     ///
     /// # Panics
     /// If `out` has another length than [`Operation::encoded_len`].
     #[inline]
-    pub fn encode(&self, out: &mut [u8]) {
+    pub fn encode(&self, out: &mut [u8]) -> usize {
+        let len = out.len();
         let mut out = Writer(out);
         let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
         match *self {
@@ -261,5 +262,6 @@ impl<'a> Operation<'a> {
             }
         };
         assert!(out.0.is_empty(), "a request was given a buffer that is too long");
+        len
     }
 }

@@ -61,7 +61,7 @@ fn the_longest_keys() {
          > md {k*251}
          < CLIENT_ERROR bad command line format
          > ma {k*251}
-         < CLIENT_ERROR bad command line format",
+         < CLIENT_ERROR invalid or duplicate flag",
     );
 }
 
@@ -147,5 +147,5 @@ fn what_follows_quit_is_not_done() {
 #[test]
 fn what_was_seen_of_a_line_does_not_count_for_the_next() {
     assert_eq!(said(&[b"flush_a", b"ll\r\nmn\r\n"]), b"OK\r\nMN\r\n");
-    assert_eq!(said(&[b"stats si", b"zes\nmn\n"]), b"STAT sizes_status disabled\r\nEND\r\nMN\r\n");
+    assert_eq!(said(&[b"stats si", b"zes\nmn\r\n"]), b"STAT sizes_status disabled\r\nEND\r\nMN\r\n");
 }

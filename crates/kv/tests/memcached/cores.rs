@@ -1,9 +1,9 @@
 //! A server of several cores answers as one of one core does, whatever core a connection is on.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, ready};
 
-use dunlin_kv::memcached::{Backend, Batch, Conversation, CoreState, Inquiry, Report, Single, Unavailable};
+use dunlin_kv::memcached::{Backend, Batch, Conversation, CoreState, FlushTime, Inquiry, Ran, Report, Single, Unavailable};
 use dunlin_kv::metrics::{CoreMetrics, Operation, Outcome};
 use dunlin_kv::routing::{Core, Routing};
 use dunlin_store::{Model, Store};
@@ -11,20 +11,40 @@ use dunlin_store::{Model, Store};
 use super::script::{START, core, said, settings};
 
 /// Several cores on one thread, seen from the first.
-struct Cores {
+pub struct Cores {
     routing: Routing,
     cores: Vec<Single<Model>>,
     /// A core that does not answer.
     dead: Option<Core>,
+    /// How often a batch was run.
+    runs: Cell<usize>,
 }
 
 impl Cores {
-    fn new(cores: u16) -> Cores {
+    pub fn new(cores: u16) -> Cores {
         Cores {
             routing: Routing::new([3; 16], cores).expect("a number of cores"),
             cores: (0..cores).map(|_| core()).collect(),
             dead: None,
+            runs: Cell::new(0),
         }
+    }
+
+    pub fn is_elsewhere(&self, key: &str) -> bool {
+        self.elsewhere(key.as_bytes()).is_some()
+    }
+
+    pub fn runs(&self) -> usize {
+        self.runs.get()
+    }
+
+    pub fn said(&self, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
+        said_by(self, pieces)
+    }
+
+    fn run(&self, core: Core, batch: &mut Batch) -> Ran {
+        self.runs.set(self.runs.get() + 1);
+        batch.run(&self.cores[usize::from(core)])
     }
 }
 
@@ -59,22 +79,22 @@ impl Backend for Cores {
         if self.dead == Some(core) {
             return ready(Err(Unavailable));
         }
-        batch.run(&self.cores[usize::from(core)]);
+        while self.run(core, &mut batch) == Ran::More {}
         ready(Ok(batch))
     }
 
-    fn flush(&self, _at: u32) -> impl Future<Output = ()> {
+    fn flush(&self, _at: FlushTime) -> impl Future<Output = Result<(), Unavailable>> {
         self.cores.iter().for_each(|core| core.with_store(Store::flush));
-        ready(())
+        ready(Ok(()))
     }
 
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>> {
-        let stats = |core: &Single<Model>| core.with_store(|store| store.stats());
-        ready(self.cores.iter().map(|core| core.state().report(inquiry, stats(core), START)).collect())
+        let report = |core: &Single<Model>| core.with_store(|store| core.state().report(inquiry, store, START));
+        ready(self.cores.iter().map(report).collect())
     }
 }
 
-fn said_by(cores: &Cores, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
+pub fn said_by(cores: &Cores, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
     let settings = settings();
     let mut client = Conversation::new(cores, &settings);
     let mut answer = Vec::new();

@@ -26,7 +26,7 @@ fn check(request: &str, expected: &[(&'static str, &'static str, u64)]) {
 #[test]
 fn retrievals() {
     check(
-        "set a 0 0 1\nx\nget a b a\ngets b\nbget a\ngat 100 a b\nmg a v\nmg b v\nmg a T9\nmg b N9\nme a\nget \n",
+        "set a 0 0 1\nx\nget a b a\ngets b\nget a\ngat 100 a b\nmg a v\nmg b v\nmg a T9\nmg b N9\nme a\nget \n",
         &[("set", "hit", 1), ("get", "hit", 4), ("get", "miss", 4), ("gat", "hit", 2), ("gat", "miss", 1)],
     );
 }

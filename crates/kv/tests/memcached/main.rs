@@ -1,10 +1,13 @@
-//! The memcached protocol: byte by byte against the answers of memcached 1.6.18, cut everywhere, over several cores, and over sockets.
+//! The memcached protocol: byte by byte against the answers of memcached 1.6.45, cut everywhere, over several cores, and over sockets.
 
 mod bytes;
 mod commands;
 mod cores;
 mod counts;
+mod dump;
 mod full;
 mod hostile;
+mod memory;
 mod script;
 mod sockets;
+mod work;

@@ -22,16 +22,16 @@ use super::script::START;
 /// Long enough for a machine that does much else; what takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-enum Order {
+pub enum Order {
     SetNow(u32),
     Report(oneshot::Sender<Report>),
     Stop,
 }
 
 /// A server on a thread of its own.
-struct Server {
+pub struct Server {
     listens: Vec<Listen>,
-    orders: mpsc::UnboundedSender<Order>,
+    pub orders: mpsc::UnboundedSender<Order>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -41,6 +41,16 @@ impl Server {
     }
 
     fn start_looking(connections_max: usize, idle_seconds_max: Option<u32>, look: Duration, listens: Vec<Listen>) -> Server {
+        Server::start_core(|| Single::new(Model::new(), START), connections_max, idle_seconds_max, look, listens)
+    }
+
+    fn start_core(
+        core: impl FnOnce() -> Single<Model> + Send + 'static,
+        connections_max: usize,
+        idle_seconds_max: Option<u32>,
+        look: Duration,
+        listens: Vec<Listen>,
+    ) -> Server {
         let (orders, mut received) = mpsc::unbounded_channel();
         let (tell, told) = std::sync::mpsc::channel();
         let serve = move || async move {
@@ -48,7 +58,7 @@ impl Server {
             let acceptors: Vec<Acceptor> =
                 listens.iter().map(|listen| Acceptor::bind(listen, limit.clone()).unwrap()).collect();
             let listens: Vec<Listen> = acceptors.iter().map(|acceptor| acceptor.listen().clone()).collect();
-            let core = Rc::new(Single::new(Model::new(), START));
+            let core = Rc::new(core());
             let mut settings = Settings::new(limit, idle_seconds_max, START, listens.clone());
             settings.look = look;
             let service = Service::start(core.clone(), settings);
@@ -84,6 +94,12 @@ impl Server {
         Server::start(connections_max, None, vec!["tcp://127.0.0.1:0".parse().unwrap()])
     }
 
+    /// Any number of connections, which may hold so many bytes of memory.
+    pub fn with_connection_bytes(bytes: usize) -> Server {
+        let core = move || Single::new(Model::new(), START).with_connection_bytes(bytes);
+        Server::start_core(core, 10_000, None, LOOK_DEFAULT, vec!["tcp://127.0.0.1:0".parse().unwrap()])
+    }
+
     fn addr(&self) -> SocketAddr {
         match self.listens[0] {
             Listen::Tcp(addr) => addr,
@@ -91,18 +107,18 @@ impl Server {
         }
     }
 
-    fn connect(&self) -> TcpStream {
+    pub fn connect(&self) -> TcpStream {
         connect(self.addr())
     }
 
-    fn report(&self) -> Report {
+    pub fn report(&self) -> Report {
         let (to, told) = oneshot::channel();
         assert!(self.orders.send(Order::Report(to)).is_ok());
         told.blocking_recv().unwrap()
     }
 
     /// Waits until the server's report is as wanted. Each look goes through the server's own queue, so this does not spin for nothing.
-    fn wait_until(&self, is_so: impl Fn(&Report) -> bool) {
+    pub fn wait_until(&self, is_so: impl Fn(&Report) -> bool) {
         let start = std::time::Instant::now();
         while !is_so(&self.report()) {
             assert!(start.elapsed() < PATIENCE, "it does not come to be: {:?}", self.report());
@@ -132,18 +148,18 @@ fn connect(server: SocketAddr) -> TcpStream {
     stream
 }
 
-fn ask(stream: &mut (impl Read + Write), request: &[u8], answer: &[u8]) {
+pub fn ask(stream: &mut (impl Read + Write), request: &[u8], answer: &[u8]) {
     stream.write_all(request).unwrap();
     expect(stream, answer);
 }
 
-fn expect(stream: &mut impl Read, answer: &[u8]) {
+pub fn expect(stream: &mut impl Read, answer: &[u8]) {
     let mut got = vec![0; answer.len()];
     stream.read_exact(&mut got).unwrap();
     assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(answer));
 }
 
-fn expect_end(stream: &mut impl Read) {
+pub fn expect_end(stream: &mut impl Read) {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
         Ok(_) => assert_eq!(rest, b""),
@@ -318,7 +334,7 @@ fn idle_connections_are_closed_after_their_time() {
     assert_eq!(server.report().counts.get(Count::IdleKicks), 1);
 }
 
-fn resident_bytes() -> usize {
+pub fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10

@@ -3,7 +3,7 @@
 use dunlin_kv::client::{ClientConfig, KvError, Pipeline};
 use dunlin_kv::metrics::Operation;
 use dunlin_kv::wire::{self, Status};
-use dunlin_store::{Condition, Put, Refused};
+use dunlin_store::{Condition, Moment, Put, Refused};
 use futures::future::join_all;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -64,6 +64,43 @@ fn every_operation_does_what_it_says() {
         assert_eq!(client.get(b"n").await.unwrap(), None);
         assert!(matches!(client.snapshot().await, Err(KvError::Unsupported)));
     });
+}
+
+/// Clients say and are told the time of the wall clock. A step of it neither expires an item nor keeps it.
+#[test]
+fn a_step_of_the_wall_clock_expires_nothing_and_keeps_nothing() {
+    for wall_ahead in [-500, 0, 100_000] {
+        let world = World::new(2);
+        let client = world.connect(ClientConfig::default());
+        let tell = |now, wall_ahead| world.set_moment(Moment { now, wall_ahead });
+        tell(1000, 0);
+        world.run(async {
+            let put = Put { expires: Some(1060), ..Put::default() };
+            for key in [&b"a"[..], b"b", b"c"] {
+                client.put(key, b"value", put).await.unwrap();
+            }
+            // The wall clock was set.
+            let wall = |now: i64| (now + wall_ahead) as u32;
+            tell(1001, wall_ahead);
+            let (facts, _) = client.read(b"a").await.unwrap().unwrap();
+            assert_eq!(facts.expires, Some(wall(1060)), "59 seconds are left");
+            client.put(b"d", b"value", Put { expires: Some(wall(1031)), ..put }).await.unwrap();
+            assert!(client.touch(b"b", Some(wall(1031))).await.unwrap());
+            let (facts, _) = client.read_and_touch(b"c", Some(wall(1031))).await.unwrap().unwrap();
+            assert_eq!(facts.expires, Some(wall(1031)));
+            tell(1030, wall_ahead);
+            for key in [&b"a"[..], b"b", b"c", b"d"] {
+                assert!(client.get(key).await.unwrap().is_some(), "{key:?} lives on");
+            }
+            tell(1031, wall_ahead);
+            for key in [&b"b"[..], b"c", b"d"] {
+                assert_eq!(client.get(key).await.unwrap(), None, "{key:?}");
+            }
+            assert!(client.get(b"a").await.unwrap().is_some());
+            tell(1060, wall_ahead);
+            assert_eq!(client.get(b"a").await.unwrap(), None);
+        });
+    }
 }
 
 #[test]

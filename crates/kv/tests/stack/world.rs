@@ -13,7 +13,7 @@ use dunlin_kv::{KvClient, KvService, Shard};
 use dunlin_net::Addr;
 use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
-use dunlin_store::{Model, Store, Visit};
+use dunlin_store::{Model, Moment, Store, Visit};
 
 /// The node of core 0; core i is that many further.
 pub const SERVER: u32 = 1;
@@ -133,5 +133,10 @@ impl<S: Store + Visit + 'static> World<S> {
     /// Tells every core the time.
     pub fn set_now(&self, now: u32) {
         self.cores.iter().for_each(|core| core.shard.set_now(now));
+    }
+
+    /// Tells every core the time, and how far the wall clock is ahead.
+    pub fn set_moment(&self, moment: Moment) {
+        self.cores.iter().for_each(|core| core.shard.set_moment(moment));
     }
 }

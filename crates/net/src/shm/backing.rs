@@ -2,51 +2,66 @@
 //!
 //! A region is a sparse file: most bulk buffers are never used. But touching a hole of a mapped file when the file system is
 //! full kills the process (SIGBUS), and containers often have small ones. So memory is asked for by a call that can fail
-//! before it is touched.
+//! before it is touched. The owner of a region asks for what it cannot work without when it makes the region, senders for the rest.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::shm::layout::Layout;
 
 /// Bulk buffers made present at a time.
 const STEP: u32 = 16;
+/// Requests for a buffer that go by, after the file system refused one, before it is asked again.
+const REQUESTS_PER_RETRY: u32 = 64;
+/// Times a reservation is tried that signals interrupt.
+const INTERRUPTIONS_MAX: u32 = 1000;
+
+/// What to do about a file system without space.
+pub(crate) const ADVICE: &str = "make room there; in a container, with a larger --shm-size";
 
 /// Asks the file system for `len` bytes of `file` from `offset` on.
 ///
 /// # Errors
 /// That there is no space, above all. A file system that cannot be asked counts as having it.
 pub(crate) fn reserve(file: &File, offset: usize, len: usize) -> io::Result<()> {
-    // SAFETY: the call takes integers only.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };
-    match result {
-        0 => Ok(()),
-        _ => match io::Error::last_os_error() {
-            e if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
-            e => Err(e),
-        },
+    for _ in 0..INTERRUPTIONS_MAX {
+        // SAFETY: the call takes integers only.
+        let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };
+        if result == 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error() {
+            e if e.raw_os_error() == Some(libc::EINTR) => {}
+            e if e.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
+            e => return Err(e),
+        }
     }
+    Err(io::ErrorKind::Interrupted.into())
 }
 
 /// How many bulk buffers of a region a sender may touch.
 #[derive(Debug)]
 pub(crate) struct BulkBacking {
-    file: Option<Arc<File>>,
+    file: Option<(Arc<File>, PathBuf)>,
     present: u32,
+    /// Requests that the file system's last refusal stands for; 0 if it has refused none.
+    refused: u32,
+    was_logged: bool,
 }
 
 impl BulkBacking {
-    /// Of a region file: none yet.
-    pub(crate) fn of_file(file: Arc<File>) -> Self {
-        BulkBacking { file: Some(file), present: 0 }
+    /// Of the region file at `path`: those that its owner reserved.
+    pub(crate) fn of_file(file: Arc<File>, path: PathBuf, layout: &Layout) -> Self {
+        BulkBacking { file: Some((file, path)), present: layout.bulk_reserved(), refused: 0, was_logged: false }
     }
 
     /// Of private memory, for tests: all.
     #[cfg(test)]
     pub(crate) fn private() -> Self {
-        BulkBacking { file: None, present: u32::MAX }
+        BulkBacking { file: None, present: u32::MAX, refused: 0, was_logged: false }
     }
 
     /// Makes sure that buffer `index` can be touched; false if there is no memory for it.
@@ -57,15 +72,29 @@ impl BulkBacking {
 
     #[cold]
     fn grow(&mut self, layout: &Layout, index: u32) -> bool {
-        let Some(file) = &self.file else { return false };
-        let end = index.saturating_add(STEP).min(layout.sizes.bulk_buffers);
-        let start = layout.buffers + self.present as usize * layout.buffer_bytes;
-        let bytes = (end - self.present) as usize * layout.buffer_bytes;
-        if reserve(file, start, bytes).is_err() {
+        let Some((file, path)) = &self.file else { return false };
+        if self.refused > 0 {
+            self.refused = (self.refused + 1) % REQUESTS_PER_RETRY;
             return false;
         }
-        self.present = end;
-        true
+        let start = layout.bulk_end(self.present);
+        let reserve_to = |end: u32| reserve(file, start, layout.bulk_end(end) - start);
+        let far = index.saturating_add(STEP).min(layout.sizes.bulk_buffers);
+        let near = index + 1;
+        let result = reserve_to(far).map(|()| far).or_else(|_| reserve_to(near).map(|()| near));
+        match result {
+            Ok(present) => self.present = present,
+            Err(cause) => {
+                self.refused = 1;
+                if !std::mem::replace(&mut self.was_logged, true) {
+                    tracing::warn!(
+                        region = %path.display(), present = self.present, wanted = layout.sizes.bulk_buffers, %cause,
+                        "packets are dropped because the file system of the region has no space for more long ones: {ADVICE}"
+                    );
+                }
+            }
+        }
+        index < self.present
     }
 }
 
@@ -77,26 +106,34 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
 
+    fn layout() -> Layout {
+        Layout::new(Sizes { queue_len: 64, bulk_buffers: 56, mtu: 4096, senders_max: 1 }).unwrap()
+    }
+
     #[test]
     fn memory_is_taken_in_steps_and_only_as_far_as_used() {
-        let layout = Layout::new(Sizes { queue_len: 64, bulk_buffers: 40, mtu: 4096, senders_max: 1 }).unwrap();
+        let layout = layout();
         let file = Arc::new(OwnFile::unnamed(Path::new("/dev/shm"), layout.file_bytes as u64).unwrap());
-        let mut backing = BulkBacking::of_file(file.clone());
+        let mut backing = BulkBacking::of_file(file.clone(), PathBuf::from("region"), &layout);
         let pages = || file.metadata().unwrap().blocks() / 8;
-        assert_eq!(pages(), 0);
-        assert!(backing.ensure(&layout, 0));
-        assert_eq!(pages(), 16);
         assert!(backing.ensure(&layout, 15));
+        assert_eq!(pages(), 0, "the owner reserves the first ones");
+        assert!(backing.ensure(&layout, 16));
         assert_eq!(pages(), 16);
-        assert!(backing.ensure(&layout, 39));
+        assert!(backing.ensure(&layout, 31));
+        assert_eq!(pages(), 16);
+        assert!(backing.ensure(&layout, 55));
         assert_eq!(pages(), 40);
     }
 
     #[test]
     fn what_cannot_be_had_is_not_touched() {
-        let layout = Layout::new(Sizes { queue_len: 64, bulk_buffers: 40, mtu: 4096, senders_max: 1 }).unwrap();
+        let layout = layout();
         // A file that was opened for reading only refuses like a full file system does.
         let file = Arc::new(File::open("/proc/self/exe").unwrap());
-        assert!(!BulkBacking::of_file(file).ensure(&layout, 0));
+        let mut backing = BulkBacking::of_file(file, PathBuf::from("region"), &layout);
+        for _ in 0..1000 {
+            assert!(backing.ensure(&layout, 15) && !backing.ensure(&layout, 16));
+        }
     }
 }

@@ -113,7 +113,7 @@ impl<'a> Cell<'a> {
         Origin::unpack(self.word(1).load(Ordering::Relaxed))
     }
 
-    /// Marks the cell as last used one lap before `ticket`, so that no number of laps makes fresh memory look published.
+    /// Marks the cell as last used one lap before `ticket`, so that no number of laps makes memory look published that nobody wrote.
     pub(crate) fn init(&self, ticket: u64, queue_len: u32) {
         let seq = seq_of(ticket.wrapping_sub(queue_len as u64));
         self.word(0).store(Published { seq, len: 0, slot: 0 }.pack(), Ordering::Relaxed);

@@ -16,8 +16,9 @@ pub struct ShmConfig {
     pub directory: PathBuf,
     /// Packets the receive queue holds: a power of two, 64 to 2^20. Takes 128 B each, whether used or not.
     pub queue_len: u32,
-    /// Packets longer than [`INLINE_BYTES_MAX`](super::INLINE_BYTES_MAX) that the queue holds: 1 to 2^20. Takes memory only
-    /// where used.
+    /// Packets longer than [`INLINE_BYTES_MAX`](super::INLINE_BYTES_MAX) that the queue holds: 1 to 2^20. The first 16 take memory of
+    /// `mtu` each at once, the others when they are first used; a packet that finds no memory is dropped and counted in
+    /// [`tx_dropped_no_memory`](crate::TransportCounters::tx_dropped_no_memory).
     pub bulk_buffers: u32,
     /// Largest packet in bytes: 112 to 65,472.
     pub mtu: u32,

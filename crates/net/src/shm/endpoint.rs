@@ -15,7 +15,7 @@ use crate::shm::bell::{self, BellName, OwnBell};
 use crate::shm::burst::Senders;
 use crate::shm::config::ShmConfig;
 use crate::shm::file::{self, ANONYMOUS_PREFIX, OwnFile};
-use crate::shm::futex::{self, AWAKE, SLEEPING};
+use crate::shm::futex::{self, AWAKE};
 use crate::shm::layout::Layout;
 use crate::shm::lock;
 use crate::shm::mapping::Mapping;
@@ -24,7 +24,7 @@ use crate::shm::receiver::{Outlook, Receiver};
 use crate::shm::region::{Identity, Region};
 use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
-/// Longest sleep while a sender has taken a place and not yet published it: it may die without a word.
+/// Longest sleep while packets may come that were set aside: their senders may die without a word.
 const SLEEP_AT_HOLES_MAX: Duration = Duration::from_millis(1);
 
 /// An endpoint in shared memory. See the [module](super) for how it works.
@@ -39,7 +39,7 @@ pub struct ShmTransport {
     clock: Clock,
     wake: Arc<Wake>,
     senders_fence: bool,
-    /// Number of the last sleep by descriptor.
+    /// Number of the last sleep.
     sleeps: u32,
     /// Removed before the region that tells of it.
     bell_name: Option<BellName>,
@@ -64,8 +64,7 @@ impl ShmTransport {
         let unnamed = OwnFile::unnamed(&config.directory, layout.file_bytes as u64)?;
         backing::reserve(&unnamed, 0, layout.fixed_bytes()).map_err(|cause| {
             let (bytes, directory) = (layout.fixed_bytes(), config.directory.display());
-            let doing =
-                format!("reserve {bytes} bytes in {directory} (make room there; in a container, with a larger --shm-size)");
+            let doing = format!("reserve the {bytes} bytes that an endpoint needs in {directory} ({})", backing::ADVICE);
             NetError::Io { doing, cause }
         })?;
         let map = Mapping::of_file(&unnamed, layout.file_bytes)
@@ -258,13 +257,19 @@ impl Transport for ShmTransport {
         self.clock.now()
     }
 
+    fn clock(&self) -> Option<Clock> {
+        Some(self.clock.clone())
+    }
+
     fn suspensions(&self) -> Suspensions {
         Suspensions::of_system()
     }
 
     fn wait(&mut self, timeout: Duration) {
-        if let Some(timeout) = self.begin_sleep(SLEEPING, timeout) {
-            futex::sleep(self.wake.region.wait_word(), timeout);
+        self.sleeps = self.sleeps.wrapping_add(1);
+        let asleep = futex::on_word(self.sleeps);
+        if let Some(timeout) = self.begin_sleep(asleep, timeout) {
+            futex::sleep(self.wake.region.wait_word(), asleep, timeout);
             self.end_sleep();
         }
     }

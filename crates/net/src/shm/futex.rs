@@ -7,9 +7,10 @@
 //! the region says so and its senders fence themselves.
 //!
 //! The receiver sleeps in one of two ways, and its wait word says in which: on the word itself (a futex), or in an event loop that waits
-//! for other descriptors too. Then senders ring its *bell*, see [`super::bell`]. Ringing comes before the word is set to awake, so that a
-//! sender that is killed or stopped in between keeps no other sender from ringing; and since it may go on at any time, each such sleep
-//! has a number, so that it does not end a later one without ringing.
+//! for other descriptors too. Then senders ring its *bell*, see [`super::bell`]. Waking comes before the word is set to awake, so that a
+//! sender that is killed or stopped in between keeps no other sender from waking the receiver; and since it may go on at any time, each
+//! sleep has a number, so that it does not end a later one without waking. A receiver about to sleep on the word must not miss the wake-up:
+//! so the word changes before, too, to *being woken*.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
@@ -17,11 +18,19 @@ use std::time::Duration;
 
 /// Value of the wait word while its owner does not sleep.
 pub(crate) const AWAKE: u32 = 0;
-/// Value of the wait word from before the owner's last look at its queue until someone wakes it, if it sleeps on the word.
-pub(crate) const SLEEPING: u32 = 1;
-/// The same in the low bits of the word if it sleeps by descriptor; the bits above are the number of the sleep.
+/// Low bits of the wait word from before the owner's last look at its queue until someone wakes it, if it sleeps on the word; the bits
+/// above are the number of the sleep.
+const ON_WORD: u32 = 1;
+/// The same if it sleeps by descriptor.
 const BY_DESCRIPTOR: u32 = 2;
+/// The same if it sleeps on the word and someone is about to wake it.
+const BEING_WOKEN: u32 = 3;
 const KIND: u32 = 3;
+
+/// Value of the wait word while its owner sleeps on it, for the `number`th time (modulo 2^30).
+pub(crate) fn on_word(number: u32) -> u32 {
+    number << 2 | ON_WORD
+}
 
 /// Value of the wait word while its owner sleeps by descriptor, for the `number`th time (modulo 2^30).
 pub(crate) fn by_descriptor(number: u32) -> u32 {
@@ -71,9 +80,12 @@ pub(crate) fn wake_if_sleeping(word: &AtomicU32, senders_fence: bool, ring: impl
 #[cold]
 pub(crate) fn wake(word: &AtomicU32, seen: u32, ring: impl FnOnce()) {
     match seen & KIND {
-        SLEEPING if set_awake(word, seen) => {
-            // SAFETY: the word is mapped, and the kernel only compares addresses.
-            unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+        ON_WORD | BEING_WOKEN => {
+            if let Some(seen) = begin_waking(word, seen) {
+                // SAFETY: the word is mapped, and the kernel only compares addresses.
+                unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+                set_awake(word, seen);
+            }
         }
         BY_DESCRIPTOR => {
             ring();
@@ -84,17 +96,27 @@ pub(crate) fn wake(word: &AtomicU32, seen: u32, ring: impl FnOnce()) {
     }
 }
 
+/// Keeps the owner from falling asleep on the word any more in the sleep that was `seen`, and returns the word; `None` if that sleep is
+/// over. Another waker may be there first and stop before it wakes anyone.
+pub(crate) fn begin_waking(word: &AtomicU32, seen: u32) -> Option<u32> {
+    let (asleep, being_woken) = (seen & !KIND | ON_WORD, seen | KIND);
+    match word.compare_exchange(asleep, being_woken, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(_) => Some(being_woken),
+        Err(now) => (now == being_woken).then_some(now),
+    }
+}
+
 /// Has the next senders wake no more for the sleep that was `seen`, unless it is over; says whether it was not.
 pub(crate) fn set_awake(word: &AtomicU32, seen: u32) -> bool {
     word.compare_exchange(seen, AWAKE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// Sleeps while `word` is [`SLEEPING`], at most for `timeout`; may return early.
-pub(crate) fn sleep(word: &AtomicU32, timeout: Duration) {
+/// Sleeps while `word` is `value`, at most for `timeout`; may return early.
+pub(crate) fn sleep(word: &AtomicU32, value: u32, timeout: Duration) {
     let timeout = libc::timespec {
         tv_sec: timeout.as_secs().min(i32::MAX as u64) as libc::time_t,
         tv_nsec: timeout.subsec_nanos() as libc::c_long,
     };
     // SAFETY: the word and the timeout are readable through the call. Not FUTEX_PRIVATE: other processes wake it.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, SLEEPING, &timeout as *const libc::timespec) };
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &timeout as *const libc::timespec) };
 }

@@ -1,10 +1,11 @@
 //! Where everything lies in a region file.
 //!
 //! ```text
-//! header page   magic, version, sizes, nonce | tail | head | wait word, closed | bulk pressure     (a line each)
+//! header page   magic, version, sizes, nonce | tail | head, shut count | wait word, closed | bulk pressure     (a line each)
 //! cells         queue_len x 128 B
 //! sender slots  senders_max x 192 B
-//! bulk owners   bulk_buffers x 4 B
+//! bulk owners   bulk_buffers x 4 B, rounded up to 64
+//! shut cells    queue_len bits
 //! bulk buffers  bulk_buffers x (mtu rounded up to 64), from a page boundary on
 //! ```
 //!
@@ -14,7 +15,7 @@
 /// First word of every region.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"dunlnshm");
 /// Changes whenever the layout or the meaning of a field does.
-pub(crate) const VERSION: u64 = 2;
+pub(crate) const VERSION: u64 = 3;
 
 /// Bytes of a cell: two cache lines, the first of which is enough for a packet of 48 B.
 pub(crate) const CELL_BYTES: usize = 128;
@@ -36,6 +37,7 @@ pub(crate) mod header {
     pub(crate) const SENDERS_FENCE: usize = 56;
     pub(crate) const TAIL: usize = 128;
     pub(crate) const HEAD: usize = 256;
+    pub(crate) const SHUT_COUNT: usize = 264;
     pub(crate) const WAIT: usize = 384;
     pub(crate) const CLOSED: usize = 388;
     pub(crate) const BULK_PRESSURE: usize = 512;
@@ -52,12 +54,17 @@ pub(crate) mod slot {
     pub(crate) const NONCE: usize = 72;
     pub(crate) const NAME: usize = 80;
     pub(crate) const BYTES: usize = 192;
+    /// Set in the generation while its holder writes the other fields.
+    pub(crate) const BEING_WRITTEN: u32 = 1 << 31;
     const _: () = assert!(NAME + SHM_NAME_BYTES_MAX <= BYTES);
 }
 
 const PAGE: usize = 4096;
 const MTU_MAX: u32 = 65_472;
 const COUNT_MAX: u32 = 1 << 20;
+/// Bulk buffers that the owner of a region reserves: enough for a few sessions to get on when the file system is full. Senders rely on
+/// them.
+const BULK_RESERVED: u32 = 16;
 
 /// The numbers a layout follows from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +98,7 @@ pub(crate) struct Layout {
     pub(crate) cells: usize,
     pub(crate) slots: usize,
     pub(crate) owners: usize,
+    pub(crate) shut: usize,
     pub(crate) buffers: usize,
     /// Bytes from one bulk buffer to the next.
     pub(crate) buffer_bytes: usize,
@@ -105,10 +113,11 @@ impl Layout {
         let cells = header::BYTES;
         let slots = cells + sizes.queue_len as usize * CELL_BYTES;
         let owners = slots + sizes.senders_max as usize * slot::BYTES;
-        let buffers = (owners + sizes.bulk_buffers as usize * 4).next_multiple_of(PAGE);
+        let shut = (owners + sizes.bulk_buffers as usize * 4).next_multiple_of(64);
+        let buffers = (shut + sizes.queue_len as usize / 8).next_multiple_of(PAGE);
         let buffer_bytes = (sizes.mtu as usize).next_multiple_of(64);
         let file_bytes = (buffers + sizes.bulk_buffers as usize * buffer_bytes).next_multiple_of(PAGE);
-        Ok(Layout { sizes, cells, slots, owners, buffers, buffer_bytes, file_bytes })
+        Ok(Layout { sizes, cells, slots, owners, shut, buffers, buffer_bytes, file_bytes })
     }
 
     /// Bytes at the start that every packet touches: the header and the cells.
@@ -116,9 +125,19 @@ impl Layout {
         self.slots
     }
 
-    /// Bytes at the start that are always present: all but the bulk buffers.
+    /// Bulk buffers that are always present.
+    pub(crate) fn bulk_reserved(&self) -> u32 {
+        self.sizes.bulk_buffers.min(BULK_RESERVED)
+    }
+
+    /// Bytes at the start that are always present: all but the bulk buffers that only a busy endpoint uses.
     pub(crate) fn fixed_bytes(&self) -> usize {
-        self.buffers
+        self.bulk_end(self.bulk_reserved())
+    }
+
+    /// Where the first `count` bulk buffers end.
+    pub(crate) fn bulk_end(&self, count: u32) -> usize {
+        self.buffers + count as usize * self.buffer_bytes
     }
 }
 
@@ -131,9 +150,12 @@ mod tests {
     #[test]
     fn parts_follow_each_other_without_overlap() {
         let l = Layout::new(SIZES).unwrap();
-        assert!(l.cells < l.slots && l.slots < l.owners && l.owners < l.buffers && l.buffers < l.file_bytes);
+        assert!(
+            l.cells < l.slots && l.slots < l.owners && l.owners < l.shut && l.shut < l.buffers && l.buffers < l.file_bytes
+        );
+        assert!(l.shut - l.owners >= 4096 * 4 && l.buffers - l.shut >= 4096 / 8);
         assert_eq!(l.slots - l.cells, 4096 * CELL_BYTES);
-        assert_eq!((l.slots % 64, l.owners % 64, l.buffers % PAGE, l.file_bytes % PAGE), (0, 0, 0, 0));
+        assert_eq!((l.slots % 64, l.owners % 64, l.shut % 64, l.buffers % PAGE, l.file_bytes % PAGE), (0, 0, 0, 0, 0));
         assert!(l.buffer_bytes >= 8224 && l.buffers + 4096 * l.buffer_bytes <= l.file_bytes);
     }
 

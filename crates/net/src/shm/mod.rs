@@ -12,13 +12,16 @@
 //! the packet to private memory, and publishes its *head* once per burst. Packets over [`INLINE_BYTES_MAX`] lie in bulk
 //! buffers beside the ring and are copied once by the sender and once by whoever uses them.
 //!
-//! # Death
+//! # Senders that stop or die
+//!
+//! A sender may be descheduled, stopped or killed between taking a place and publishing it. The receiver passes such a place after a
+//! few dozen polls, and no sender uses its cell on later laps: others wait for nothing and lose nothing. What a stopped sender
+//! publishes late is delivered late. The places it holds are those its own packets would take, so that all other senders together still
+//! find the rest of the queue; a place comes back when the ring has gone round once more.
 //!
 //! Each endpoint holds a lock on a byte of its own region, and each sender on the byte of its slot in the receiver's region.
 //! The kernel drops them when a process ends, however it ends. So a peer's death is seen at once, the places a dead sender
-//! took and did not publish are skipped while packets behind them are delivered, and what the dead leave behind is reused.
-//! A sender that is stopped, not killed, while it publishes holds up nothing either until the ring has gone round to its
-//! place; then others drop until it goes on.
+//! took and did not publish are given up, and what the dead leave behind is reused.
 //!
 //! # Trust
 //!

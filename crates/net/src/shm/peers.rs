@@ -65,7 +65,8 @@ impl Peer {
         let nonce = region.nonce();
         let file = Arc::new(file);
         let bell = Bell::At(bell::path_of(&path, nonce));
-        let sender = Sender::new(region, BulkBacking::of_file(file.clone()), bell, slot, own);
+        let backing = BulkBacking::of_file(file.clone(), path, &layout);
+        let sender = Sender::new(region, backing, bell, slot, own);
         Ok(Peer { sender, file, name: name.clone(), nonce, users: 1, is_dead: false })
     }
 

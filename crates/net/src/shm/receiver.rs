@@ -1,24 +1,33 @@
 //! The receiving side of the queue.
 //!
 //! In the common case the next cell is published, and a burst is a walk over published cells: one cache line read per
-//! packet, nothing written but the head, once. A place that was taken and stays unpublished is the rare case: see
-//! [`super::holes`].
+//! packet, nothing written but the head, once. A place that was taken and stays unpublished is the rare case: it is set aside, so that
+//! packets behind it come and the ring goes round, see [`super::holes`].
 
 use std::sync::atomic::Ordering;
 
+use arrayvec::ArrayVec;
+
 use crate::shm::bulk;
 use crate::shm::burst::{BURST_MAX, Burst, Senders, Sources};
-use crate::shm::holes::{Consumed, Intents};
+use crate::shm::holes::SetAside;
 use crate::shm::region::Region;
 use crate::transport::TransportCounters;
 
-/// Empty polls in a row before the tail is looked at. Looking takes its cache line from the senders, so not too often; a
-/// hole is rare, and the RPC layer forgives it.
+/// Empty polls in a row before places beyond the head are looked at. A sender that runs publishes its next place sooner.
+const EMPTY_POLLS_BEFORE_PEEKS: u32 = 32;
+/// Every second empty poll after that looks at the next of so many places next to the head, which one stopped sender may have,
+const PEEKS_NEAR: u32 = 64;
+/// and every other at the next of so many behind those, which several may have. Powers of two, because idle polls compute with them.
+const PEEKS_FAR: u32 = 256;
+/// Empty polls in a row before the tail is looked at, for what peeks do not find. Looking takes its cache line from the senders, so not
+/// too often.
 const EMPTY_POLLS_BEFORE_TAIL: u32 = 1024;
-/// Passes around a hole before the senders' intents are read again.
-const PASSES_PER_INTENTS: u32 = 64;
-/// Unpublished places whose senders are looked up in one pass.
-const HOLES_PER_PASS_MAX: u32 = 64;
+/// Empty polls from there until the tail is looked at again, if it was not the head.
+const EMPTY_POLLS_AT_TAIL: u32 = 32;
+/// Polls while packets are awaited that were set aside, before it is asked again whether their senders live. Asking reads the slots of all
+/// senders, some microseconds.
+const POLLS_PER_INTENTS: u32 = 65_536;
 
 /// The receiver of one region.
 pub(crate) struct Receiver {
@@ -27,12 +36,12 @@ pub(crate) struct Receiver {
     head: u64,
     burst: Burst,
     sources: Sources,
-    /// Tickets that were consumed while `head` is a hole.
-    consumed: Consumed,
+    /// Places that the head has passed although their packets had not come.
+    aside: SetAside,
     empty_polls: u32,
-    /// Passes around holes since the last that read the intents.
-    passes: u32,
-    /// The tail at the last pass over holes, if that found nothing to deliver.
+    /// Polls until the senders of the places set aside are looked up.
+    polls_until_intents: u32,
+    /// The tail when it was last looked at, if the head was a hole then and still is.
     stuck_at: Option<u64>,
 }
 
@@ -41,7 +50,7 @@ pub(crate) struct Receiver {
 pub(crate) enum Outlook {
     /// Something is in the queue: poll again.
     Arrivals,
-    /// Only places whose living senders have yet to publish them.
+    /// Only packets that living senders have yet to publish in places set aside.
     Holes,
     /// Nothing.
     Empty,
@@ -55,9 +64,9 @@ impl Receiver {
             head: region.head().load(Ordering::Relaxed),
             burst: Burst::new(),
             sources: Sources::new(sizes.senders_max),
-            consumed: Consumed::new(sizes.queue_len),
+            aside: SetAside::new(sizes.queue_len),
             empty_polls: 0,
-            passes: 0,
+            polls_until_intents: 0,
             stuck_at: None,
             region,
         }
@@ -80,8 +89,11 @@ impl Receiver {
     #[inline]
     pub(crate) fn rx_burst(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
         self.burst.release(&self.region);
-        if !self.consumed.is_empty() {
-            return self.rx_around_holes(senders, counters);
+        if !self.aside.is_empty() {
+            return match self.rx_beside_holes(senders, counters) {
+                Some(count) => count,
+                None => self.nothing_came(senders, counters),
+            };
         }
         let cells = self.region.cells();
         let (mut head, mut bytes) = (self.head, 0);
@@ -99,12 +111,29 @@ impl Receiver {
             counters.rx_bytes += bytes as u64;
             return self.end_burst(counters);
         }
+        self.nothing_came(senders, counters)
+    }
+
+    #[inline]
+    fn nothing_came(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
         self.empty_polls += 1;
-        if self.empty_polls >= EMPTY_POLLS_BEFORE_TAIL {
-            self.passes = 0;
-            return self.rx_around_holes(senders, counters);
+        if self.empty_polls <= EMPTY_POLLS_BEFORE_PEEKS {
+            return 0;
         }
-        0
+        let ticket = self.head.wrapping_add(self.peek_distance());
+        let is_published = self.region.cell(ticket).published(ticket).is_some();
+        if is_published || self.empty_polls >= EMPTY_POLLS_BEFORE_TAIL {
+            self.look_further(ticket, senders, counters)
+        } else {
+            0
+        }
+    }
+
+    /// How far beyond the head this empty poll looks.
+    #[inline]
+    fn peek_distance(&self) -> u64 {
+        let (pass, is_far) = (self.empty_polls / 2, !self.empty_polls.is_multiple_of(2));
+        1 + if is_far { PEEKS_NEAR + pass % PEEKS_FAR } else { pass % PEEKS_NEAR } as u64
     }
 
     /// Asks for the cells that are received next.
@@ -143,52 +172,115 @@ impl Receiver {
         (taken <= self.region.layout().sizes.queue_len as u64).then_some(taken)
     }
 
-    /// Receives although the head may be a hole: delivers what is published beyond, and gives up places of the dead.
+    /// Receives what is behind a place that stays unpublished: `ticket`, if that is published, or what the tail tells of.
     #[cold]
-    fn rx_around_holes(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
-        self.empty_polls = 0;
-        let taken = match self.taken() {
-            None | Some(0) => {
-                self.sweep_bulk(senders);
-                return 0;
+    #[inline(never)]
+    fn look_further(&mut self, ticket: u64, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
+        let is_past_a_hole = if self.empty_polls < EMPTY_POLLS_BEFORE_TAIL {
+            // The tail is read, too: the head must never pass what was not taken.
+            let distance = ticket.wrapping_sub(self.head);
+            let is_behind_a_hole = !self.aside.is_shut(ticket) && self.taken().is_some_and(|taken| distance < taken);
+            if is_behind_a_hole {
+                self.pass_hole(ticket);
             }
-            Some(taken) => taken,
+            is_behind_a_hole
+        } else {
+            self.empty_polls = EMPTY_POLLS_BEFORE_TAIL - EMPTY_POLLS_AT_TAIL;
+            match self.taken() {
+                Some(taken @ 1..) => self.pass_what_is_stuck(taken),
+                None | Some(0) => {
+                    self.empty_polls = EMPTY_POLLS_BEFORE_PEEKS;
+                    self.sweep_bulk(senders);
+                    false
+                }
+            }
         };
-        let (first, tail) = (self.head, self.head.wrapping_add(taken));
-        let intents = self.passes.is_multiple_of(PASSES_PER_INTENTS).then(|| Intents::read(&self.region));
-        self.passes = self.passes.wrapping_add(1);
-        let mut lookups_left = HOLES_PER_PASS_MAX;
-        let mut progress = false;
-        for ticket in (0..taken).map(|i| first.wrapping_add(i)) {
+        if is_past_a_hole { self.rx_beside_holes(senders, counters).unwrap_or(0) } else { 0 }
+    }
+
+    /// With `taken` tickets beyond the head and the first not published: passes the hole if it was there at the last look, too, and
+    /// says whether.
+    fn pass_what_is_stuck(&mut self, taken: u64) -> bool {
+        match self.stuck_at.take() {
+            Some(end) => self.pass_hole(end),
+            None => self.stuck_at = Some(self.head.wrapping_add(taken)),
+        }
+        self.stuck_at.is_none()
+    }
+
+    /// Sets aside what is not published from the head on, up to the first ticket that is, or to `end`; all of them were taken.
+    fn pass_hole(&mut self, end: u64) {
+        while self.head != end {
+            if self.aside.is_shut(self.head) {
+                self.aside.pass(&self.region, self.head);
+            } else if self.region.cell(self.head).published(self.head).is_none() {
+                self.aside.add(&self.region, self.head);
+                self.polls_until_intents = 0;
+            } else {
+                break;
+            }
+            self.head = self.head.wrapping_add(1);
+        }
+        self.stuck_at = None;
+        self.region.head().store(self.head, Ordering::Release);
+    }
+
+    /// The tickets published from the head on, past void ones.
+    fn published_run(&self) -> ArrayVec<u64, BURST_MAX> {
+        let places = (0..self.region.layout().sizes.queue_len as u64).map(|i| self.head.wrapping_add(i));
+        let used = places.filter(|&ticket| !self.aside.is_shut(ticket));
+        used.take_while(|&ticket| self.region.cell(ticket).published(ticket).is_some()).take(BURST_MAX).collect()
+    }
+
+    /// Receives while cells are shut; `None` if there is nothing.
+    #[cold]
+    #[inline(never)]
+    fn rx_beside_holes(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> Option<usize> {
+        // First what is published from the head on is noted, then the late are taken, then what was noted: whatever one sender
+        // published before any of the noted is seen and taken before it.
+        let run = self.published_run();
+        let first = (self.head, self.aside.open());
+        self.take_late(senders, counters);
+        for ticket in run {
             if self.burst.len() == BURST_MAX {
                 break;
             }
-            if self.consumed.contains(ticket) {
-                continue;
+            while self.head != ticket {
+                self.aside.pass(&self.region, self.head);
+                self.head = self.head.wrapping_add(1);
             }
-            let mut is_done = self.take_if_published(ticket, senders, counters);
-            if let (false, Some(intents), 1..) = (is_done, &intents, lookups_left) {
-                lookups_left -= 1;
-                is_done = intents.is_abandoned(ticket, senders) && self.region.cell(ticket).published(ticket).is_none();
-                counters.rx_reclaimed += u64::from(is_done);
+            self.take_if_published(ticket, senders, counters);
+            self.head = self.head.wrapping_add(1);
+        }
+        let came = (self.head, self.aside.open()) != first;
+        if self.polls_until_intents == 0 {
+            counters.rx_reclaimed += self.aside.look_up_senders(&self.region, senders);
+            self.polls_until_intents = POLLS_PER_INTENTS;
+        }
+        self.polls_until_intents -= 1;
+        came.then(|| self.end_burst(counters))
+    }
+
+    /// Takes packets that were set aside and have come, while the burst has room.
+    fn take_late(&mut self, senders: &impl Senders, counters: &mut TransportCounters) {
+        let Receiver { region, burst, sources, aside, .. } = self;
+        aside.take_late(region, |ticket| {
+            let cell = region.cell(ticket);
+            let Some(published) = cell.published(ticket) else { return false };
+            if burst.len() == BURST_MAX {
+                return false;
             }
-            if is_done {
-                self.consumed.insert(ticket);
-                progress = true;
+            match burst.take(region, sources, senders, cell, published) {
+                Some(len) => counters.rx_bytes += len as u64,
+                None => counters.rx_dropped_malformed += 1,
             }
-        }
-        if progress {
-            self.head = self.consumed.advance(first);
-            return self.end_burst(counters);
-        }
-        if intents.is_some() {
-            self.stuck_at = Some(tail);
-        }
-        0
+            true
+        });
     }
 
     /// Frees bulk buffers of dead senders, if a living one misses them and no packet is queued.
     #[cold]
+    #[inline(never)]
     fn sweep_bulk(&mut self, senders: &impl Senders) {
         if self.region.bulk_pressure().swap(0, Ordering::Relaxed) == 0 {
             return;
@@ -202,24 +294,23 @@ impl Receiver {
                 !is_alive || region.slot_generation(slot) as u16 != generation
             }
         };
-        bulk::sweep(region, is_dead, || self.taken() == Some(0));
+        bulk::sweep(region, is_dead, || self.taken() == Some(0) && !self.aside.has_late(region));
     }
 
-    /// A last look before sleeping. The next poll that finds nothing will look past holes.
+    /// A last look before sleeping.
     pub(crate) fn outlook(&mut self, senders: &impl Senders) -> Outlook {
-        self.empty_polls = EMPTY_POLLS_BEFORE_TAIL;
-        self.passes = 0;
-        if self.region.cell(self.head).published(self.head).is_some() {
+        self.polls_until_intents = 0;
+        if !self.published_run().is_empty() || self.aside.has_late(&self.region) {
             return Outlook::Arrivals;
         }
         match self.taken() {
-            None => Outlook::Empty,
-            Some(0) => {
-                self.sweep_bulk(senders);
-                Outlook::Empty
+            Some(taken @ 1..) => {
+                self.pass_what_is_stuck(taken);
+                return Outlook::Arrivals;
             }
-            Some(taken) if self.stuck_at == Some(self.head.wrapping_add(taken)) => Outlook::Holes,
-            Some(_) => Outlook::Arrivals,
+            Some(0) => self.sweep_bulk(senders),
+            None => {}
         }
+        if self.aside.open() == 0 { Outlook::Empty } else { Outlook::Holes }
     }
 }

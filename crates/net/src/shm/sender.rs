@@ -1,7 +1,8 @@
 //! The sending side of one receiver's queue.
 //!
 //! A burst takes its tickets with one compare-and-swap, then fills and publishes one cell after the other with plain stores.
-//! What it is about to do stands in the sender's slot ([`Intent`]), so that if it dies the receiver can tell.
+//! What it is about to do stands in the sender's slot ([`Intent`]), so that if it dies the receiver can tell. It waits for no other
+//! sender: where one has stopped with places taken, the receiver has shut their cells, and others leave them out ([`super::holes`]).
 
 use crate::shm::backing::BulkBacking;
 use crate::shm::bell::Bell;
@@ -15,7 +16,7 @@ use crate::transport::{TransportCounters, TxPacket};
 
 use std::sync::atomic::Ordering;
 
-/// Packets that share one reservation, at most. An intent must be able to count them.
+/// Packets that share one reservation, at most. An intent must be able to count them, and a word to tell those apart that are void.
 const GROUP_MAX: usize = 64;
 /// The same for packets in bulk buffers: few, so that the receiver copies one while the sender fills the next.
 const BULK_GROUP_MAX: usize = 2;
@@ -30,9 +31,20 @@ pub(crate) struct Sender {
     generation: u32,
     /// The receiver's head as last read: it only grows, so an old value only makes the queue look fuller.
     head_seen: u64,
+    /// Whether cells were shut when the head was read: no ticket below its `queue_len` is void unless they were.
+    shut_seen: bool,
     senders_fence: bool,
     backing: BulkBacking,
     bell: Bell,
+}
+
+/// Why a packet has no bulk buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoBuffer {
+    /// Others have all of them.
+    AllTaken,
+    /// The file system of the region has no space for one more.
+    NoMemory,
 }
 
 /// Tickets that were taken.
@@ -40,6 +52,21 @@ pub(crate) struct Sender {
 pub(crate) struct Reserved {
     pub(crate) first: u64,
     pub(crate) count: usize,
+    /// A bit for each of them that is void: its cell is shut, and nothing may be written there.
+    pub(crate) void: u64,
+}
+
+impl Reserved {
+    /// Those that are not void.
+    pub(crate) fn tickets(self) -> impl Iterator<Item = u64> {
+        (0..self.count).filter(move |i| self.void >> i & 1 == 0).map(move |i| self.first.wrapping_add(i as u64))
+    }
+
+    /// How many are not void.
+    #[inline]
+    pub(crate) fn places(self) -> usize {
+        self.count - self.void.count_ones() as usize
+    }
 }
 
 impl Sender {
@@ -48,7 +75,8 @@ impl Sender {
         let generation = region.enter_slot(slot, identity);
         let head_seen = region.head().load(Ordering::Acquire);
         let senders_fence = region.senders_fence() || !futex::kernel_fences();
-        Sender { region, slot, generation, head_seen, senders_fence, backing, bell }
+        let shut_seen = region.shut_count().load(Ordering::Relaxed) != 0;
+        Sender { region, slot, generation, head_seen, shut_seen, senders_fence, backing, bell }
     }
 
     pub(crate) fn region(&self) -> &Region {
@@ -84,6 +112,10 @@ impl Sender {
             counters.tx_dropped_full += group.len() as u64;
             return;
         };
+        if reserved.void != 0 {
+            self.fill_around(reserved, group, counters);
+            return;
+        }
         // Copies of what would be read again for every packet: the compiler does not know what the copying changes.
         let (cells, slot, origin) = (self.region.cells(), self.slot, self.origin(NO_BULK));
         let mut ticket = reserved.first;
@@ -99,6 +131,30 @@ impl Sender {
         self.finish(reserved, group.len(), counters);
     }
 
+    /// Fills the reserved places that are not void, and takes others for what is left of the group.
+    #[cold]
+    #[inline(never)]
+    fn fill_around(&mut self, mut reserved: Reserved, mut group: &[TxPacket<'_>], counters: &mut TransportCounters) {
+        loop {
+            let (now, later) = group.split_at(reserved.places());
+            for (ticket, packet) in reserved.tickets().zip(now) {
+                self.region.cell(ticket).write_packet(packet.header, packet.payload);
+                self.publish(ticket, packet.len(), NO_BULK);
+                counters.tx_bytes += packet.len() as u64;
+            }
+            self.finish(reserved, now.len(), counters);
+            if later.is_empty() {
+                return;
+            }
+            // Each round takes places of a queue that is finite, so that this ends, whatever the bits say.
+            let Some(next) = self.reserve(later.len()) else {
+                counters.tx_dropped_full += later.len() as u64;
+                return;
+            };
+            (reserved, group) = (next, later);
+        }
+    }
+
     #[inline]
     fn send_bulk(&mut self, group: &[TxPacket<'_>], counters: &mut TransportCounters) {
         // The long copies come before the reservation: what is reserved is published within nanoseconds.
@@ -107,48 +163,59 @@ impl Sender {
         for packet in group {
             if packet.len() > self.region.layout().sizes.mtu as usize {
                 counters.tx_dropped_error += 1;
-            } else if let Some(buffer) = self.claim() {
-                self.region.write_bulk(buffer, packet.header, packet.payload);
-                filled[count] = (buffer, packet.len());
-                count += 1;
             } else {
-                counters.tx_dropped_full += 1;
+                match self.claim() {
+                    Ok(buffer) => {
+                        self.region.write_bulk(buffer, packet.header, packet.payload);
+                        filled[count] = (buffer, packet.len());
+                        count += 1;
+                    }
+                    Err(NoBuffer::AllTaken) => counters.tx_dropped_full += 1,
+                    Err(NoBuffer::NoMemory) => counters.tx_dropped_no_memory += 1,
+                }
             }
         }
         if count == 0 {
             return;
         }
-        let reserved = self.reserve(count).unwrap_or(Reserved { first: 0, count: 0 });
-        for (i, &(buffer, len)) in filled[..reserved.count].iter().enumerate() {
-            self.publish(reserved.first.wrapping_add(i as u64), len, buffer);
-            counters.tx_bytes += len as u64;
+        let mut rest = &filled[..count];
+        while !rest.is_empty() {
+            let Some(reserved) = self.reserve(rest.len()) else { break };
+            let (now, later) = rest.split_at(reserved.places());
+            for (ticket, &(buffer, len)) in reserved.tickets().zip(now) {
+                self.publish(ticket, len, buffer);
+                counters.tx_bytes += len as u64;
+            }
+            self.finish(reserved, now.len(), counters);
+            rest = later;
         }
-        for &(buffer, _) in &filled[reserved.count..count] {
+        for &(buffer, _) in rest {
             bulk::free(&self.region, buffer);
         }
-        self.finish(reserved, count, counters);
+        counters.tx_dropped_full += rest.len() as u64;
     }
 
     #[inline]
     fn finish(&mut self, reserved: Reserved, wanted: usize, counters: &mut TransportCounters) {
         self.clear_intent();
-        counters.tx_packets += reserved.count as u64;
+        let sent = reserved.places();
+        counters.tx_packets += sent as u64;
         counters.tx_batches += 1;
-        counters.tx_dropped_full += (wanted - reserved.count) as u64;
+        counters.tx_dropped_full += (wanted - sent) as u64;
     }
 
     /// Claims a bulk buffer, or asks the receiver to look for those of dead senders.
     #[inline]
-    pub(crate) fn claim(&mut self) -> Option<u32> {
+    pub(crate) fn claim(&mut self) -> Result<u32, NoBuffer> {
         let Some(buffer) = bulk::claim(&self.region, bulk::tag(self.slot, self.generation)) else {
             self.region.bulk_pressure().store(1, Ordering::Relaxed);
-            return None;
+            return Err(NoBuffer::AllTaken);
         };
         if !self.backing.ensure(self.region.layout(), buffer) {
             bulk::free(&self.region, buffer);
-            return None;
+            return Err(NoBuffer::NoMemory);
         }
-        Some(buffer)
+        Ok(buffer)
     }
 
     /// Takes up to `wanted` tickets, at least one; `None` if the queue is full.
@@ -162,6 +229,7 @@ impl Sender {
             let mut used = first.wrapping_sub(self.head_seen);
             if used > queue_len - wanted as u64 {
                 self.head_seen = self.region.head().load(Ordering::Acquire);
+                self.shut_seen = self.region.shut_count().load(Ordering::Relaxed) != 0;
                 used = first.wrapping_sub(self.head_seen);
                 if used > queue_len {
                     // The head has passed the tail we read (or one of them is not to be believed).
@@ -173,18 +241,28 @@ impl Sender {
             if count == 0 {
                 break;
             }
+            // Looked up before the tickets are taken: later, the receiver may have set one of them aside.
+            let void = if self.shut_seen { self.void_of(first, count) } else { 0 };
             self.set_intent(Intent::wanted(first, count as u8));
             // Release: who sees the new tail sees the intent.
             match tail.compare_exchange_weak(first, first.wrapping_add(count), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
                     self.set_intent(Intent::held(first, count as u8));
-                    return Some(Reserved { first, count: count as usize });
+                    return Some(Reserved { first, count: count as usize, void });
                 }
                 Err(now) => first = now,
             }
         }
         self.clear_intent();
         None
+    }
+
+    /// Which of `count` tickets from `first` on are void.
+    #[cold]
+    #[inline(never)]
+    fn void_of(&self, first: u64, count: u64) -> u64 {
+        let is_void = |ticket: u64| self.region.shut_word(ticket).load(Ordering::Relaxed) >> (ticket % 64) & 1;
+        (0..count).fold(0, |void, i| void | is_void(first.wrapping_add(i)) << i)
     }
 
     /// Makes the packet of a reserved ticket visible.

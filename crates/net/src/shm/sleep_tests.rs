@@ -61,10 +61,12 @@ impl World {
         *doing = match *doing {
             Sending::Publish => {
                 let Some(reserved) = sender.reserve(1) else { return };
-                self.queue.region.cell(reserved.first).write_packet(&self.sent.to_le_bytes(), b"");
-                sender.publish(reserved.first, 8, NO_BULK);
+                for ticket in reserved.tickets() {
+                    self.queue.region.cell(ticket).write_packet(&self.sent.to_le_bytes(), b"");
+                    sender.publish(ticket, 8, NO_BULK);
+                    self.sent += 1;
+                }
                 sender.set_intent(Intent::NONE);
-                self.sent += 1;
                 Sending::LookAtWord
             }
             Sending::LookAtWord => match word.load(Ordering::SeqCst) {
@@ -185,4 +187,27 @@ fn a_bell_is_rung_before_the_word_says_awake_and_late_wakers_end_no_later_sleep(
         futex::wake(word, nonsense, || rung += 1);
     }
     assert_eq!(rung, 2);
+}
+
+/// The same on the wait word: whoever is first may stop between its steps, and others wake the receiver all the same.
+#[test]
+fn a_waker_that_stops_keeps_no_other_from_waking() {
+    let queue = Queue::new(SIZES, 0);
+    let word = queue.region.wait_word();
+    let no_bell = || panic!("it sleeps on the word");
+    let (first, second) = (futex::on_word(u32::MAX), futex::on_word(0));
+    word.store(first, Ordering::SeqCst);
+    let stopped = futex::begin_waking(word, first).unwrap();
+    assert_ne!(word.load(Ordering::SeqCst), first, "who is about to sleep must not");
+    assert_ne!(word.load(Ordering::SeqCst), AWAKE, "others would not wake it");
+    assert_eq!(futex::begin_waking(word, stopped), Some(stopped), "they see that it is not done");
+    assert_eq!(futex::begin_waking(word, first), Some(stopped), "so do those that looked before");
+    futex::wake(word, stopped, no_bell);
+    assert_eq!(word.load(Ordering::SeqCst), AWAKE);
+    assert_eq!(futex::begin_waking(word, first), None);
+    word.store(second, Ordering::SeqCst);
+    assert!(!futex::set_awake(word, stopped), "who goes on so late ends no later sleep");
+    assert_eq!(futex::begin_waking(word, stopped), None);
+    futex::wake(word, second, no_bell);
+    assert_eq!(word.load(Ordering::SeqCst), AWAKE);
 }

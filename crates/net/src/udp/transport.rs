@@ -37,8 +37,8 @@ use super::wake::{Wake, Woken};
 ///
 /// # Peers that are gone
 /// A host answers packets to a port where nobody listens with an ICMP message, which the kernel gives to the sender. Then
-/// [`Transport::peer_health`] says [`PeerHealth::Dead`] until a packet comes from there. It is a hint: such messages may be
-/// filtered, and whoever sees the traffic can forge them.
+/// [`Transport::peer_health`] says [`PeerHealth::Refused`] until a packet comes from there. It is a hint: such messages may be
+/// filtered, and whoever knows the two addresses can forge them.
 pub struct UdpTransport {
     link: Link,
     tx: Tx,
@@ -123,7 +123,7 @@ impl Transport for UdpTransport {
 
     fn peer_health(&mut self, route: Route) -> PeerHealth {
         match self.link.routes.get(route) {
-            Some(peer) if peer.refused => PeerHealth::Dead,
+            Some(peer) if peer.refused => PeerHealth::Refused,
             _ => PeerHealth::Unknown,
         }
     }
@@ -161,6 +161,10 @@ impl Transport for UdpTransport {
     #[inline]
     fn now(&self) -> u64 {
         self.clock.now()
+    }
+
+    fn clock(&self) -> Option<Clock> {
+        Some(self.clock.clone())
     }
 
     fn suspensions(&self) -> Suspensions {

@@ -57,7 +57,7 @@ fn a_port_that_refuses_is_a_dead_peer_until_it_answers() {
         client.tx_burst(&[TxPacket { route: alive, header: b"hello", payload: &[] }]);
         client.tx_flush();
         client.rx_burst();
-        client.peer_health(dead) == PeerHealth::Dead
+        client.peer_health(dead) == PeerHealth::Refused
     });
     assert_eq!(client.peer_health(alive), PeerHealth::Unknown);
 

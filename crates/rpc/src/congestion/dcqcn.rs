@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::rate::{Rate, bytes_per_nano, check_rates};
 use super::{Algorithm, Allowance, Sample, refuse};
-use crate::config::ConfigError;
+use crate::config::{ConfigError, nanos};
 
 /// Parameters of DCQCN. The defaults are those of its paper, with the timers of "ECN or Delay" (section 3).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -104,9 +104,9 @@ impl Dcqcn {
             hyper_step: bytes_per_nano(config.hyper_step),
             alpha: 1.0,
             gain: config.gain,
-            mark_interval: config.mark_interval.as_nanos() as u64,
-            alpha_timer: config.alpha_timer.as_nanos() as u64,
-            increase_timer: config.increase_timer.as_nanos() as u64,
+            mark_interval: nanos(config.mark_interval),
+            alpha_timer: nanos(config.alpha_timer),
+            increase_timer: nanos(config.increase_timer),
             increase_bytes: config.increase_bytes,
             recovery_steps: config.recovery_steps,
             cut_at: None,
@@ -151,7 +151,7 @@ impl Algorithm for Dcqcn {
     fn on_answer(&mut self, sample: &Sample) {
         let calm = periods(&mut self.alpha_at, sample.now, self.alpha_timer);
         self.alpha *= (1.0 - self.gain).powi(calm as i32);
-        if sample.is_marked && self.cut_at.is_none_or(|at| sample.now >= at + self.mark_interval) {
+        if sample.is_marked && self.cut_at.is_none_or(|at| sample.now.saturating_sub(at) >= self.mark_interval) {
             return self.cut(sample.now);
         }
         if self.is_unlimited() {

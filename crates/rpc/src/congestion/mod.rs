@@ -29,7 +29,7 @@ pub use dcqcn::DcqcnConfig;
 pub use swift::SwiftConfig;
 pub use timely::{Gradient, TimelyConfig};
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, nanos};
 use dcqcn::Dcqcn;
 use swift::Swift;
 use timely::Timely;
@@ -88,10 +88,10 @@ impl CongestionControl {
     pub(crate) fn bypass_nanos(&self) -> u64 {
         match self {
             CongestionControl::Auto | CongestionControl::None => u64::MAX,
-            CongestionControl::Timely(config) => config.t_low.as_nanos() as u64,
+            CongestionControl::Timely(config) => nanos(config.t_low),
             // Round trips mean nothing to it.
             CongestionControl::Dcqcn(_) => u64::MAX,
-            CongestionControl::Swift(config) => config.target.as_nanos() as u64,
+            CongestionControl::Swift(config) => nanos(config.target),
         }
     }
 

@@ -89,7 +89,9 @@ impl Core {
         let si = call.session as usize;
         let session = &mut self.sessions[si];
         let packet_data = session.packet_data as usize;
-        if call.response_packets != 0 {
+        // What the server had to give up is over, however much of it has come.
+        let had_response = call.response_packets != 0;
+        if had_response && header.status == Status::Ok {
             self.drop_on(si as u32, DropReason::Duplicate);
             return;
         }
@@ -103,13 +105,14 @@ impl Core {
         let held = if call.window == NONE { call.in_flight() } else { clear_window(&mut self.windows, call.window) };
         session.credits += held as u16;
         (call.sent, call.received) = (call.request_packets, call.request_packets);
-        // Longer requests were sampled at their first credit return. Which copy was answered is unknown after a retransmission (Karn); then
-        // the time since the first copy is taken: if handlers became slower than the timeout, nothing else would ever tell.
-        if call.request_packets == 1 {
+        // Longer requests were sampled at their first credit return.
+        if call.request_packets == 1 && !had_response {
             let since = if call.sent_again { call.started } else { call.progress };
             let sample = self.now.saturating_sub(since);
             let sequence = call.sequence;
-            if call.sent_again || header.deferred {
+            if call.sent_again {
+                self.back_off(si as u32, sample);
+            } else if header.deferred {
                 session.sample_rtt(sample);
             } else {
                 self.on_rtt_sample(si as u32, sample, header.ecn_echo);
@@ -127,11 +130,12 @@ impl Core {
                 Status::NoHandler => CallError::NoHandler,
                 Status::Expired => CallError::DeadlineExceeded,
                 Status::ResponseTooLarge => CallError::ResponseTooLarge,
+                Status::Overloaded => CallError::Overloaded,
                 Status::Ok | Status::HandlerFailed => CallError::HandlerFailed,
             };
             return self.fail_call(index, error);
         }
-        let Ok(mut response) = MsgBuf::with_len(total) else {
+        let Ok(mut response) = MsgBuf::unfilled(total) else {
             return self.fail_call(index, CallError::NoBuffer);
         };
         packet.copy_to(header.wire_len(), &mut response[..total.min(packet_data)]);

@@ -12,6 +12,7 @@ use super::session::ServerSlot;
 use super::window::WINDOW_PACKETS_MAX;
 use super::{Core, NONE};
 use crate::config::Recovery;
+use crate::mutation::{Mutation, is_planted};
 use crate::observe::DropReason;
 use crate::wire::control::Body;
 use crate::wire::packets::{ARRIVALS_BITS, Arrivals, Asked};
@@ -143,6 +144,7 @@ impl Core {
         let total = multi.message_bytes as usize;
         let serve = &mut self.serves[index as usize];
         serve.request_packets = total.div_ceil(packet_data) as u32;
+        serve.request_bytes = total as u32;
         serve.received = 0;
         serve.state = ServeState::Receiving;
         serve.credit_return.room = 0;
@@ -247,7 +249,7 @@ impl Core {
         let session = &mut self.sessions[si as usize];
         // A header alone says that all through its packet have arrived, and this is the last of them.
         let arrivals = (packet + 1 != serve.received).then(|| Arrivals {
-            first_missing: serve.received,
+            first_missing: serve.received + u32::from(is_planted(Mutation::HoleReportedFilled)),
             mask: serve.early.as_ref().map_or(u64::MAX, |early| early.mask(packet, serve.received)),
         });
         let request = serve.sequence as u64 * 8 + serve.slot as u64;
@@ -292,6 +294,11 @@ impl Core {
         let packets = serve.response.as_ref().map_or(0, |r| r.len().div_ceil(packet_data));
         // Of 24 bits and of 7: their sum does not overflow.
         let (first, end) = (header.aux, header.aux + count);
+        serve.heard = self.now;
+        if serve.state == ServeState::Responded && serve.status != Status::Ok {
+            // It was given up: the client learns it however far it had come.
+            return self.send_response_packet(index, 0);
+        }
         if serve.state != ServeState::Responded || first == 0 || end as usize > packets {
             self.drop_on(si, DropReason::OutOfOrder);
             return;

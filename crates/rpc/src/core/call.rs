@@ -305,7 +305,7 @@ impl Core {
         call.sent = 0;
         call.received = 0;
         (call.progress, call.started) = (self.now, self.now);
-        let (si, timer, rto_min) = (call.session, call.timer, self.rto_min[usize::from(session.is_local)]);
+        let (si, timer, rto_min) = (call.session, call.timer, self.rto_min[session.timing.place()]);
         let is_known = std::mem::replace(&mut session.unreleased, true);
         if call.request_packets == 1 && !session.limited && session.credits > 0 {
             // Nothing stands in its way: no loop, and nothing is looked up again.
@@ -352,6 +352,10 @@ impl Core {
     pub fn call_due(&self, index: u32) -> u64 {
         let call = &self.calls[index as usize];
         let due = match call.window {
+            // What was sent before a sign of life is as late as it was then.
+            NONE if call.progress < self.cold[call.session as usize].silence.ended => {
+                call.progress + self.rto_before_backoff(call.session, call.retries)
+            }
             NONE => call.progress + self.rto(call.session, call.retries),
             _ => self.window_due(index),
         };

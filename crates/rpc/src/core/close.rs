@@ -4,7 +4,7 @@ use super::session::{SessionRef, State};
 use super::timers::token_of_session;
 use super::{Core, Routes};
 use crate::error::CallError;
-use crate::wire::control::Presence;
+use crate::wire::control::{Presence, SLOTS_MAX};
 use crate::wire::{Header, Kind};
 
 /// CLOSE is sent this many times before the other side counts as gone.
@@ -13,7 +13,8 @@ const CLOSE_ATTEMPTS: u32 = 5;
 const CLOSE_REPEAT_NANOS: u64 = 10_000_000;
 
 impl Core {
-    /// Starts to close a session. Its calls end with [`CallError::Closed`].
+    /// Starts to close a session. Its calls end with [`CallError::Closed`], and requests in the hands of its handlers are orphans: nobody will hear
+    /// their responses. Those whose handlers have not started never start.
     pub fn close_session(&mut self, session: SessionRef) {
         let index = session.index;
         if self.session(session).is_none_or(|found| found.state != State::Connected) {
@@ -23,11 +24,12 @@ impl Core {
         while let Some(call) = self.pop_queued(index) {
             self.fail_call(call, CallError::Closed);
         }
-        for slot in 0..self.sessions[index as usize].client.len() {
+        for slot in 0..SLOTS_MAX {
             let call = self.sessions[index as usize].client[slot].call;
             if call != super::NONE {
                 self.fail_call(call, CallError::Closed);
             }
+            self.drop_serve_of(index, slot);
         }
         self.cold[index as usize].attempts = 0;
         if self.cold[index as usize].timer.is_none() {

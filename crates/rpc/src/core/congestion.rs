@@ -12,6 +12,7 @@ use super::{Core, NONE};
 use crate::config::EndpointConfig;
 use crate::congestion::pacing::Gate;
 use crate::congestion::{Algorithm, Allowance, CongestionControl, Controller, Sample};
+use crate::mutation::{Mutation, is_planted};
 use crate::stats::RttHistogram;
 use crate::timer::{TimerId, Wheel};
 use crate::wire::HEADER_BYTES;
@@ -290,7 +291,9 @@ impl Core {
                 flow.is_waiting = false;
                 let turn = flow.turn;
                 self.counters.sends_paced += 1;
-                self.pump_stalled(session, turn);
+                if !is_planted(Mutation::PacedSessionForgotten) {
+                    self.pump_stalled(session, turn);
+                }
             }
         }
         self.congestion.fired = fired;

@@ -7,27 +7,36 @@
 use std::hash::Hasher;
 use std::task::Waker;
 
-use dunlin_net::{Addr, Route};
+use dunlin_net::{Addr, PeerHealth, Route};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::loan::Loan;
 use super::places::{Admission, Places};
 use super::random::SecretRandom;
 use super::session::{SessionRef, State};
+use super::share::HostName;
 use super::timers::token_of_session;
 use super::{Core, Routes, packet_data_bytes};
+use crate::config::nanos;
 use crate::error::ConnectError;
+use crate::mutation::{Mutation, is_planted};
 use crate::wire::control::{Accept, Body, Connect, Cookie, CookieBytes, Refuse, RefuseReason, SLOTS_MAX};
 use crate::wire::header::VERSION;
-use crate::wire::{Header, Kind};
+use crate::wire::{Header, Kind, MASK_24};
 
 /// How long a cookie is good, at least; at most twice as long.
 const COOKIE_EPOCH_NANOS: u64 = 10_000_000_000;
 /// First wait before CONNECT is repeated; it doubles up to [`CONNECT_REPEAT_NANOS_MAX`].
 const CONNECT_REPEAT_NANOS: u64 = 5_000_000;
 const CONNECT_REPEAT_NANOS_MAX: u64 = 200_000_000;
+/// So many CONNECTs go to an address that is said to refuse packets.
+const ATTEMPTS_IF_REFUSED: u32 = 4;
 /// A handshake with so many CONNECTs is not answered at once, and can be begun anew.
 const ATTEMPTS_BEFORE_LOWERING: u32 = 4;
+
+/// How an accepted session is found when its CONNECT is repeated: its client's route, nonce and incarnation. Numbers that another address
+/// draws, or has heard of, do not lead to it.
+pub(crate) type Accepted = (Route, u64, u64);
 
 /// A session asked for by the application, before the event loop has seen it, or while there are no places for it.
 pub(crate) struct Opening {
@@ -106,7 +115,7 @@ impl Core {
 
     fn start_opening(&mut self, routes: &mut dyn Routes, opening: Opening) -> Result<(), ConnectError> {
         let Opening { addr, give_up, progress } = &opening;
-        let give_up = give_up.unwrap_or(self.now + self.config.connect_timeout.as_nanos() as u64);
+        let give_up = give_up.unwrap_or(self.now.saturating_add(nanos(self.config.connect_timeout)));
         if self.shutting_down {
             return Err(ConnectError::ShutDown);
         }
@@ -198,7 +207,13 @@ impl Core {
         if self.now >= open.give_up {
             return self.fail_opening(index, ConnectError::TimedOut { addr });
         }
-        if routes.health(self.sessions[index as usize].route) == dunlin_net::PeerHealth::Dead {
+        let is_gone = match routes.health(self.sessions[index as usize].route) {
+            PeerHealth::Dead => true,
+            // Anybody can forge that. Each CONNECT asks whether it is true.
+            PeerHealth::Refused => self.cold[index as usize].attempts >= ATTEMPTS_IF_REFUSED,
+            PeerHealth::Unknown | PeerHealth::Alive => false,
+        };
+        if is_gone {
             return self.fail_opening(index, ConnectError::nobody_listens(&addr));
         }
         self.send_connect(index);
@@ -213,7 +228,7 @@ impl Core {
     }
 
     /// A stranger wants a session.
-    pub fn on_connect(&mut self, routes: &mut dyn Routes, from: Option<Route>, source: Option<Addr>, body: &[u8]) {
+    pub fn on_connect(&mut self, routes: &mut dyn Routes, source: Option<Addr>, body: &[u8]) {
         let (Some(addr), Ok(connect)) = (source, Connect::parse(body)) else {
             self.counters.dropped_control += 1;
             return;
@@ -226,22 +241,34 @@ impl Core {
             let answer = Cookie { nonce: connect.nonce, cookie: expected };
             return self.tx.push_stranger(addr, &header, &answer);
         }
-        if from.is_some_and(|from| self.is_contested(from, connect.incarnation)) {
+        // The route is looked up now: the transport's look at the packet was before whatever came with it, which may have made this stranger
+        // a peer. It is held while the packet is looked at, and by each session that is made.
+        let Ok(route) = routes.resolve(&addr) else {
+            return self.refuse(addr, &connect, RefuseReason::Settings);
+        };
+        self.on_proven_connect(routes, route, &addr, &connect);
+        routes.release(route);
+    }
+
+    fn refuse(&mut self, addr: Addr, connect: &Connect, reason: RefuseReason) {
+        self.counters.sessions_refused += 1;
+        let header = Header::new(Kind::Refuse, 0, connect.session, 0, connect.tag);
+        self.tx.push_stranger(addr, &header, &Refuse { nonce: connect.nonce, reason });
+    }
+
+    /// A client that has proven its address wants a session, or has not heard of the one that it got.
+    fn on_proven_connect(&mut self, routes: &mut dyn Routes, route: Route, addr: &Addr, connect: &Connect) {
+        if self.is_contested(route, connect.incarnation) {
             // The client repeats its CONNECT, and by then this is settled.
             return;
         }
-        let key = (connect.nonce, connect.incarnation);
-        let index = match self.accepted.get(&key) {
-            Some(&index) => index,
-            None => match self.accept(routes, from, &addr, &connect) {
+        let index = match self.accepted.get(&(route, connect.nonce, connect.incarnation)) {
+            Some(&index) if !is_planted(Mutation::AcceptedTwice) => index,
+            _ => match self.accept(routes, addr, connect) {
                 Ok(Some(index)) => index,
                 // The client repeats its CONNECT, and by then others may have given up some credits.
                 Ok(None) => return,
-                Err(reason) => {
-                    self.counters.sessions_refused += 1;
-                    let header = Header::new(Kind::Refuse, 0, connect.session, 0, connect.tag);
-                    return self.tx.push_stranger(addr, &header, &Refuse { nonce: connect.nonce, reason });
-                }
+                Err(reason) => return self.refuse(addr.clone(), connect, reason),
             },
         };
         let session = &self.sessions[index as usize];
@@ -257,20 +284,14 @@ impl Core {
             mtu: cold.path.mtu.min(connect.mtu),
             message_bytes_max: session.message_bytes_max,
             session: index,
-            tag: session.local_tag,
+            tag: session.local_tag & MASK_24,
             incarnation: self.incarnation,
         };
         self.send_control(index, Kind::Accept, &accept);
     }
 
     /// Makes the session of a client that has proven its address; `None` if places for it are being asked back from others.
-    fn accept(
-        &mut self,
-        routes: &mut dyn Routes,
-        from: Option<Route>,
-        addr: &Addr,
-        connect: &Connect,
-    ) -> Result<Option<u32>, RefuseReason> {
+    fn accept(&mut self, routes: &mut dyn Routes, addr: &Addr, connect: &Connect) -> Result<Option<u32>, RefuseReason> {
         if self.shutting_down {
             return Err(RefuseReason::ShuttingDown);
         }
@@ -291,8 +312,9 @@ impl Core {
         let agreed = Places::new(inbound, outbound);
         // What the client has no places for at the start need not have any here either, if it may come and go.
         let wanted = if self.shares_credits() { Places { inbound: start.0, outbound: start.1, ..agreed } } else { agreed };
-        self.check_share(from, wanted)?;
-        let fits_share = wanted.sum() <= self.places_left(from);
+        let host = HostName::from(addr);
+        self.check_share(&host, wanted)?;
+        let fits_share = wanted.sum() <= self.places_left(self.peers.hosts.share_of(&host).places);
         let (places, start) = match self.admission(if fits_share { wanted } else { wanted.least() }) {
             Admission::Full if fits_share => (wanted, start),
             Admission::Full => (wanted.least(), (1, outbound.min(1))),
@@ -303,9 +325,8 @@ impl Core {
         let route = routes.resolve(addr).map_err(|_| RefuseReason::Settings)?;
         let index = self.take_session(places);
         self.cold[index as usize].loan = Loan::new(start.0);
-        let key = (connect.nonce, connect.incarnation);
-        self.cold[index as usize].accepted_as = Some(key);
-        self.accepted.insert(key, index);
+        self.cold[index as usize].accepted_as = Some((connect.nonce, connect.incarnation));
+        self.accepted.insert((route, connect.nonce, connect.incarnation), index);
         self.sessions[index as usize].slots = connect.slots.min(self.config.slots);
         self.sessions[index as usize].message_bytes_max =
             connect.message_bytes_max.min(self.config.message_bytes_max as u32);
@@ -313,7 +334,7 @@ impl Core {
         self.set_path(index, path);
         let mtu = path.mtu.min(connect.mtu) as usize;
         self.establish(index, route, (connect.session, connect.tag), start.1, mtu);
-        self.join_peer(index, route, connect.incarnation);
+        self.join_peer(index, addr, route, connect.incarnation);
         self.counters.sessions_accepted += 1;
         Ok(Some(index))
     }
@@ -334,7 +355,9 @@ impl Core {
 
     /// Whether a packet that was not taken is for a session all the same: it has overtaken the ACCEPT, or came in one burst with it.
     pub fn knows_tag(&self, header: &Header) -> bool {
-        self.sessions.get(header.session as usize).is_some_and(|s| s.state != State::Free && s.local_tag == header.tag)
+        self.sessions
+            .get(header.session as usize)
+            .is_some_and(|s| s.state != State::Free && s.local_tag & MASK_24 == header.tag)
     }
 
     /// The session that an answer to a CONNECT is for.
@@ -388,7 +411,7 @@ impl Core {
         };
         let Some(index) = self.opening_of(header, from, accept.nonce) else {
             // Of a session that was given up here, or that a repeated CONNECT opened once more: the server need not keep it.
-            let is_known = self.sessions.get(header.session as usize).is_some_and(|s| s.local_tag == header.tag);
+            let is_known = self.sessions.get(header.session as usize).is_some_and(|s| s.local_tag & MASK_24 == header.tag);
             if let (false, Some(source)) = (is_known, source) {
                 self.send_reset(source, header);
             }
@@ -431,7 +454,7 @@ impl Core {
         self.take_places(index, places);
         self.cold[index as usize].loan = Loan::new(accept.reverse_start);
         self.establish(index, route, (accept.session, accept.tag), accept.credits_start, mtu);
-        self.join_peer(index, route, accept.incarnation);
+        self.join_peer(index, &open.addr, route, accept.incarnation);
         self.counters.sessions_opened += 1;
         let session = self.session_ref(index);
         if open.progress.borrow().abandoned {

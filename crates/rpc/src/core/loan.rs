@@ -13,6 +13,7 @@
 
 use super::session::State;
 use super::{Core, NONE};
+use crate::mutation::{Mutation, is_planted};
 use crate::observe::DropReason;
 use crate::wire::Kind;
 use crate::wire::control::{Credits, LoanRole};
@@ -113,7 +114,7 @@ impl Core {
         if free == excess {
             loan.keep = 0;
         }
-        session.credits -= free;
+        session.credits -= if is_planted(Mutation::LoanKept) { 0 } else { free };
         session.credits_max -= free;
         session.may_borrow = false;
         let held = session.credits_max - 1;
@@ -181,7 +182,7 @@ impl Core {
             if lent < target {
                 self.want_places();
             }
-            if shares {
+            if shares && !is_planted(Mutation::LoanNotCounted) {
                 self.change_places(si, |places| places.inbound = lent + 1);
             }
             let loan = &mut self.cold[si as usize].loan;
@@ -192,7 +193,7 @@ impl Core {
 
     /// What the other end of a session may hold in addition, by the limits of a peer.
     fn share_left(&self, si: u32) -> u16 {
-        self.places_left(Some(self.sessions[si as usize].route)).min(u16::MAX as usize) as u16
+        self.places_left(self.peers.share_of(self.sessions[si as usize].peer).places).min(u16::MAX as usize) as u16
     }
 
     /// What a direction that holds `held` borrowed credits may have in addition.

@@ -15,7 +15,8 @@
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
 //! | [`places`], [`loan`] | who may have how many packets in a receive queue, and credits lent where they are used |
-//! | [`share`] | what one peer may hold |
+//! | [`share`], [`memory`] | what one host may hold |
+//! | [`guess`] | how often strangers may guess tags |
 //! | [`handshake`], [`close`], [`peer`] | sessions begin, end, and are kept alive |
 //! | [`observe`] | what is counted of single sessions |
 //! | [`timers`] | what happens when a timer fires |
@@ -30,9 +31,11 @@ pub(crate) mod call;
 pub(crate) mod close;
 pub(crate) mod congestion;
 pub(crate) mod end;
+pub(crate) mod guess;
 pub(crate) mod handle;
 pub(crate) mod handshake;
 pub(crate) mod loan;
+pub(crate) mod memory;
 pub(crate) mod observe;
 pub(crate) mod peer;
 pub(crate) mod places;
@@ -53,7 +56,7 @@ use std::task::Waker;
 
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
 
-use crate::config::EndpointConfig;
+use crate::config::{EndpointConfig, nanos};
 use crate::payload::Payload;
 use crate::stats::{Counters, RttHistogram};
 use crate::timer::{TimerId, Wheel};
@@ -132,11 +135,16 @@ pub(crate) struct Core {
     pub openings: VecDeque<Opening>,
     /// Those that wait until other sessions have given up some credits.
     pub openings_waiting: VecDeque<Opening>,
-    /// Sessions accepted from others, by nonce and incarnation of their client, so that a repeated CONNECT finds its own.
-    pub accepted: HashMap<(u64, u64), u32>,
+    /// Sessions accepted from others, so that a repeated CONNECT finds its own.
+    pub accepted: HashMap<handshake::Accepted, u32>,
     /// Sessions with something to release at their server.
     pub unreleased: VecDeque<u32>,
     pub peers: Peers,
+    /// Bytes that other ends make this one hold, and the most that they may.
+    pub held_bytes: u64,
+    pub budget: u64,
+    /// Whether any host has most of its share of them.
+    pub is_crowded: bool,
     /// Session that was asked about last, and when.
     pub audit_next: u32,
     pub audited_at: u64,
@@ -183,6 +191,7 @@ pub(crate) struct Core {
     pub cookie_key: CookieKey,
     /// RESETs that may still be sent before the next tick.
     pub resets_left: u32,
+    pub guesses: guess::Guesses,
     pub shutting_down: bool,
     /// When timers are looked at next.
     pub timers_at: u64,
@@ -208,9 +217,9 @@ impl Core {
         let observes_sessions = config.observe_sessions.is_on();
         let mut wheel = Wheel::new(now);
         let tick_timer = wheel.create(timers::TOKEN_TICK);
-        Core {
+        let mut core = Core {
             congestion: Congestion::new(&config, now),
-            rto_min: [config.rto_min, config.rto_min_local.min(config.rto_max)].map(|least| least.as_nanos() as u64),
+            rto_min: [config.rto_min, config.rto_min_local.min(config.rto_max)].map(nanos),
             config,
             mtu: mtu.min(u16::MAX as usize),
             now,
@@ -227,6 +236,9 @@ impl Core {
             accepted: HashMap::new(),
             unreleased: VecDeque::new(),
             peers: Peers::default(),
+            held_bytes: 0,
+            budget: 0,
+            is_crowded: false,
             audit_next: 0,
             audited_at: now,
             idle_routes: Vec::new(),
@@ -254,6 +266,7 @@ impl Core {
             cookie_key: CookieKey::new(&mut random),
             random,
             resets_left: timers::RESETS_PER_TICK,
+            guesses: guess::Guesses::default(),
             shutting_down: false,
             timers_at: 0,
             busy_iterations: 0,
@@ -261,7 +274,9 @@ impl Core {
             rtt: RttHistogram::new(),
             sampled: Vec::new(),
             observes_sessions,
-        }
+        };
+        core.set_budget();
+        core
     }
 
     /// Whether something waits for the next iteration of the event loop.

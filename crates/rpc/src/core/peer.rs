@@ -2,24 +2,31 @@
 //!
 //! Keep-alive is per peer, not per session: 20,000 sessions between two endpoints cost one ping. A peer of this host whose process
 //! died is noticed by the transport within a tick; a silent one after [`crate::EndpointConfig::peer_timeout`], and only if it
-//! was asked several times while this endpoint itself was running.
+//! was asked several times while this endpoint itself was running. If the network says that nobody listens there, which anybody can forge, the
+//! peer is asked at once, and a few unanswered questions in quick succession are enough.
 //!
 //! A single session may lose its other end while the peer lives: a repeated CONNECT arrived after its session had ended, or a CLOSE was
 //! lost each time. So every session is asked about now and then, and a RESET ends it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use dunlin_net::{PeerHealth, Route};
+use dunlin_net::{Addr, PeerHealth, Route};
 
 use super::session::{Session, State};
-use super::share::Share;
+use super::share::{HostName, Hosts, Share};
 use super::{Core, NONE, Routes};
+use crate::config::nanos;
 use crate::error::CallError;
 use crate::wire::control::Presence;
 use crate::wire::{Header, Kind};
 
 /// A peer is asked this many times at least before its silence counts.
 const PINGS_BEFORE_FAILURE: u32 = 3;
+/// The same of a peer whose address is said to refuse packets.
+const PINGS_IN_DOUBT: u32 = 4;
+/// Such a peer is asked so many times in each peer timeout, unless ticks are further apart.
+const PINGS_IN_DOUBT_PER_TIMEOUT: u64 = 50;
 /// Each session is asked about once in this time: the other end may have lost it while the two endpoints went on talking.
 const AUDIT_PERIOD_NANOS: u64 = 20_000_000_000;
 /// Sessions asked about in one tick, at most; less than this share of the receive queue, where the answers arrive, but some in any case.
@@ -31,11 +38,10 @@ const AUDITS_SHARE: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Peer {
     route: Route,
+    addr: Arc<Addr>,
     incarnation: u64,
     sessions: u32,
-    /// Told from others that had its index before.
-    serial: u32,
-    share: Share,
+    host: u32,
     /// First of its sessions, linked through [`super::session::SessionCold::peer_next`].
     first: u32,
     /// Whether it was heard from since the last tick.
@@ -45,6 +51,8 @@ pub(crate) struct Peer {
     last_ping: u64,
     /// Pings since then.
     unanswered: u32,
+    /// Pings since its address was first said to refuse packets; 0 once it was heard from.
+    in_doubt: u32,
 }
 
 /// Peers, and the ways to find them and their sessions without a search.
@@ -52,9 +60,10 @@ pub(crate) struct Peer {
 pub(crate) struct Peers {
     entries: Vec<Option<Peer>>,
     free: Vec<u32>,
-    /// How many there ever were.
-    added: u32,
+    pub hosts: Hosts,
     by_route: HashMap<Route, u32>,
+    /// Whether any peer was asked and did not answer yet, or its address is said to refuse packets: what comes of it is looked for soon.
+    pub any_in_doubt: bool,
     /// Sessions by where their other end is and their number and tag there. Numbers alone are used again.
     by_remote: HashMap<(Route, u64), u32>,
 }
@@ -74,29 +83,30 @@ impl Peers {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
-    /// What the peer with this index holds.
-    pub fn share(&self, index: u32) -> Option<&Share> {
-        self.get(index).map(|peer| &peer.share)
+    /// The host of the peer with this index; `NONE` if there is none.
+    #[inline]
+    pub fn host_of(&self, index: u32) -> u32 {
+        self.get(index).map_or(NONE, |peer| peer.host)
     }
 
+    /// What the host of the peer with this index holds, be it nothing.
+    pub fn share_of(&self, index: u32) -> Share {
+        self.hosts.share(self.host_of(index)).copied().unwrap_or_default()
+    }
+
+    /// The same, to be changed; `None` for no peer.
     pub fn share_mut(&mut self, index: u32) -> Option<&mut Share> {
-        self.get_mut(index).map(|peer| &mut peer.share)
+        let host = self.host_of(index);
+        self.hosts.share_mut(host)
     }
 
-    /// What the peer at `route` holds, if there is one.
-    pub fn share_at(&self, route: Route) -> Option<&Share> {
-        self.share(*self.by_route.get(&route)?)
+    /// The address of the peer with this index.
+    pub fn addr(&self, index: u32) -> Option<&Arc<Addr>> {
+        self.get(index).map(|peer| &peer.addr)
     }
 
-    /// The serial number of the peer with this index; 0 for none.
-    pub fn serial(&self, index: u32) -> u32 {
-        self.get(index).map_or(0, |peer| peer.serial)
-    }
-
-    fn add(&mut self, mut peer: Peer) -> u32 {
+    fn add(&mut self, peer: Peer) -> u32 {
         let route = peer.route;
-        self.added = self.added.wrapping_add(1).max(1);
-        peer.serial = self.added;
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
         match self.entries.get_mut(index as usize) {
             Some(entry) => *entry = Some(peer),
@@ -109,6 +119,7 @@ impl Peers {
     fn remove(&mut self, index: u32) {
         if let Some(peer) = self.entries[index as usize].take() {
             self.by_route.remove(&peer.route);
+            self.hosts.leave(peer.host);
             self.free.push(index);
         }
     }
@@ -126,23 +137,25 @@ impl Core {
         is_other
     }
 
-    /// Adds a session to those of its peer. The address is not contested.
-    pub fn join_peer(&mut self, session: u32, route: Route, incarnation: u64) {
+    /// Adds a session to those of its peer, which is at `addr`. The address is not contested.
+    pub fn join_peer(&mut self, session: u32, addr: &Addr, route: Route, incarnation: u64) {
         let index = self.peers.by_route.get(&route).copied().unwrap_or_else(|| {
             let (last_heard, last_ping) = (self.now, self.now);
-            let (sessions, first, heard, unanswered, serial) = (0, NONE, true, 0, 0);
-            let share = Share::default();
+            let (sessions, first, heard, unanswered, in_doubt) = (0, NONE, true, 0, 0);
+            let host = self.peers.hosts.join(HostName::from(addr));
+            let addr = Arc::new(addr.clone());
             self.peers.add(Peer {
                 route,
+                addr,
                 incarnation,
                 sessions,
-                serial,
-                share,
+                host,
                 first,
                 heard,
                 last_heard,
                 last_ping,
                 unanswered,
+                in_doubt,
             })
         });
         let Some(peer) = self.peers.get_mut(index) else { return };
@@ -155,9 +168,12 @@ impl Core {
         }
         let cold = &mut self.cold[session as usize];
         (cold.peer_before, cold.peer_next) = (NONE, next);
-        peer.share.places += cold.places.sum();
-        peer.share.accepted += u32::from(cold.accepted_as.is_some());
+        let (places, accepted) = (cold.places.sum(), u32::from(cold.accepted_as.is_some()));
         self.sessions[session as usize].peer = index;
+        if let Some(share) = self.peers.share_mut(index) {
+            share.places += places;
+            share.accepted += accepted;
+        }
         self.peers.by_remote.insert((route, self.sessions[session as usize].remote_name()), session);
         self.arm_tick();
     }
@@ -175,14 +191,16 @@ impl Core {
         if next != NONE {
             self.cold[next as usize].peer_before = before;
         }
-        let cold = &self.cold[session as usize];
-        peer.share.places -= cold.places.sum();
-        peer.share.accepted -= u32::from(cold.accepted_as.is_some());
         peer.sessions -= 1;
         let is_last = peer.sessions == 0;
         let name = (peer.route, entry.remote_name());
         if self.peers.by_remote.get(&name) == Some(&session) {
             self.peers.by_remote.remove(&name);
+        }
+        let cold = &self.cold[session as usize];
+        if let Some(share) = self.peers.share_mut(index) {
+            share.places -= cold.places.sum();
+            share.accepted -= u32::from(cold.accepted_as.is_some());
         }
         if is_last {
             self.peers.remove(index);
@@ -206,21 +224,29 @@ impl Core {
 
     /// Nanoseconds of silence after which a peer is asked whether it lives.
     pub fn ping_after(&self) -> u64 {
-        self.config.peer_timeout.as_nanos() as u64 / 4
+        nanos(self.config.peer_timeout) / 4
     }
 
     /// Looks after every peer: asks the silent, ends the dead.
     pub fn tick_peers(&mut self, routes: &mut dyn Routes) {
-        let (timeout, ping_after) = (self.config.peer_timeout.as_nanos() as u64, self.ping_after());
+        let (timeout, ping_after) = (nanos(self.config.peer_timeout), self.ping_after());
+        self.peers.any_in_doubt = false;
         for index in 0..self.peers.entries.len() as u32 {
             let now = self.now;
             let Some(peer) = self.peers.get_mut(index) else { continue };
             if std::mem::take(&mut peer.heard) {
-                (peer.last_heard, peer.unanswered) = (now, 0);
+                (peer.last_heard, peer.unanswered, peer.in_doubt) = (now, 0, 0);
             }
-            if routes.health(peer.route) == PeerHealth::Dead {
-                self.fail_peer(index, CallError::PeerDied);
-                continue;
+            match routes.health(peer.route) {
+                PeerHealth::Dead => {
+                    self.fail_peer(index, CallError::PeerDied);
+                    continue;
+                }
+                PeerHealth::Refused => {
+                    self.doubt(index);
+                    continue;
+                }
+                PeerHealth::Unknown | PeerHealth::Alive => peer.in_doubt = 0,
             }
             let silent = now.saturating_sub(peer.last_heard);
             if silent >= timeout && peer.unanswered >= PINGS_BEFORE_FAILURE && now - peer.last_ping >= ping_after {
@@ -228,9 +254,28 @@ impl Core {
             } else if silent >= ping_after && now - peer.last_ping >= ping_after {
                 peer.last_ping = now;
                 peer.unanswered += 1;
+                self.peers.any_in_doubt = true;
                 self.send_ping(index);
             }
         }
+    }
+
+    /// The network says that nobody listens at a peer's address. Asks it, and takes it for dead after a few questions without an answer.
+    fn doubt(&mut self, index: u32) {
+        let pause = nanos(self.config.peer_timeout) / PINGS_IN_DOUBT_PER_TIMEOUT;
+        self.peers.any_in_doubt = true;
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        if peer.in_doubt > 0 && now - peer.last_ping < pause {
+            return;
+        }
+        if peer.in_doubt >= PINGS_IN_DOUBT {
+            return self.fail_peer(index, CallError::PeerDied);
+        }
+        peer.in_doubt += 1;
+        peer.unanswered += 1;
+        peer.last_ping = now;
+        self.send_ping(index);
     }
 
     /// Asks a peer whether it is there, in the name of one of the sessions with it.
@@ -299,7 +344,7 @@ impl Core {
     }
 
     /// Tells the sender of a packet that its session does not exist here.
-    pub fn send_reset(&mut self, to: dunlin_net::Addr, about: &Header) {
+    pub fn send_reset(&mut self, to: Addr, about: &Header) {
         if self.resets_left == 0 {
             return;
         }
@@ -312,10 +357,12 @@ impl Core {
 
     /// A peer says that it does not know a session of ours. It must name the session as only the two of us can.
     pub fn on_reset(&mut self, from: Option<Route>, reset: &Presence) {
-        let named = from.and_then(|from| self.peers.by_remote.get(&(from, reset.token)).copied());
+        let hears = self.hears_resets();
+        let named = from.filter(|_| hears).and_then(|from| self.peers.by_remote.get(&(from, reset.token)).copied());
         let is_open = |index: &u32| matches!(self.sessions[*index as usize].state, State::Connected | State::Closing);
         let Some(index) = named.filter(is_open) else {
             self.counters.dropped_control += 1;
+            self.note_wrong_reset();
             return;
         };
         let peer = self.sessions[index as usize].peer;

@@ -87,6 +87,7 @@ impl Core {
     pub fn roll_back(&mut self, index: u32) {
         self.on_timeout(index);
         let call = &mut self.calls[index as usize];
+        let was_overdue = call.progress < self.cold[call.session as usize].silence.ended;
         let in_flight = call.in_flight();
         let lost = u16::from(is_planted(Mutation::CreditNotReturned));
         self.sessions[call.session as usize].credits += (in_flight as u16).saturating_sub(lost);
@@ -100,7 +101,11 @@ impl Core {
         let (session, retries) = (call.session, call.retries);
         let cold = &mut self.cold[session as usize];
         cold.retransmissions = cold.retransmissions.saturating_add(1);
-        self.note_timeout(session, retries);
+        if was_overdue {
+            self.note_overdue(session);
+        } else {
+            self.note_timeout(session, retries);
+        }
         self.pump(index);
     }
 }
@@ -136,7 +141,8 @@ pub(super) fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, s
     }
     if number == 0 && (call.deadline != NO_DEADLINE || call.timeout != NO_DEADLINE) {
         let left = call.timeout.min(call.deadline.saturating_sub(context.now)) / 1000;
-        header.deadline_us = Some(left.min(u32::MAX as u64) as u32);
+        // A longer one is this end's to watch: the server would give up before.
+        header.deadline_us = u32::try_from(left).ok();
     }
     let is_adjacent = offset == 0 && context.adjacent.is_on();
     let source = match call.request.as_mut().and_then(Payload::as_msgbuf_mut) {

@@ -7,6 +7,7 @@ use dunlin_net::{Route, RxPacket};
 use super::Core;
 use super::serve::{Dispatch, Serve};
 use super::session::State;
+use crate::observe::DropReason;
 use crate::payload::Payload;
 use crate::wire::control::SLOTS_MAX;
 use crate::wire::{HEADER_BYTES, Header, Kind, MASK_24};
@@ -110,13 +111,12 @@ impl Core {
     #[inline(always)]
     fn on_session_packet(&mut self, i: u8, header: &Header, packet: &RxPacket<'_>, received: &mut Received) {
         let index = header.session;
-        let Some(session) = self.sessions.get_mut(index as usize).filter(|s| s.is_for(header, packet.route())) else {
-            self.counters.dropped_unknown_session += 1;
-            return received.others.push((i, Other::Unknown(*header)));
+        let Some(session) = self.sessions.get_mut(index as usize).filter(|s| s.is_open_for(header, packet.route())) else {
+            return self.on_closed_session_packet(i, header, packet, received);
         };
         session.traffic.rx_packets += 1;
         session.traffic.rx_bytes += packet.len() as u64;
-        let peer = session.peer;
+        let (peer, awaits_life) = (session.peer, session.timing.awaits_life());
         self.heard_from(peer);
         match header.kind {
             Kind::Response => self.on_response(index, header, packet),
@@ -129,10 +129,34 @@ impl Core {
             Kind::RequestForResponse => self.on_request_for_response(index, header, packet),
             _ => received.others.push((i, Other::Control(*header))),
         }
+        if awaits_life {
+            self.on_sign_of_life(index);
+        }
     }
 }
 
 impl Core {
+    /// A packet of a session that is closing, or that does not exist. On one that closes, only what manages it matters: its calls have ended, and
+    /// no handler starts.
+    #[cold]
+    fn on_closed_session_packet(&mut self, i: u8, header: &Header, packet: &RxPacket<'_>, received: &mut Received) {
+        use Kind::{CreditReturn, Request, RequestForResponse, Response};
+        if !self.is_session_of(header, packet.route()) {
+            self.counters.dropped_unknown_session += 1;
+            self.note_wrong_tag(header, packet.route());
+            return received.others.push((i, Other::Unknown(*header)));
+        }
+        let session = &mut self.sessions[header.session as usize];
+        session.traffic.rx_packets += 1;
+        session.traffic.rx_bytes += packet.len() as u64;
+        let peer = session.peer;
+        self.heard_from(peer);
+        if matches!(header.kind, Request | Response | CreditReturn | RequestForResponse) {
+            return self.drop_on(header.session, DropReason::Stale);
+        }
+        received.others.push((i, Other::Control(*header)));
+    }
+
     /// Whether a packet still names a session and comes from its other end.
     pub fn is_session_of(&self, header: &Header, from: Option<Route>) -> bool {
         self.sessions.get(header.session as usize).is_some_and(|session| session.is_for(header, from))
@@ -140,9 +164,20 @@ impl Core {
 }
 
 impl super::session::Session {
-    /// Whether a packet names this session, proves that it knows it, and comes from its other end.
+    /// Whether a packet names this session, which is open or closing, proves that it knows it, and comes from its other end.
     #[inline]
     fn is_for(&self, header: &Header, from: Option<Route>) -> bool {
-        header.tag == self.local_tag && matches!(self.state, State::Connected | State::Closing) && from == Some(self.route)
+        self.is_open_for(header, from) || self.state == State::Closing && self.is_named_by(header, from)
+    }
+
+    /// The same, and it is open.
+    #[inline]
+    fn is_open_for(&self, header: &Header, from: Option<Route>) -> bool {
+        self.state == State::Connected && self.is_named_by(header, from)
+    }
+
+    #[inline]
+    fn is_named_by(&self, header: &Header, from: Option<Route>) -> bool {
+        header.tag == self.local_tag && from == Some(self.route)
     }
 }

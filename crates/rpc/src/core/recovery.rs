@@ -19,7 +19,7 @@ use super::window::{Answer, NEVER, Window};
 use super::{Core, NONE};
 use crate::config::Recovery;
 use crate::observe::DropReason;
-use crate::wire::control::Body;
+use crate::wire::control::{Body, SLOTS_MAX};
 use crate::wire::packets::{ARRIVALS_BITS, Arrivals, Asked};
 use crate::wire::{Header, Kind, Multi};
 
@@ -52,15 +52,39 @@ pub(crate) struct Silence {
     timeouts: u8,
     /// Until when the answer to what was sent then is awaited.
     until: u64,
+    /// When something came that calls had waited for. Each call that has sent nothing since is on its own.
+    pub ended: u64,
 }
 
 impl Core {
-    /// Whether the last timeout of a session's calls has brought no sign of life from the other end, and may yet; until when, then. Nothing
-    /// is sent again meanwhile: if the other end is stopped, one packet from all calls of the session is enough to find out when it goes on.
-    pub fn is_silent(&self, session: u32) -> Option<u64> {
+    /// Whether a call, which is due, waits all the same, since the last timeout of its session's calls has brought no sign of life from the other
+    /// end, and may yet; until when, then. If the other end is stopped, one packet from all calls of the session is enough to find out when
+    /// it goes on.
+    pub fn awaits_life(&mut self, session: u32, call: u32) -> Option<u64> {
         let silence = &self.cold[session as usize].silence;
         let is_silent = self.now < silence.until && self.sessions[session as usize].traffic.rx_packets == silence.heard;
-        is_silent.then_some(silence.until)
+        // What was sent before the last sign of life was lost, or its handler is slow: each call is on its own then.
+        if !is_silent || self.calls[call as usize].progress < silence.ended {
+            return None;
+        }
+        let until = silence.until;
+        self.sessions[session as usize].timing.set_awaits_life(true);
+        Some(until)
+    }
+
+    /// A packet came on a session whose calls waited for one. The other end runs, so all that it has not answered is sent again, unless the
+    /// answers come within a round trip: they may be right behind this one.
+    #[cold]
+    pub fn on_sign_of_life(&mut self, session: u32) {
+        self.sessions[session as usize].timing.set_awaits_life(false);
+        self.cold[session as usize].silence.ended = self.now;
+        let at = self.now + self.probe_timeout(session);
+        for slot in 0..SLOTS_MAX {
+            let call = self.sessions[session as usize].client[slot].call;
+            if call != NONE && self.calls[call as usize].progress < self.now {
+                self.arm_call(call, at);
+            }
+        }
     }
 
     /// A call of a session has timed out, for the `retries`th time in a row, and something is sent again.
@@ -68,13 +92,21 @@ impl Core {
         let heard = self.sessions[session as usize].traffic.rx_packets;
         let silence = &mut self.cold[session as usize].silence;
         let timeouts = if silence.heard == heard { silence.timeouts.saturating_add(1) } else { 1 };
-        *silence = Silence { heard, timeouts, until: 0 };
+        (silence.heard, silence.timeouts) = (heard, timeouts);
         let until = self.now + self.rto(session, timeouts);
         self.cold[session as usize].silence.until = until;
         if retries.max(timeouts) >= TIMEOUTS_BEFORE_PING {
             // If the server lost the session, it may say so: a packet as short as a REQUEST_FOR_RESPONSE it may not answer.
             self.send_ping_on(session);
         }
+    }
+
+    /// A call that was overdue at the last sign of life is sent again. It goes together with others, and they are one timeout.
+    pub fn note_overdue(&mut self, session: u32) {
+        let heard = self.sessions[session as usize].traffic.rx_packets;
+        let until = self.now + self.rto(session, 1);
+        let silence = &mut self.cold[session as usize].silence;
+        (silence.heard, silence.timeouts, silence.until) = (heard, 1, until);
     }
 
     /// Gives a call of several packets its window, if it is to have one.
@@ -353,11 +385,11 @@ impl Core {
         (call.progress + wait).min(self.windows[call.window as usize].due)
     }
 
-    /// How long an answer is awaited before the last packet on its way is sent again.
+    /// How long an answer is awaited before the last packet on its way is sent again, or others that waited with it.
     fn probe_timeout(&self, session: u32) -> u64 {
         let entry = &self.sessions[session as usize];
         if entry.srtt == 0 {
-            return self.rto(session, 0);
+            return self.rto_before_backoff(session, 0);
         }
         let measured = 2 * entry.srtt as u64 + 4 * entry.rttvar as u64;
         measured.max(self.rto_min[0] / PROBE_SHARE_OF_RTO_MIN).min(self.rto(session, 0))

@@ -4,6 +4,8 @@
 //! not above it never starts a handler; that is all of at-most-once. The response is kept until the next request of the slot,
 //! or until the client releases it.
 
+use std::sync::Arc;
+
 use dunlin_net::RxPacket;
 
 use super::assemble::{CreditReturn, Early};
@@ -11,6 +13,7 @@ use super::handle::Handle;
 use super::session::{ServerSlot, State};
 use super::transmit::{Owner, Source};
 use super::{Core, NONE};
+use crate::context::{self, RequestContext, SharedTime};
 use crate::error::RespondError;
 use crate::msgbuf::MsgBuf;
 use crate::mutation::{Mutation, is_planted};
@@ -49,14 +52,20 @@ pub(crate) struct Serve {
     pub session: u32,
     pub sequence: u32,
     pub request_packets: u32,
+    /// Bytes of the whole request.
+    pub request_bytes: u32,
+    /// Bytes that the share of its client's host counts for the response and its buffer: see [`super::memory`].
+    pub charged: u32,
     pub received: u32,
     /// Transmit batch in which a packet of the response was queued last.
     pub tx_batch: u32,
-    /// When a packet of the request came last.
+    /// When a packet of the request came last, or the response was made or asked for.
     pub heard: u64,
     /// Nanoseconds; [`super::call::NO_DEADLINE`] for none.
     pub deadline: u64,
     pub request: Option<MsgBuf>,
+    /// Once its handler has asked for it, until nobody waits any more.
+    pub context: Option<RequestContext>,
     pub response: Option<Payload>,
     pub spare: Option<MsgBuf>,
     /// The last credit return, of a request of several packets.
@@ -70,6 +79,13 @@ impl Serve {
     #[inline]
     pub fn set_deadline(&mut self, header: &Header, now: u64) {
         self.deadline = header.deadline_us.map_or(super::call::NO_DEADLINE, |us| now + us as u64 * 1000);
+    }
+
+    #[cold]
+    fn end_context(&mut self) {
+        if let Some(context) = self.context.take() {
+            context.end();
+        }
     }
 }
 
@@ -115,11 +131,14 @@ impl Core {
                 session: NONE,
                 sequence: 0,
                 request_packets: 0,
+                request_bytes: 0,
+                charged: 0,
                 received: 0,
                 tx_batch: 0,
                 heard: 0,
                 deadline: super::call::NO_DEADLINE,
                 request: None,
+                context: None,
                 response: None,
                 spare: None,
                 credit_return: CreditReturn::default(),
@@ -133,13 +152,14 @@ impl Core {
     #[inline]
     fn clear_serve(&mut self, index: u32) {
         let serve = &mut self.serves[index as usize];
+        if matches!(serve.state, ServeState::Receiving | ServeState::Executing) {
+            return self.clear_unanswered(index);
+        }
         if serve.tx_batch == self.tx.batch {
             self.tx.forget_serve(index);
         }
         serve.generation = serve.generation.wrapping_add(1);
-        let (session, is_receiving) = (serve.session, serve.state == ServeState::Receiving);
-        let unfinished = serve.request.take().filter(|_| is_receiving).map(|request| request.len());
-        let small = self.mtu;
+        let (charged, small) = (serve.charged as usize, self.mtu);
         serve.state = ServeState::Free;
         match serve.response.take() {
             Some(response) if response.is_foreign() => self.discard(response),
@@ -153,9 +173,42 @@ impl Core {
             }
             None => {}
         }
-        if let Some(bytes) = unfinished {
-            self.refund_receiving(session, bytes);
+        if charged > small {
+            self.refund_response(index);
         }
+    }
+
+    /// The same of a request without a response: it has no packets that wait to be sent.
+    #[cold]
+    fn clear_unanswered(&mut self, index: u32) {
+        let serve = &mut self.serves[index as usize];
+        serve.generation = serve.generation.wrapping_add(1);
+        let state = std::mem::replace(&mut serve.state, ServeState::Free);
+        serve.end_context();
+        let (session, request) = (serve.session, serve.request.take());
+        if state == ServeState::Receiving
+            && let Some(request) = request
+        {
+            self.refund_receiving(session, request.len());
+        }
+    }
+
+    /// What the handler of a request may know of it, for that handler to ask while it runs: later the entry may be another's. Made when it first asks.
+    pub fn context_of(&mut self, reference: ServeRef, time: &Arc<SharedTime>) -> RequestContext {
+        time.tell(self.now);
+        if let Ok(Serve { context: Some(context), .. }) = self.waiting(reference) {
+            return context.clone();
+        }
+        let serve = &self.serves[reference.place()];
+        let (req_type, session, deadline) = (serve.req_type, self.session_ref(serve.session), serve.deadline);
+        let peer = self.peers.addr(self.sessions[serve.session as usize].peer).cloned();
+        let request = context::Request { req_type, session, peer, deadline };
+        let context = RequestContext::new(request, time);
+        match self.waiting(reference) {
+            Ok(serve) => serve.context = Some(context.clone()),
+            Err(_) => context.end(),
+        }
+        context
     }
 
     /// Frees the server entry of a slot, if it has one.
@@ -163,6 +216,9 @@ impl Core {
         let index = std::mem::replace(&mut self.sessions[session as usize].server[slot].serve, NONE);
         if index != NONE {
             self.clear_serve(index);
+            if self.serves[index as usize].charged != 0 {
+                self.refund_all(index);
+            }
             self.free_serves.push(index);
         }
     }
@@ -200,6 +256,9 @@ impl Core {
         let index = if serve == NONE {
             let index = self.take_serve();
             self.sessions[si as usize].server[slot].serve = index;
+            if self.serves[index as usize].spare.is_some() {
+                self.charge_spare(index, si);
+            }
             index
         } else {
             self.clear_serve(serve);
@@ -222,7 +281,13 @@ impl Core {
             return None;
         }
         entry.request_packets = 1;
+        entry.request_bytes = header.payload_len() as u32;
         self.sessions[si as usize].server[slot].sequence = sequence;
+        if self.is_crowded && self.is_over_share(si) {
+            self.counters.requests_over_memory_share += 1;
+            self.refuse_rest(index);
+            return None;
+        }
         let in_place = packet.bytes().is_some() && self.config.optimizations.zero_copy_requests.is_on();
         if !in_place && !self.keep_request(index, header, packet, header.payload_len(), 0) {
             return None;
@@ -240,7 +305,7 @@ impl Core {
     /// Copies the data of the first packet that came into a buffer for the whole request, where it belongs. Without memory the packet
     /// counts as lost, and the client sends it again.
     pub fn keep_request(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize, offset: usize) -> bool {
-        let Ok(mut buf) = MsgBuf::with_len(total) else {
+        let Ok(mut buf) = MsgBuf::unfilled(total) else {
             let (session, slot) = (self.serves[index as usize].session, self.serves[index as usize].slot);
             self.drop_on(session, DropReason::NoMemory);
             let entry = &mut self.sessions[session as usize].server[slot as usize];
@@ -317,11 +382,6 @@ impl Core {
         }
     }
 
-    /// Whether the client still waits for this request.
-    pub fn is_waited_for(&mut self, reference: ServeRef) -> bool {
-        self.waiting(reference).is_ok()
-    }
-
     /// The handler keeps a request for later, so its response says nothing of the network's delay.
     pub fn note_deferred(&mut self, reference: ServeRef) {
         if let Ok(serve) = self.waiting(reference) {
@@ -329,16 +389,16 @@ impl Core {
         }
     }
 
-    /// A buffer of `len` bytes for the response: the slot's own if it is large enough.
+    /// A buffer of `len` bytes for the response, which the caller overwrites: the slot's own if it is large enough.
     #[inline]
     pub fn response_buffer(&mut self, reference: ServeRef, len: usize) -> Result<MsgBuf, RespondError> {
         if self.config.optimizations.preallocated_responses.is_on()
             && let Some(mut spare) = self.waiting(reference)?.spare.take_if(|spare| spare.capacity() >= len)
         {
-            spare.set_len(len);
+            spare.expose(len);
             return Ok(spare);
         }
-        Ok(MsgBuf::with_len(len)?)
+        Ok(MsgBuf::unfilled(len)?)
     }
 
     /// Sends the response of a request.
@@ -350,12 +410,18 @@ impl Core {
             self.discard(response);
             return Err(RespondError::Orphaned);
         };
-        let session = serve.session;
+        let (session, charged) = (serve.session, serve.charged as usize);
         let max = self.sessions[session as usize].message_bytes_max as usize;
         if len > max {
             self.respond_status(reference, Status::ResponseTooLarge);
             self.discard(response);
             return Err(RespondError::TooLarge { len, max });
+        }
+        if len > charged && !self.charge_response(reference.index(), &response) {
+            self.counters.responses_over_memory_share += 1;
+            self.respond_status(reference, Status::ResponseTooLarge);
+            self.discard(response);
+            return Err(RespondError::OverShare { len });
         }
         self.finish_serve(reference.index(), Some(response), Status::Ok);
         Ok(())
@@ -375,6 +441,10 @@ impl Core {
         serve.status = status;
         serve.response = response;
         serve.request = None;
+        serve.heard = self.now;
+        if serve.context.is_some() {
+            serve.end_context();
+        }
         if self.sessions[serve.session as usize].state == State::Connected {
             self.send_response_packet(index, 0);
         }

@@ -9,6 +9,7 @@ use super::loan::Loan;
 use super::places::Places;
 use super::recovery::Silence;
 use super::{Core, NONE, Path};
+use crate::config::nanos;
 use crate::error::CallError;
 use crate::observe::Observed;
 use crate::timer::TimerId;
@@ -85,8 +86,8 @@ pub(crate) struct Session {
     pub unreleased: bool,
     /// Whether congestion control is to be asked before a packet of a call is sent. Such a session asks for no more credits.
     pub limited: bool,
-    /// [`Path::is_local`] of its path, where each call finds it.
-    pub is_local: bool,
+    /// What its timeouts depend on besides the round trip.
+    pub timing: Timing,
     /// Whether it asks for more credits when calls wait for some.
     pub may_borrow: bool,
 
@@ -94,6 +95,57 @@ pub(crate) struct Session {
     pub server: Line<[ServerSlot; SLOTS_MAX]>,
     pub traffic: Line<Traffic>,
 }
+
+/// What the timeouts of a session depend on besides its round trip, in one byte of its first cache line: whether its packets stay on this host,
+/// whether calls wait for a sign of life of the other end, and how often the timeout is doubled until there is a round trip to go by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Timing(u8);
+
+impl Timing {
+    const LOCAL: u8 = 1;
+    const AWAITS_LIFE: u8 = 2;
+    const BACKOFF_SHIFT: u32 = 2;
+    /// Most doublings that it holds.
+    pub const BACKOFF_MAX: u32 = 20;
+
+    fn set_local(&mut self, is_local: bool) {
+        self.0 = self.0 & !Timing::LOCAL | u8::from(is_local);
+    }
+
+    /// Index in [`Core::rto_min`].
+    #[inline]
+    pub fn place(self) -> usize {
+        usize::from(self.0 & Timing::LOCAL)
+    }
+
+    /// Whether calls wait until anything comes on this session.
+    #[inline]
+    pub fn awaits_life(self) -> bool {
+        self.0 & Timing::AWAITS_LIFE != 0
+    }
+
+    pub fn set_awaits_life(&mut self, awaits: bool) {
+        self.0 = self.0 & !Timing::AWAITS_LIFE | if awaits { Timing::AWAITS_LIFE } else { 0 };
+    }
+
+    #[inline]
+    fn backoff(self) -> u32 {
+        u32::from(self.0 >> Timing::BACKOFF_SHIFT)
+    }
+
+    fn set_backoff(&mut self, doublings: u32) {
+        self.end_backoff();
+        self.0 |= (doublings.min(Timing::BACKOFF_MAX) as u8) << Timing::BACKOFF_SHIFT;
+    }
+
+    #[inline]
+    fn end_backoff(&mut self) {
+        self.0 &= Timing::LOCAL | Timing::AWAITS_LIFE;
+    }
+}
+
+/// Timeouts double so often, at most, however many there were.
+const DOUBLINGS_MAX: u8 = 16;
 
 const _: () = assert!(size_of::<Session>() == 4 * 64, "a session is four cache lines");
 
@@ -139,7 +191,7 @@ pub(crate) struct SessionCold {
     pub places: Places,
     pub loan: Loan,
     pub retransmissions: u32,
-    /// What is known of the other end's silence; see [`Core::is_silent`].
+    /// What is known of the other end's silence; see [`Core::awaits_life`].
     pub silence: Silence,
     /// How long what was overtaken is waited for, in quarters of a round trip.
     pub patience_quarters: u8,
@@ -151,7 +203,7 @@ pub(crate) struct SessionCold {
     pub rtt_min: Option<u64>,
     /// Once its address was resolved.
     pub path: Path,
-    /// Nonce and incarnation of the client, of a session that was accepted.
+    /// Nonce and incarnation of the client, of a session that was accepted: with its route, its name in [`Core::accepted`].
     pub accepted_as: Option<(u64, u64)>,
     /// Of a session that was opened here, until its owner has seen that it is open.
     pub opening: Option<Box<OpenState>>,
@@ -185,7 +237,7 @@ impl Session {
             message_bytes_max: 0,
             unreleased: false,
             limited: false,
-            is_local: false,
+            timing: Timing::default(),
             may_borrow: false,
             client: Line([ClientSlot { sequence: 0, call: NONE }; SLOTS_MAX]),
             server: Line([ServerSlot { sequence: 0, serve: NONE }; SLOTS_MAX]),
@@ -205,9 +257,10 @@ impl Session {
         self.traffic.tx_bytes += bytes as u64;
     }
 
-    /// Takes a round-trip sample (RFC 6298's estimator).
+    /// Takes a round-trip sample (RFC 6298's estimator), of a packet that was sent once. It ends a back-off.
     #[inline]
     pub fn sample_rtt(&mut self, nanos: u64) {
+        self.timing.end_backoff();
         let sample = nanos.clamp(1, u32::MAX as u64 / 2) as u32;
         if self.srtt == 0 {
             (self.srtt, self.rttvar) = (sample, sample / 2);
@@ -267,7 +320,7 @@ impl Core {
     /// Notes the way to the other end.
     pub fn set_path(&mut self, index: u32, path: Path) {
         self.cold[index as usize].path = path;
-        self.sessions[index as usize].is_local = path.is_local;
+        self.sessions[index as usize].timing.set_local(path.is_local);
     }
 
     /// Gives a session up whose calls and requests have ended.
@@ -284,8 +337,8 @@ impl Core {
         if let Some(timer) = cold.timer.take() {
             self.wheel.remove(timer);
         }
-        if let Some(key) = cold.accepted_as.take() {
-            self.accepted.remove(&key);
+        if let Some((nonce, incarnation)) = cold.accepted_as.take() {
+            self.accepted.remove(&(route, nonce, incarnation));
         }
         if route.0 != NONE {
             self.idle_routes.push(route);
@@ -306,18 +359,41 @@ impl Core {
         SessionRef { index, generation: self.sessions[index as usize].generation }
     }
 
+    /// Takes in that a call was answered `nanos` after its first copy, of several. Which of them was answered is unknown (Karn's rule), so
+    /// that is no sample; but if handlers became slower than the timeout, no call would ever give one. So the timeout stays as long as this
+    /// call took, until one is answered that was sent once.
+    #[cold]
+    pub fn back_off(&mut self, index: u32, nanos: u64) {
+        let doublings = (self.sessions[index as usize].timing.backoff()..Timing::BACKOFF_MAX).find(|doublings| {
+            self.sessions[index as usize].timing.set_backoff(*doublings);
+            self.rto(index, 0) > nanos
+        });
+        self.sessions[index as usize].timing.set_backoff(doublings.unwrap_or(Timing::BACKOFF_MAX));
+    }
+
     /// Retransmission timeout of a session after `retries` timeouts in a row, in nanoseconds.
     #[inline]
     pub fn rto(&self, index: u32, retries: u8) -> u64 {
+        let doublings = u32::from(retries.min(DOUBLINGS_MAX)) + self.sessions[index as usize].timing.backoff();
+        self.rto_doubled(index, doublings)
+    }
+
+    /// The same of what was sent before the timeout was backed off.
+    pub fn rto_before_backoff(&self, index: u32, retries: u8) -> u64 {
+        self.rto_doubled(index, u32::from(retries.min(DOUBLINGS_MAX)))
+    }
+
+    #[inline]
+    fn rto_doubled(&self, index: u32, doublings: u32) -> u64 {
         let session = &self.sessions[index as usize];
         let measured = session.srtt as u64 + 4 * session.rttvar as u64;
-        let max = self.config.rto_max.as_nanos() as u64;
+        let max = nanos(self.config.rto_max);
         let base = if session.srtt == 0 {
-            self.config.rto_initial.as_nanos() as u64
+            nanos(self.config.rto_initial)
         } else {
-            measured.clamp(self.rto_min[usize::from(session.is_local)], max)
+            measured.clamp(self.rto_min[session.timing.place()], max)
         };
-        base.checked_shl(retries.min(16) as u32).unwrap_or(max).min(max)
+        base.checked_shl(doublings).unwrap_or(max).min(max)
     }
 
     /// Ends every call and request of a session with `error`, and the session itself.

@@ -1,40 +1,138 @@
-//! What one peer may hold of this endpoint: so that a peer that hoards, or is broken, leaves something to the others.
+//! What one host may make this endpoint hold: so that a host that hoards, or is broken, leaves something to the others.
 //!
-//! Whatever a peer may make this endpoint hold is counted in its entry, and limited by [`crate::PeerLimits`]: the sessions that were accepted
-//! from it and their places in the receive queue, the memory of requests that have begun to arrive, and requests in the hands of handlers.
+//! A limit that is counted by address and port is none: whoever wants more takes another port. So all endpoints of a host share what
+//! [`crate::PeerLimits`] and the budget of [`super::memory`] allow it: sessions accepted from it, their places in the receive queue, bytes that
+//! are kept for it, and its requests in the hands of handlers.
 
-use dunlin_net::Route;
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use dunlin_net::{Addr, ShmName};
 
 use super::Core;
 use super::places::Places;
 use super::serve::ServeRef;
 use crate::wire::control::RefuseReason;
 
-/// What a peer holds.
+/// Whose share it is.
+///
+/// Over shared memory it is the endpoint's, by its name: regions are private to one user, who can stop any of these processes, so what is left
+/// to guard against is one that is broken, and the whole host would include its victims.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum HostName {
+    Ip(IpAddr),
+    Shm(ShmName),
+    Node(u32),
+    Sim(u32),
+}
+
+impl From<&Addr> for HostName {
+    fn from(addr: &Addr) -> HostName {
+        match addr {
+            // An IPv4 host that reaches an IPv6 socket is the same host.
+            Addr::Udp(addr) => HostName::Ip(addr.ip().to_canonical()),
+            Addr::Shm(name) => HostName::Shm(name.clone()),
+            Addr::Node(number) => HostName::Node(*number),
+            Addr::Sim { host, .. } => HostName::Sim(*host),
+        }
+    }
+}
+
+/// What a host holds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Share {
     /// Sessions accepted from it.
     pub accepted: u32,
     /// Places of the receive queue, for all its sessions.
     pub places: usize,
-    /// Bytes of buffers for requests that have begun to arrive.
-    pub receiving_bytes: u64,
+    /// Bytes kept for it: see [`super::memory`].
+    pub held_bytes: u64,
     /// Requests in the hands of asynchronous and worker handlers.
     pub deferred: u32,
 }
 
-/// Names a peer, and not a later one with the same index.
+#[derive(Debug)]
+struct Host {
+    name: HostName,
+    share: Share,
+    /// Peers there, and requests that handlers keep: these outlive the sessions that they came on, and are held all the same.
+    users: u32,
+}
+
+/// Hosts of which anything is held.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts {
+    entries: Vec<Option<Host>>,
+    free: Vec<u32>,
+    by_name: HashMap<HostName, u32>,
+}
+
+impl Hosts {
+    pub fn share(&self, host: u32) -> Option<&Share> {
+        self.entries.get(host as usize)?.as_ref().map(|host| &host.share)
+    }
+
+    pub fn share_mut(&mut self, host: u32) -> Option<&mut Share> {
+        self.entries.get_mut(host as usize)?.as_mut().map(|host| &mut host.share)
+    }
+
+    /// What a host holds, be it nothing.
+    pub fn share_of(&self, name: &HostName) -> Share {
+        self.by_name.get(name).and_then(|host| self.share(*host)).copied().unwrap_or_default()
+    }
+
+    pub fn shares(&self) -> impl Iterator<Item = &Share> {
+        self.entries.iter().flatten().map(|host| &host.share)
+    }
+
+    /// Counts one more user of the host with this name, which is entered if it is new.
+    pub fn join(&mut self, name: HostName) -> u32 {
+        let host = self.by_name.get(&name).copied().unwrap_or_else(|| {
+            let entry = Some(Host { name: name.clone(), share: Share::default(), users: 0 });
+            let host = self.free.pop().unwrap_or(self.entries.len() as u32);
+            match self.entries.get_mut(host as usize) {
+                Some(place) => *place = entry,
+                None => self.entries.push(entry),
+            }
+            self.by_name.insert(name, host);
+            host
+        });
+        self.use_again(host);
+        host
+    }
+
+    /// Counts one more user of a host that has one.
+    fn use_again(&mut self, host: u32) {
+        if let Some(Some(host)) = self.entries.get_mut(host as usize) {
+            host.users += 1;
+        }
+    }
+
+    /// Counts a user off, and forgets the host with its last one.
+    pub fn leave(&mut self, host: u32) {
+        let Some(place) = self.entries.get_mut(host as usize) else { return };
+        let Some(entry) = place else { return };
+        entry.users -= 1;
+        if entry.users == 0 {
+            debug_assert!(entry.share.held_bytes == 0 && entry.share.deferred == 0, "{entry:?} holds nothing any more");
+            self.by_name.remove(&entry.name);
+            *place = None;
+            self.free.push(host);
+        }
+    }
+}
+
+/// A request that a handler keeps, as its host's share counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PeerRef {
-    pub index: u32,
-    pub serial: u32,
+    host: u32,
+    bytes: u32,
 }
 
 impl Core {
-    /// Whether the peer at `from`, if it is one already, may have one more session with at least the first credits of `wanted`; says which of its
-    /// limits is in the way.
-    pub fn check_share(&self, from: Option<Route>, wanted: Places) -> Result<(), RefuseReason> {
-        let share = from.and_then(|from| self.peers.share_at(from)).copied().unwrap_or_default();
+    /// Whether a host may have one more session with at least the first credits of `wanted`; says which of its limits is in the way.
+    pub fn check_share(&self, host: &HostName, wanted: Places) -> Result<(), RefuseReason> {
+        let share = self.peers.hosts.share_of(host);
         let limits = &self.config.peer_limits;
         if share.accepted >= limits.sessions_max {
             return Err(RefuseReason::PeerSessions);
@@ -46,53 +144,75 @@ impl Core {
         Ok(())
     }
 
-    /// Places that the peer at `from` may have in addition.
-    pub fn places_left(&self, from: Option<Route>) -> usize {
-        let held = from.and_then(|from| self.peers.share_at(from)).map_or(0, |share| share.places);
+    /// Places that a host may have in addition to those that it has.
+    pub fn places_left(&self, held: usize) -> usize {
         (self.config.peer_limits.places_max as usize).saturating_sub(held)
     }
 
-    /// Whether a peer may begin to send a request of so many bytes.
-    pub fn may_receive(&self, session: u32, bytes: usize) -> bool {
-        let share = self.peers.share(self.sessions[session as usize].peer);
-        share.is_none_or(|share| share.receiving_bytes + bytes as u64 <= self.config.peer_limits.receiving_bytes_max)
-    }
-
-    /// Counts the buffer of a request that begins to arrive.
-    pub fn charge_receiving(&mut self, session: u32, bytes: usize) {
-        if let Some(share) = self.peers.share_mut(self.sessions[session as usize].peer) {
-            share.receiving_bytes += bytes as u64;
-        }
-    }
-
-    /// Counts it off, when the request is complete or given up.
-    pub fn refund_receiving(&mut self, session: u32, bytes: usize) {
-        if let Some(share) = self.peers.share_mut(self.sessions[session as usize].peer) {
-            share.receiving_bytes -= bytes as u64;
-        }
-    }
-
-    /// Whether handlers may keep one more request of the peer that sent this one.
+    /// Whether handlers may keep one more request of the host that sent this one.
     pub fn may_defer(&self, serve: ServeRef) -> bool {
-        let peer = self.sessions[self.serves[serve.index() as usize].session as usize].peer;
-        self.peers.share(peer).is_none_or(|share| share.deferred < self.config.peer_limits.deferred_requests_max)
+        let serve = &self.serves[serve.index() as usize];
+        let host = self.peers.host_of(self.sessions[serve.session as usize].peer);
+        let count_fits = |deferred| deferred < self.config.peer_limits.deferred_requests_max;
+        self.peers.hosts.share(host).is_none_or(|share| count_fits(share.deferred))
+            && self.may_hold(host, u64::from(serve.request_bytes))
     }
 
     /// Counts a request that a handler keeps.
     pub fn count_deferred(&mut self, serve: ServeRef) -> PeerRef {
-        let index = self.sessions[self.serves[serve.index() as usize].session as usize].peer;
-        if let Some(share) = self.peers.share_mut(index) {
+        let serve = &self.serves[serve.index() as usize];
+        let bytes = serve.request_bytes;
+        let host = self.peers.host_of(self.sessions[serve.session as usize].peer);
+        self.peers.hosts.use_again(host);
+        self.hold(host, u64::from(bytes));
+        if let Some(share) = self.peers.hosts.share_mut(host) {
             share.deferred += 1;
         }
-        PeerRef { index, serial: self.peers.serial(index) }
+        PeerRef { host, bytes }
     }
 
     /// Counts it off.
-    pub fn uncount_deferred(&mut self, peer: PeerRef) {
-        if self.peers.serial(peer.index) == peer.serial
-            && let Some(share) = self.peers.share_mut(peer.index)
-        {
+    pub fn uncount_deferred(&mut self, PeerRef { host, bytes }: PeerRef) {
+        self.let_go(host, u64::from(bytes));
+        if let Some(share) = self.peers.hosts.share_mut(host) {
             share.deferred -= 1;
         }
+        self.peers.hosts.leave(host);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_what_its_ports_and_threads_have_in_common() {
+        let host = |text: &str| HostName::from(&text.parse::<Addr>().unwrap());
+        assert_eq!(host("udp://10.0.0.1:7"), host("udp://10.0.0.1:8"));
+        assert_eq!(host("udp://10.0.0.1:7"), host("udp://[::ffff:10.0.0.1]:8"));
+        assert_eq!(host("sim:3:0"), host("sim:3:1"));
+        for [one, other] in [
+            ["udp://10.0.0.1:7", "udp://10.0.0.2:7"],
+            ["udp://[fd00::1]:7", "udp://[fd00::2]:7"],
+            ["shm:one", "shm:other"],
+            ["sim:3:0", "sim:4:0"],
+            ["node:3", "sim:3:0"],
+        ] {
+            assert_ne!(host(one), host(other));
+        }
+    }
+
+    #[test]
+    fn a_host_is_forgotten_with_its_last_user() {
+        let mut hosts = Hosts::default();
+        let (one, other) = (hosts.join(HostName::Node(1)), hosts.join(HostName::Node(2)));
+        assert_eq!(hosts.join(HostName::Node(1)), one);
+        hosts.share_mut(one).unwrap().places = 5;
+        hosts.leave(one);
+        assert_eq!(hosts.share_of(&HostName::Node(1)).places, 5);
+        hosts.leave(one);
+        assert_eq!((hosts.share_of(&HostName::Node(1)).places, hosts.shares().count()), (0, 1));
+        assert_eq!(hosts.join(HostName::Node(3)), one, "its place is used again");
+        assert_ne!(one, other);
     }
 }

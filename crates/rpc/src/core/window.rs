@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use crate::mutation::{Mutation, is_planted};
+
 /// No time.
 pub(crate) const NEVER: u64 = u64::MAX;
 /// A window spans so many times the credits: while a hole is found and filled, which takes about three round trips, the packets behind it
@@ -253,6 +255,11 @@ impl Window {
             let due = (sent_at + self.rtt + patience).max(self.ambiguous_until);
             if now < due {
                 self.due = self.due.min(due);
+                continue;
+            }
+            if is_planted(Mutation::LostPacketForgotten) {
+                self.packet(number).state = State::Answered;
+                found += 1;
                 continue;
             }
             self.packet(number).state = State::Lost;

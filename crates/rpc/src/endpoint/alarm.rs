@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::Shared;
+use crate::config::nanos;
 use crate::core::alarm::AlarmId;
 
 /// A handle for tasks that wait for a time. Clones are handles of the same endpoint.
@@ -51,8 +52,7 @@ impl Timers {
 
     /// Ends after `time`, counted from [`Timers::now`], and up to some microseconds later.
     pub fn sleep(&self, time: Duration) -> Sleep {
-        let nanos = time.as_nanos().try_into().unwrap_or(u64::MAX);
-        self.sleep_until(self.now().saturating_add(nanos))
+        self.sleep_until(self.now().saturating_add(nanos(time)))
     }
 
     /// Ends at `at`, in nanoseconds on the transport's clock, and up to some microseconds later.

@@ -45,7 +45,7 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
     match header.kind {
         Kind::Connect => {
             let source = transport.rx_source(i);
-            core.on_connect(transport, from, source, body);
+            core.on_connect(transport, source, body);
         }
         Kind::Cookie => core.on_cookie(header, from, body),
         Kind::Accept => core.on_accept(header, from, transport.rx_source(i), body),

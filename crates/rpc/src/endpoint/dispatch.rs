@@ -15,8 +15,13 @@ use crate::msgbuf::MsgBuf;
 use crate::wire::Status;
 
 /// Runs the handlers of a burst's requests, in order; requests of one type that stand together are handed over together if their
-/// handler wants that.
-pub(crate) fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T, dispatches: &Dispatches) {
+/// handler wants that. In `passed` they are counted before a handler is given them, for whoever looks after the others if it panics.
+pub(crate) fn run_handlers<T: Transport>(
+    shared: &Rc<Shared>,
+    transport: &mut T,
+    dispatches: &Dispatches,
+    passed: &mut usize,
+) {
     let mut rest = &dispatches[..];
     while let Some((_, first)) = rest.first() {
         let req_type = first.req_type();
@@ -25,8 +30,8 @@ pub(crate) fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T,
         rest = after;
         let handler = shared.handlers.get(req_type as usize);
         match handler.as_ref().map(|handler| handler.try_borrow_mut()) {
-            Some(Ok(mut handler)) => run_group(shared, transport, &mut handler, group),
-            _ => refuse(shared, group),
+            Some(Ok(mut handler)) => run_group(shared, transport, &mut handler, group, passed),
+            _ => refuse(shared, group, passed),
         }
         if !shared.core.borrow().config.optimizations.transmit_batching.is_on() {
             shared.core.borrow_mut().transmit(transport);
@@ -35,29 +40,36 @@ pub(crate) fn run_handlers<T: Transport>(shared: &Rc<Shared>, transport: &mut T,
 }
 
 #[cold]
-fn refuse(shared: &Rc<Shared>, group: &[(u8, Dispatch)]) {
+fn refuse(shared: &Rc<Shared>, group: &[(u8, Dispatch)], passed: &mut usize) {
+    *passed += group.len();
     for (_, dispatch) in group {
         shared.core.borrow_mut().respond_status(dispatch.serve, Status::NoHandler);
     }
 }
 
 /// Runs one handler for some requests.
-fn run_group<T: Transport>(shared: &Rc<Shared>, packets: &T, handler: &mut Handler, group: &[(u8, Dispatch)]) {
+fn run_group<T: Transport>(
+    shared: &Rc<Shared>,
+    packets: &T,
+    handler: &mut Handler,
+    group: &[(u8, Dispatch)],
+    passed: &mut usize,
+) {
     match handler {
-        Handler::Dispatch(handle) => for_each(shared, packets, group, |serve, payload, req_type| {
-            handle(Request { shared, serve, payload, req_type });
+        Handler::Dispatch(handle) => for_each(shared, packets, group, passed, |serve, payload, req_type| {
+            handle(Request::new(shared, serve, payload, req_type));
         }),
-        Handler::Burst(handle) => run_burst(shared, packets, group, |requests, req_type| {
-            handle(&mut RequestBurst { shared, requests, req_type, answered: 0 });
+        Handler::Burst(handle) => run_burst(shared, packets, group, passed, |requests, req_type| {
+            handle(&mut RequestBurst::new(shared, requests, req_type));
         }),
-        Handler::Async(start) => for_each(shared, packets, group, |serve, payload, req_type| {
+        Handler::Async(start) => for_each(shared, packets, group, passed, |serve, payload, _| {
             if let Some(payload) = admit(shared, serve, payload) {
                 let right = ReplyRight::new(shared, serve);
-                let request = OwnedRequest::new(shared, serve, payload, req_type);
+                let request = OwnedRequest::new(shared, serve, payload);
                 shared.executor.spawn(start(request, right));
             }
         }),
-        Handler::Worker { pool, handler } => for_each(shared, packets, group, |serve, payload, _| {
+        Handler::Worker { pool, handler } => for_each(shared, packets, group, passed, |serve, payload, _| {
             if let Some(request) = admit(shared, serve, payload) {
                 pool.send(Job::new(shared, serve, request, handler.clone()));
             }
@@ -71,9 +83,11 @@ fn for_each<T: Transport>(
     shared: &Rc<Shared>,
     packets: &T,
     group: &[(u8, Dispatch)],
+    passed: &mut usize,
     mut run: impl FnMut(ServeRef, &[u8], u8),
 ) {
     for (i, dispatch) in group {
+        *passed += 1;
         let buffer = take_buffer(shared, dispatch);
         if let Some(payload) = payload_of(packets, *i, dispatch, buffer.as_ref())
             && !is_over(shared, dispatch.serve)
@@ -83,11 +97,12 @@ fn for_each<T: Transport>(
     }
 }
 
-/// Gives all requests to `run` together.
+/// Gives all requests to `run` together, without those whose callers have given up meanwhile.
 fn run_burst<T: Transport>(
     shared: &Rc<Shared>,
     packets: &T,
     group: &[(u8, Dispatch)],
+    passed: &mut usize,
     run: impl FnOnce(&[(ServeRef, &[u8])], u8),
 ) {
     let buffers: ArrayVec<_, RX_BURST> = group.iter().map(|(_, dispatch)| take_buffer(shared, dispatch)).collect();
@@ -99,7 +114,11 @@ fn run_burst<T: Transport>(
             batch.push((dispatch.serve, payload));
         }
     }
-    if let Some((_, first)) = group.first() {
+    // What panics from here on answers them itself.
+    *passed += group.len();
+    if let Some((_, first)) = group.first()
+        && !batch.is_empty()
+    {
         run(&batch, first.req_type());
     }
 }
@@ -142,19 +161,24 @@ fn is_over(shared: &Rc<Shared>, serve: ServeRef) -> bool {
     if entry.deadline > core.now {
         return false;
     }
+    core.counters.requests_expired += 1;
     core.respond_status(serve, Status::Expired);
     true
 }
 
-/// Copies a request for a handler that outlives the burst, unless there are too many of those.
-pub(crate) fn admit(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf> {
-    match MsgBuf::copy_from(payload) {
-        Ok(request) if may_defer(shared, serve) => Some(request),
-        _ => {
-            push_back(shared, serve);
-            None
-        }
+/// Copies a request for a handler that outlives the burst and has not started, or pushes it back if there are too many of those.
+fn admit(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf> {
+    let request = keep(shared, serve, payload);
+    if request.is_none() {
+        push_back(shared, serve);
     }
+    request
+}
+
+/// Copies a request that is to outlive the burst, unless there are too many of those.
+pub(crate) fn keep(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf> {
+    let request = MsgBuf::copy_from(payload).ok()?;
+    may_defer(shared, serve).then_some(request)
 }
 
 /// Whether one more request may be held, which then is.

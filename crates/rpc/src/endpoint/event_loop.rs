@@ -19,8 +19,10 @@ use super::dispatch::{push_back, run_handlers};
 use super::registry::Entry;
 use super::session::{Completion, Session};
 use super::{Continuation, Endpoint, Shared};
+use crate::config::nanos;
 use crate::core::Core;
-use crate::core::receive::Received;
+use crate::core::receive::{Others, Received};
+use crate::core::serve::Dispatch;
 use crate::wire::Status;
 use crate::wire::header::FLAG_DEADLINE;
 
@@ -193,6 +195,7 @@ impl<T: Transport> Endpoint<T> {
             }
         }
         core.timers_at = core.now + TIMER_PAUSE_NANOS;
+        self.shared.time.tell(core.now);
         core.busy_iterations = 0;
         self.shared.transport_counters.set(transport.counters());
         if core.run_timers(transport) > 0 {
@@ -326,7 +329,7 @@ impl<T: Transport> Endpoint<T> {
     /// # Panics
     /// As [`Endpoint::run_once`].
     pub fn run_for(&self, time: Duration) {
-        let end = self.now() + time.as_nanos() as u64;
+        let end = self.now().saturating_add(nanos(time));
         // So that the loop does not sleep past the end.
         let timer = self.shared.core.borrow_mut().wheel.create(crate::core::timers::TOKEN_TICK);
         self.shared.core.borrow_mut().wheel.arm(timer, end);
@@ -432,18 +435,50 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
         core.counters.requests_handled += received.dispatches.len() as u64;
         refuses = core.shutting_down;
     }
-    if refuses {
-        received.dispatches.iter().for_each(|(_, dispatch)| push_back(shared, dispatch.serve));
-    } else if !received.dispatches.is_empty() {
-        run_handlers(shared, transport, &received.dispatches);
+    if received.dispatches.is_empty() {
+        return manage_sessions(shared, transport, &received.others);
     }
-    for (i, other) in &received.others {
+    let mut rest = Rest { shared, transport, received: &received, passed: 0 };
+    if !refuses {
+        run_handlers(shared, rest.transport, &received.dispatches, &mut rest.passed);
+    }
+}
+
+/// What is left of a burst, even if a handler panics. Requests that no handler was given are pushed back, so that their callers may try again:
+/// nobody comes back to their packets. Then come the packets that manage sessions: a peer that says good-bye may say it only once.
+struct Rest<'a, T: Transport> {
+    shared: &'a Rc<Shared>,
+    transport: &'a mut T,
+    received: &'a Received,
+    /// Requests that were given to handlers, or answered.
+    passed: usize,
+}
+
+impl<T: Transport> Drop for Rest<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.passed < self.received.dispatches.len() {
+            push_back_all(self.shared, &self.received.dispatches[self.passed..]);
+        }
+        manage_sessions(self.shared, self.transport, &self.received.others);
+    }
+}
+
+#[inline]
+fn manage_sessions<T: Transport>(shared: &Rc<Shared>, transport: &mut T, others: &Others) {
+    for (i, other) in others {
         control(shared, transport, *i as usize, other);
     }
 }
 
+#[cold]
+fn push_back_all(shared: &Rc<Shared>, dispatches: &[(u8, Dispatch)]) {
+    dispatches.iter().for_each(|(_, dispatch)| push_back(shared, dispatch.serve));
+}
+
 fn take_worker_replies(shared: &Rc<Shared>) -> usize {
     let mut taken = 0;
+    shared.time.tell(shared.core.borrow().now);
     while let Ok(reply) = shared.worker_replies.1.try_recv() {
         taken += 1;
         shared.at_workers.set(shared.at_workers.get() - 1);
@@ -452,7 +487,11 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
             // A caller that gave up is not an error of the handler's.
             Ok(response) => drop(shared.core.borrow_mut().respond(reply.serve, response)),
             Err(Status::Busy) => push_back(shared, reply.serve),
-            Err(status) => shared.core.borrow_mut().respond_status(reply.serve, status),
+            Err(status) => {
+                let mut core = shared.core.borrow_mut();
+                core.counters.requests_expired += u64::from(status == Status::Expired);
+                core.respond_status(reply.serve, status);
+            }
         }
     }
     taken
@@ -464,13 +503,28 @@ pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
         shared.executor.wake_root();
     }
     if !shared.core.borrow().woken.is_empty() {
-        let mut woken = std::mem::take(&mut shared.core.borrow_mut().woken);
-        woken.drain(..).for_each(Waker::wake);
-        let mut core = shared.core.borrow_mut();
-        if core.woken.is_empty() {
-            // Its memory serves the next time.
-            core.woken = woken;
+        let mut wakers = std::mem::take(&mut shared.core.borrow_mut().woken);
+        wakers.reverse();
+        let mut waking = Waking { shared, wakers };
+        while let Some(waker) = waking.wakers.pop() {
+            waker.wake();
         }
+    }
+}
+
+/// Wakers that are being used, the first of them last. If one panics, the next iteration has the others.
+struct Waking<'a> {
+    shared: &'a Rc<Shared>,
+    wakers: Vec<Waker>,
+}
+
+impl Drop for Waking<'_> {
+    fn drop(&mut self) {
+        self.wakers.reverse();
+        let woken = &mut self.shared.core.borrow_mut().woken;
+        // Its memory serves the next time.
+        self.wakers.append(woken);
+        std::mem::swap(&mut self.wakers, woken);
     }
 }
 

@@ -137,6 +137,21 @@ impl Drop for Rest<'_> {
     }
 }
 
+/// A task that is being polled. Unless it is put back, it has ended, by itself or by a panic.
+struct Running<'a> {
+    executor: &'a Executor,
+    index: u32,
+    task: Option<Task>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.executor.free_place(self.index);
+        // Last: what it owns may come back here.
+        self.task = None;
+    }
+}
+
 /// The tasks of an endpoint.
 pub(crate) struct Executor {
     slots: RefCell<Vec<Option<Slot>>>,
@@ -219,16 +234,27 @@ impl Executor {
             let mut slots = self.slots.borrow_mut();
             slots.get_mut(index as usize).and_then(Option::as_mut).and_then(|s| Some((s.task.take()?, s.waker.clone())))
         };
-        let Some((mut task, waker)) = taken else { return };
+        let Some((task, waker)) = taken else { return };
         waker.queued.store(false, SeqCst);
-        let done = task.as_mut().poll(&mut Context::from_waker(&waker.clone().into())).is_ready();
-        if done {
-            self.slots.borrow_mut()[index as usize] = None;
+        let mut running = Running { executor: self, index, task: Some(task) };
+        if let Some(task) = &mut running.task
+            && task.as_mut().poll(&mut Context::from_waker(&waker.clone().into())).is_pending()
+        {
+            let task = running.task.take();
+            if let Some(Some(slot)) = self.slots.borrow_mut().get_mut(index as usize) {
+                slot.task = task;
+            }
+            std::mem::forget(running);
+        }
+    }
+
+    /// Makes the place of a task that has ended available.
+    fn free_place(&self, index: u32) {
+        let mut slots = self.slots.borrow_mut();
+        // The endpoint may have dropped all tasks meanwhile.
+        if slots.get_mut(index as usize).and_then(Option::take).is_some() {
             self.free.borrow_mut().push(index);
             self.live.set(self.live.get() - 1);
-            drop(task);
-        } else if let Some(Some(slot)) = self.slots.borrow_mut().get_mut(index as usize) {
-            slot.task = Some(task);
         }
     }
 

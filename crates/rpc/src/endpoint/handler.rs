@@ -5,20 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::dispatch::{admit, may_defer, push_back};
+use super::dispatch::{keep, may_defer, push_back};
 use super::executor::Task;
 use super::session::Session;
 use super::worker::WorkerQueue;
+use crate::context::RequestContext;
 use crate::core::call::NO_DEADLINE;
 use crate::core::serve::ServeRef;
 use crate::core::share::PeerRef;
-use crate::error::{PushedBack, RespondError};
+use crate::error::{CannotDefer, RespondError};
 use crate::msgbuf::MsgBuf;
 use crate::payload::Payload;
 use crate::wire::Status;
 
 /// A handler on a worker thread.
-pub(crate) type WorkerHandler = Arc<dyn Fn(MsgBuf) -> Result<Payload, Status> + Send + Sync>;
+pub(crate) type WorkerHandler = Arc<dyn Fn(WorkerRequest) -> Result<Payload, Status> + Send + Sync>;
 
 /// A registered handler.
 pub(crate) enum Handler {
@@ -36,9 +37,22 @@ pub struct Request<'a> {
     pub(crate) serve: ServeRef,
     pub(crate) payload: &'a [u8],
     pub(crate) req_type: u8,
+    /// What its caller is told if the handler drops it.
+    pub(crate) if_dropped: Status,
+}
+
+impl std::fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Request(type {}, {} bytes)", self.req_type, self.payload.len())
+    }
 }
 
 impl<'a> Request<'a> {
+    #[inline]
+    pub(crate) fn new(shared: &'a Rc<Shared>, serve: ServeRef, payload: &'a [u8], req_type: u8) -> Request<'a> {
+        Request { shared, serve, payload, req_type, if_dropped: Status::HandlerFailed }
+    }
+
     /// The request's bytes.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
@@ -67,18 +81,37 @@ impl<'a> Request<'a> {
         time_left(self.shared, self.serve)
     }
 
+    /// All that is known of the request, for as long as the handler likes and for other threads, too. Costs an allocation, unlike the rest.
+    pub fn context(&self) -> RequestContext {
+        context_of(self.shared, self.serve)
+    }
+
     /// Responds with a copy of `response`. Bytes of the request may be among it: take [`Request::payload`] first, which outlives this.
     #[inline]
     pub fn respond(self, response: &[u8]) {
-        self.respond_with(response.len(), |out| out.copy_from_slice(response));
+        respond_in_place(self.shared, self.serve, response.len(), |buffer| buffer.copy_from_slice(response));
+        std::mem::forget(self);
     }
 
-    /// Responds with `len` bytes that `fill` writes in place. What the buffer holds before is unspecified.
+    /// Responds with `len` bytes that `fill` writes in place; those that it does not write are zero.
     ///
     /// If no buffer can be had, the caller gets [`crate::CallError::ResponseTooLarge`].
     #[inline]
     pub fn respond_with(self, len: usize, fill: impl FnOnce(&mut [u8])) {
-        respond_with(self.shared, self.serve, len, fill);
+        respond_in_place(self.shared, self.serve, len, |buffer| fill_zeroed(buffer, fill));
+        std::mem::forget(self);
+    }
+
+    /// Responds with what `write` writes in place: it gets room for `len_max` bytes and gives how many it has written, as
+    /// [`MsgBuf::written`]. The room is not cleared, so it costs less than [`Request::respond_with`].
+    ///
+    /// If no buffer can be had, the caller gets [`crate::CallError::ResponseTooLarge`].
+    ///
+    /// # Panics
+    /// If `write` says more than `len_max`.
+    #[inline]
+    pub fn respond_written(self, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+        respond_in_place(self.shared, self.serve, len_max, |buffer| write_start(buffer, write));
         std::mem::forget(self);
     }
 
@@ -97,28 +130,90 @@ impl<'a> Request<'a> {
     /// Takes the request away, to be answered later: the paper's nested RPCs. Its bytes are copied.
     ///
     /// # Errors
-    /// [`PushedBack`] if the handlers hold too many requests already ([`crate::EndpointConfig::deferred_requests_max`]), or no buffer can
-    /// be had; the caller then gets [`crate::CallError::Busy`].
-    pub fn defer(self) -> Result<DeferredRequest, PushedBack> {
-        let payload = admit(self.shared, self.serve, self.payload).ok_or(PushedBack)?;
-        let deferred = DeferredRequest::new(self.shared, self.serve, payload, self.req_type);
+    /// Gives the request back if the handlers hold too many already ([`crate::EndpointConfig::deferred_requests_max`]), or no buffer can be
+    /// had: respond at once, or push it back. If it is dropped, its caller gets [`crate::CallError::Overloaded`], which does not say that
+    /// nothing ran: only the handler knows.
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig, CallError, DeferredRequest};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+    /// let config = EndpointConfig { deferred_requests_max: 1, ..EndpointConfig::default() };
+    /// let server = Endpoint::new(network.endpoint(1)?, config)?;
+    /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+    /// let mut kept: Vec<DeferredRequest> = Vec::new();
+    /// server.register(7, move |request| match request.defer() {
+    ///     Ok(deferred) => kept.push(deferred),
+    ///     // This handler has done nothing yet, so it can say so.
+    ///     Err(request) => request.push_back(),
+    /// })?;
+    /// let work = async {
+    ///     let session = client.connect(&Addr::Node(1)).await?;
+    ///     let (_first, second) = (session.call(7, vec![1]), session.call(7, vec![2]));
+    ///     assert_eq!(second.await.unwrap_err().error, CallError::Busy);
+    /// #     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # // One thread drives both endpoints.
+    /// # let mut work = Box::pin(work);
+    /// # loop {
+    /// #     server.run_once();
+    /// #     if let Some(done) = client.poll_once(work.as_mut()) {
+    /// #         break done?;
+    /// #     }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn defer(mut self) -> Result<DeferredRequest, Request<'a>> {
+        let Some(payload) = keep(self.shared, self.serve, self.payload) else {
+            self.if_dropped = Status::Overloaded;
+            return Err(self);
+        };
+        let deferred = DeferredRequest::new(self.shared, self.serve, payload);
         std::mem::forget(self);
         Ok(deferred)
+    }
+
+    /// Answers with [`crate::CallError::Busy`], on which the caller may try again, because it says that nothing ran. Only for a handler that
+    /// has done nothing for the request yet.
+    pub fn push_back(self) {
+        push_back(self.shared, self.serve);
+        std::mem::forget(self);
     }
 }
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
-        self.shared.core.borrow_mut().respond_status(self.serve, Status::HandlerFailed);
+        drop_unanswered(self.shared, self.serve, self.if_dropped);
     }
 }
 
+/// Answers a request that its handler left unanswered.
+#[cold]
+fn drop_unanswered(shared: &Rc<Shared>, serve: ServeRef, status: Status) {
+    let mut core = shared.core.borrow_mut();
+    core.counters.requests_overloaded += u64::from(status == Status::Overloaded);
+    core.respond_status(serve, status);
+}
+
 #[inline]
-fn respond_with(shared: &Rc<Shared>, serve: ServeRef, len: usize, fill: impl FnOnce(&mut [u8])) {
+fn fill_zeroed(buffer: &mut MsgBuf, fill: impl FnOnce(&mut [u8])) {
+    buffer.fill(0);
+    fill(buffer);
+}
+
+#[inline]
+fn write_start(buffer: &mut MsgBuf, write: impl FnOnce(&mut [u8]) -> usize) {
+    let len = write(buffer);
+    buffer.truncate(len);
+}
+
+/// Responds with a buffer of `len` bytes, all of which `overwrite` overwrites or cuts off.
+#[inline]
+fn respond_in_place(shared: &Rc<Shared>, serve: ServeRef, len: usize, overwrite: impl FnOnce(&mut MsgBuf)) {
     let buffer = shared.core.borrow_mut().response_buffer(serve, len);
     match buffer {
         Ok(mut buffer) => {
-            fill(&mut buffer);
+            overwrite(&mut buffer);
             // Only a response too large for the session fails here, and then the caller has been told.
             let _ = shared.core.borrow_mut().respond(serve, buffer.into());
         }
@@ -133,6 +228,10 @@ fn session_of(shared: &Rc<Shared>, serve: ServeRef) -> Session {
     Session::new(shared, core.session_ref(session))
 }
 
+pub(crate) fn context_of(shared: &Rc<Shared>, serve: ServeRef) -> RequestContext {
+    shared.core.borrow_mut().context_of(serve, &shared.time)
+}
+
 fn time_left(shared: &Rc<Shared>, serve: ServeRef) -> Option<Duration> {
     let core = shared.core.borrow();
     let deadline = core.serves[serve.place()].deadline;
@@ -144,15 +243,28 @@ pub struct RequestBurst<'a> {
     pub(crate) shared: &'a Rc<Shared>,
     pub(crate) requests: &'a [(ServeRef, &'a [u8])],
     pub(crate) req_type: u8,
-    pub(crate) answered: u64,
+    /// A bit for each request.
+    answered: u64,
+    /// Those that could not be kept.
+    overloaded: u64,
 }
 
 impl<'a> RequestBurst<'a> {
+    #[inline]
+    pub(crate) fn new(shared: &'a Rc<Shared>, requests: &'a [(ServeRef, &'a [u8])], req_type: u8) -> RequestBurst<'a> {
+        RequestBurst { shared, requests, req_type, answered: 0, overloaded: 0 }
+    }
+
     /// How many requests there are: 1 to 64.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.requests.len()
+    }
+
+    /// The request type.
+    pub fn req_type(&self) -> u8 {
+        self.req_type
     }
 
     /// The bytes of request `i`.
@@ -180,51 +292,88 @@ impl<'a> RequestBurst<'a> {
         time_left(self.shared, self.requests[i].0)
     }
 
+    /// All that is known of request `i`, as [`Request::context`] gives it.
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    pub fn context(&self, i: usize) -> RequestContext {
+        context_of(self.shared, self.requests[i].0)
+    }
+
     /// Responds to request `i` with a copy of `response`.
     ///
     /// # Panics
     /// As [`RequestBurst::payload`].
     #[inline]
     pub fn respond(&mut self, i: usize, response: &[u8]) {
-        self.respond_with(i, response.len(), |out| out.copy_from_slice(response));
+        respond_in_place(self.shared, self.requests[i].0, response.len(), |buffer| buffer.copy_from_slice(response));
+        self.answered |= 1 << i;
     }
 
-    /// Responds to request `i` with `len` bytes that `fill` writes in place.
+    /// Responds to request `i` with `len` bytes that `fill` writes in place; those that it does not write are zero.
     ///
     /// # Panics
     /// As [`RequestBurst::payload`].
     #[inline]
     pub fn respond_with(&mut self, i: usize, len: usize, fill: impl FnOnce(&mut [u8])) {
-        respond_with(self.shared, self.requests[i].0, len, fill);
+        respond_in_place(self.shared, self.requests[i].0, len, |buffer| fill_zeroed(buffer, fill));
+        self.answered |= 1 << i;
+    }
+
+    /// Responds to request `i` with what `write` writes in place, as [`Request::respond_written`].
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`], and if `write` says more than `len_max`.
+    #[inline]
+    pub fn respond_written(&mut self, i: usize, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+        respond_in_place(self.shared, self.requests[i].0, len_max, |buffer| write_start(buffer, write));
         self.answered |= 1 << i;
     }
 
     /// Takes request `i` away, to be answered later.
     ///
     /// # Errors
-    /// As [`Request::defer`].
+    /// [`CannotDefer`] if the handlers hold too many already ([`crate::EndpointConfig::deferred_requests_max`]), or no buffer can be had. The
+    /// request is then still to be answered; if it is not, its caller gets [`crate::CallError::Overloaded`].
     ///
     /// # Panics
     /// As [`RequestBurst::payload`].
-    pub fn defer(&mut self, i: usize) -> Result<DeferredRequest, PushedBack> {
+    pub fn defer(&mut self, i: usize) -> Result<DeferredRequest, CannotDefer> {
         let (serve, payload) = self.requests[i];
+        let Some(payload) = keep(self.shared, serve, payload) else { return self.cannot_defer(i) };
         self.answered |= 1 << i;
-        let payload = admit(self.shared, serve, payload).ok_or(PushedBack)?;
-        Ok(DeferredRequest::new(self.shared, serve, payload, self.req_type))
+        Ok(DeferredRequest::new(self.shared, serve, payload))
     }
 
     /// Keeps the right to answer request `i`, and nothing of the request: for whoever is done with its bytes, or keeps them in another form.
     ///
     /// # Errors
     /// As [`RequestBurst::defer`].
-    pub fn defer_reply(&mut self, i: usize) -> Result<DeferredReply, PushedBack> {
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    pub fn defer_reply(&mut self, i: usize) -> Result<DeferredReply, CannotDefer> {
         let serve = self.requests[i].0;
-        self.answered |= 1 << i;
         if !may_defer(self.shared, serve) {
-            push_back(self.shared, serve);
-            return Err(PushedBack);
+            return self.cannot_defer(i);
         }
+        self.answered |= 1 << i;
         Ok(DeferredReply { right: ReplyRight::new(self.shared, serve) })
+    }
+
+    #[cold]
+    fn cannot_defer<D>(&mut self, i: usize) -> Result<D, CannotDefer> {
+        self.overloaded |= 1 << i;
+        Err(CannotDefer)
+    }
+
+    /// Answers request `i` as [`Request::push_back`] does.
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    pub fn push_back(&mut self, i: usize) {
+        push_back(self.shared, self.requests[i].0);
+        self.answered |= 1 << i;
     }
 }
 
@@ -232,7 +381,8 @@ impl Drop for RequestBurst<'_> {
     fn drop(&mut self) {
         for (i, (serve, _)) in self.requests.iter().enumerate() {
             if self.answered & 1 << i == 0 {
-                self.shared.core.borrow_mut().respond_status(*serve, Status::HandlerFailed);
+                let is_overloaded = self.overloaded & 1 << i != 0;
+                drop_unanswered(self.shared, *serve, if is_overloaded { Status::Overloaded } else { Status::HandlerFailed });
             }
         }
     }
@@ -277,16 +427,15 @@ impl Drop for ReplyRight {
 
 /// A request with a buffer of its own, as asynchronous handlers get it.
 pub struct OwnedRequest {
-    shared: Rc<Shared>,
-    serve: ServeRef,
     session: Session,
     payload: MsgBuf,
-    req_type: u8,
+    context: RequestContext,
 }
 
 impl OwnedRequest {
-    pub(crate) fn new(shared: &Rc<Shared>, serve: ServeRef, payload: MsgBuf, req_type: u8) -> OwnedRequest {
-        OwnedRequest { shared: shared.clone(), serve, session: session_of(shared, serve), payload, req_type }
+    /// From inside the handler that was given it.
+    pub(crate) fn new(shared: &Rc<Shared>, serve: ServeRef, payload: MsgBuf) -> OwnedRequest {
+        OwnedRequest { session: session_of(shared, serve), payload, context: context_of(shared, serve) }
     }
 
     /// The request's bytes.
@@ -301,7 +450,12 @@ impl OwnedRequest {
 
     /// The request type.
     pub fn req_type(&self) -> u8 {
-        self.req_type
+        self.context.req_type()
+    }
+
+    /// All that is known of it.
+    pub fn context(&self) -> &RequestContext {
+        &self.context
     }
 
     /// The session it came on: the handler may call its caller back.
@@ -311,12 +465,40 @@ impl OwnedRequest {
 
     /// How long the caller still waits, if it set a deadline. Give it to nested calls, so that nobody works for a caller that has left.
     pub fn time_left(&self) -> Option<Duration> {
-        if self.is_waited_for() { time_left(&self.shared, self.serve) } else { Some(Duration::ZERO) }
+        self.context.time_left()
     }
 
     /// Whether the caller still waits: false once it cancelled, timed out or went away.
     pub fn is_waited_for(&self) -> bool {
-        self.shared.core.borrow_mut().is_waited_for(self.serve)
+        self.context.is_waited_for()
+    }
+}
+
+/// A request on a worker thread.
+#[derive(Debug)]
+pub struct WorkerRequest {
+    payload: MsgBuf,
+    context: RequestContext,
+}
+
+impl WorkerRequest {
+    pub(crate) fn new(payload: MsgBuf, context: RequestContext) -> WorkerRequest {
+        WorkerRequest { payload, context }
+    }
+
+    /// The request's bytes.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// The request's buffer.
+    pub fn into_payload(self) -> MsgBuf {
+        self.payload
+    }
+
+    /// All that is known of it. Long work looks at it now and then, and ends early if nobody waits any more.
+    pub fn context(&self) -> &RequestContext {
+        &self.context
     }
 }
 
@@ -328,11 +510,8 @@ pub struct DeferredRequest {
 }
 
 impl DeferredRequest {
-    pub(crate) fn new(shared: &Rc<Shared>, serve: ServeRef, payload: MsgBuf, req_type: u8) -> DeferredRequest {
-        DeferredRequest {
-            right: ReplyRight::new(shared, serve),
-            request: OwnedRequest::new(shared, serve, payload, req_type),
-        }
+    pub(crate) fn new(shared: &Rc<Shared>, serve: ServeRef, payload: MsgBuf) -> DeferredRequest {
+        DeferredRequest { right: ReplyRight::new(shared, serve), request: OwnedRequest::new(shared, serve, payload) }
     }
 
     /// The request.

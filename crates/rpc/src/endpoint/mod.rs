@@ -35,6 +35,7 @@ use dunlin_net::{Addr, Suspensions, Transport, TransportCounters};
 
 use crate::config::EndpointConfig;
 use crate::congestion::CongestionControl;
+use crate::context::{SessionId, SharedTime};
 use crate::core::Core;
 use crate::error::{EndpointError, RegisterError};
 use crate::msgbuf::MsgBuf;
@@ -42,9 +43,9 @@ use crate::payload::IntoResponse;
 use crate::stats::EndpointStats;
 use crate::wire::Status;
 use executor::Executor;
-use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
+use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst, WorkerRequest};
 use registry::Registry;
-use session::{Completion, Connecting, ContinuationId};
+use session::{Completion, Connecting, ContinuationId, Session};
 use worker::{WorkerPool, WorkerReply};
 
 /// A registered continuation.
@@ -64,6 +65,8 @@ pub(crate) struct Shared {
     pub worker_replies: (Sender<WorkerReply>, Receiver<WorkerReply>),
     /// Requests that workers have.
     pub at_workers: Cell<u32>,
+    /// What contexts of requests read.
+    pub time: Arc<SharedTime>,
 }
 
 impl Shared {
@@ -161,6 +164,7 @@ impl<T: Transport> Endpoint<T> {
             transport_counters: Cell::default(),
             worker_replies: crossbeam_channel::unbounded(),
             at_workers: Cell::new(0),
+            time: Arc::new(SharedTime::new(transport.clock(), transport.now())),
         };
         Ok(Endpoint {
             shared: Rc::new(shared),
@@ -303,7 +307,8 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Registers a worker-mode handler: it runs on a thread of `pool`, and its response returns through this endpoint, or
-    /// its error: see [`IntoResponse`]. When the pool's queue is full, the request is pushed back with [`crate::CallError::Busy`].
+    /// its error: see [`IntoResponse`]. When the pool's queue is full, the request is pushed back with [`crate::CallError::Busy`]. A request whose
+    /// caller has given up by the time that a thread has time for it is not run.
     ///
     /// # Errors
     /// As [`Endpoint::register`].
@@ -317,7 +322,7 @@ impl<T: Transport> Endpoint<T> {
     /// let pool = WorkerPool::new(2, 64)?;
     /// server.register_worker(7, &pool, |request| {
     ///     // As long as it takes: the event loop goes on meanwhile.
-    ///     request.iter().rev().copied().collect::<Vec<u8>>()
+    ///     request.payload().iter().rev().copied().collect::<Vec<u8>>()
     /// })?;
     /// let work = async {
     ///     let session = client.connect(&Addr::Node(1)).await?;
@@ -338,9 +343,9 @@ impl<T: Transport> Endpoint<T> {
         &self,
         req_type: u8,
         pool: &WorkerPool,
-        handler: impl Fn(MsgBuf) -> R + Send + Sync + 'static,
+        handler: impl Fn(WorkerRequest) -> R + Send + Sync + 'static,
     ) -> Result<(), RegisterError> {
-        let handler = Arc::new(move |request: MsgBuf| {
+        let handler = Arc::new(move |request: WorkerRequest| {
             handler(request).into_response().map_err(|error| {
                 tracing::debug!(req_type, error, "a worker-mode handler failed; its caller got an error");
                 Status::HandlerFailed
@@ -358,6 +363,12 @@ impl<T: Transport> Endpoint<T> {
     /// Opens a session to `addr`. The handshake runs while the event loop does.
     pub fn connect(&self, addr: &Addr) -> Connecting {
         Connecting::new(&self.shared, addr)
+    }
+
+    /// The handle of a session that a [`crate::RequestContext`] named; `None` once it has ended.
+    pub fn session(&self, id: SessionId) -> Option<Session> {
+        self.shared.core.borrow().session(id.0)?;
+        Some(Session::new(&self.shared, id.0))
     }
 
     /// Runs a future as a task of this endpoint.
@@ -400,6 +411,7 @@ impl<T: Transport> Endpoint<T> {
             sessions: core.session_count,
             calls_pending: core.calls_pending(),
             requests_held: core.requests_held(),
+            held_bytes: core.held_bytes,
             credits_reserved: core.queue.reserved,
             tasks: self.shared.executor.len(),
         }

@@ -11,6 +11,8 @@ use std::time::Duration;
 use dunlin_net::Addr;
 
 use super::Shared;
+use crate::config::nanos;
+use crate::context::SessionId;
 use crate::core::call::{CallRef, NO_DEADLINE, NewCall, Waiter};
 use crate::core::handshake::{OpenProgress, Opening};
 use crate::core::session::{SessionRef, State};
@@ -44,7 +46,7 @@ impl Eq for Session {}
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallOptions {
-    /// Give up after this time. The handler is told how long it has.
+    /// Give up after this time. The handler is told how long it has. 584 years and more are for ever.
     pub timeout: Option<Duration>,
 }
 
@@ -55,7 +57,7 @@ impl CallOptions {
     }
 
     fn timeout_nanos(self) -> u64 {
-        self.timeout.map_or(NO_DEADLINE, |timeout| (timeout.as_nanos() as u64).min(NO_DEADLINE - 1))
+        self.timeout.map_or(NO_DEADLINE, nanos)
     }
 }
 
@@ -88,6 +90,11 @@ pub struct ContinuationId(pub(crate) u32);
 impl Session {
     pub(crate) fn new(shared: &Rc<Shared>, reference: SessionRef) -> Session {
         Session { shared: shared.clone(), reference }
+    }
+
+    /// Its name, for other threads and for tables.
+    pub fn id(&self) -> SessionId {
+        SessionId(self.reference)
     }
 
     /// Calls the other end. The request is enqueued at once, whether or not the future is polled; dropping the future cancels the

@@ -9,6 +9,7 @@ use std::time::Duration;
 use dunlin_net::Transport;
 
 use super::{Endpoint, Shared};
+use crate::config::nanos;
 
 /// Responses that their callers have not released are kept for so long, in case one has to be sent again.
 const LINGER_NANOS: u64 = 200_000_000;
@@ -79,8 +80,7 @@ impl<T: Transport> Endpoint<T> {
         let mut core = self.shared.core.borrow_mut();
         core.now = core.now.max(now);
         core.stop_opening();
-        let patience = patience.as_nanos().try_into().unwrap_or(u64::MAX);
-        let phase = Phase::Draining { end: now.saturating_add(patience) };
+        let phase = Phase::Draining { end: now.saturating_add(nanos(patience)) };
         drop(core);
         self.shared.executor.notify_here();
         ShuttingDown { shared: self.shared.clone(), phase, unfinished: Unfinished::default() }

@@ -10,7 +10,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::Shared;
 use super::executor::Notifier;
-use super::handler::WorkerHandler;
+use super::handler::{WorkerHandler, WorkerRequest, context_of};
+use crate::context::RequestContext;
 use crate::core::serve::ServeRef;
 use crate::core::share::PeerRef;
 use crate::msgbuf::MsgBuf;
@@ -22,6 +23,7 @@ pub(crate) struct Job {
     handler: WorkerHandler,
     /// Until it runs.
     request: Option<MsgBuf>,
+    context: RequestContext,
     serve: ServeRef,
     peer: PeerRef,
     replies: Sender<WorkerReply>,
@@ -40,12 +42,18 @@ impl Job {
         let (replies, notifier) = (shared.worker_replies.0.clone(), shared.executor.notifier());
         shared.at_workers.set(shared.at_workers.get() + 1);
         let peer = shared.core.borrow_mut().count_deferred(serve);
-        Job { handler, request: Some(request), serve, peer, replies, notifier }
+        let context = context_of(shared, serve);
+        Job { handler, request: Some(request), context, serve, peer, replies, notifier }
     }
 
+    /// Runs the handler, unless nobody waits for its answer any more.
     fn run(mut self) {
         // Taken only here, and this takes the job.
         let Some(request) = self.request.take() else { return };
+        if !self.context.is_waited_for() {
+            return self.reply(Err(Status::Expired));
+        }
+        let request = WorkerRequest::new(request, self.context.clone());
         let result = catch_unwind(AssertUnwindSafe(|| (self.handler)(request))).unwrap_or_else(|_| {
             tracing::error!("a worker-mode handler panicked; its caller got an error");
             Err(Status::HandlerFailed)
@@ -118,7 +126,7 @@ impl WorkerPool {
         WorkerPool { queue: WorkerQueue(sender), waiting, threads: Vec::new() }
     }
 
-    /// Runs the requests that wait now, on this thread; gives how many there were. Not from inside a handler of an endpoint that uses the pool.
+    /// Runs the requests that wait now, on this thread, but those for which nobody waits any more; gives how many there were. Not from inside a handler of an endpoint that uses the pool.
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -126,7 +134,7 @@ impl WorkerPool {
     /// # let network = LoopbackNetwork::new(LoopbackConfig::default());
     /// let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
     /// let pool = WorkerPool::by_hand(64);
-    /// server.register_worker(7, &pool, |request| request)?;
+    /// server.register_worker(7, &pool, |request| request.into_payload())?;
     /// assert_eq!(pool.run_queued(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

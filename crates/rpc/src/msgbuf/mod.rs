@@ -16,6 +16,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+use pool::Contents;
+
 pub use class::MESSAGE_BYTES_MAX;
 pub use pool::{allocated_bytes, limit_bytes, outstanding, set_limit_bytes};
 
@@ -75,16 +77,96 @@ unsafe impl Send for MsgBuf {}
 unsafe impl Sync for MsgBuf {}
 
 impl MsgBuf {
-    /// A buffer of `len` bytes. Its contents are whatever an earlier message of this process left there: write before you send.
+    /// A buffer of `len` zeros. To fill a buffer without clearing it first, use [`MsgBuf::written`].
     ///
     /// # Errors
     /// [`AllocError`] beyond the largest class, or at the process's limit.
-    #[inline]
     pub fn with_len(len: usize) -> Result<MsgBuf, AllocError> {
-        let class = class::class_for(len).ok_or(AllocError::TooLarge { len })?;
-        let mut buf = MsgBuf { data: pool::take(class)? };
-        *buf.front_mut() = Front { len: len as u32, class: class as u32 };
+        let (mut buf, contents) = MsgBuf::take(len)?;
+        // Clearing what is clear would touch every page of a large buffer.
+        if contents == Contents::Leftovers {
+            buf.fill(0);
+        }
         Ok(buf)
+    }
+
+    #[inline]
+    fn take(len: usize) -> Result<(MsgBuf, Contents), AllocError> {
+        let class = class::class_for(len).ok_or(AllocError::TooLarge { len })?;
+        let (data, contents) = pool::take(class)?;
+        let mut buf = MsgBuf { data };
+        *buf.front_mut() = Front { len: len as u32, class: class as u32 };
+        Ok((buf, contents))
+    }
+
+    /// A buffer of `len` bytes that may be those of earlier messages, for who overwrites all of them before anybody else sees it.
+    ///
+    /// # Errors
+    /// As [`MsgBuf::with_len`].
+    #[inline]
+    pub(crate) fn unfilled(len: usize) -> Result<MsgBuf, AllocError> {
+        Ok(MsgBuf::take(len)?.0)
+    }
+
+    /// A buffer of what `write` writes: it gets room for `len_max` bytes and gives how many it has written, from the first on. What stands in the room
+    /// before is unspecified, and does not get into the message.
+    ///
+    /// # Errors
+    /// As [`MsgBuf::with_len`] of `len_max`.
+    ///
+    /// # Panics
+    /// If `write` says more than `len_max`.
+    ///
+    /// ```
+    /// use dunlin_rpc::MsgBuf;
+    ///
+    /// let buf = MsgBuf::written(100, |room| {
+    ///     room[..5].copy_from_slice(b"hello");
+    ///     5
+    /// })?;
+    /// assert_eq!(&buf[..], b"hello");
+    /// # Ok::<(), dunlin_rpc::msgbuf::AllocError>(())
+    /// ```
+    #[inline]
+    pub fn written(len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) -> Result<MsgBuf, AllocError> {
+        let mut buf = MsgBuf::unfilled(len_max)?;
+        let len = write(&mut buf);
+        buf.truncate(len);
+        Ok(buf)
+    }
+
+    /// Appends what `write` writes, as [`MsgBuf::written`].
+    ///
+    /// # Panics
+    /// If there is no room for `len_max` bytes in [`MsgBuf::capacity`], or `write` says more than that.
+    pub fn append_written(&mut self, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+        let before = self.len();
+        self.expose(before + len_max);
+        // Until it has returned, the buffer is as long as before.
+        let mut appended = Appended { buf: self, len: before };
+        let len = write(&mut appended.buf[before..]);
+        assert!(len <= len_max, "{len} bytes were written into room for {len_max}");
+        appended.len += len;
+    }
+
+    /// Sets the length; the caller overwrites what that adds.
+    ///
+    /// # Panics
+    /// As [`MsgBuf::set_len`].
+    #[inline]
+    pub(crate) fn expose(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "a buffer of {} bytes cannot hold {len}", self.capacity());
+        self.front_mut().len = len as u32;
+    }
+
+    /// Cuts the message to what was written.
+    ///
+    /// # Panics
+    /// If it is shorter already.
+    #[inline]
+    pub(crate) fn truncate(&mut self, len: usize) {
+        assert!(len <= self.len(), "{len} bytes were written into room for {}", self.len());
+        self.front_mut().len = len as u32;
     }
 
     #[inline]
@@ -112,7 +194,7 @@ impl MsgBuf {
     /// As [`MsgBuf::with_len`].
     #[inline]
     pub fn copy_from(bytes: &[u8]) -> Result<MsgBuf, AllocError> {
-        let mut buf = MsgBuf::with_len(bytes.len())?;
+        let mut buf = MsgBuf::unfilled(bytes.len())?;
         buf.copy_from_slice(bytes);
         Ok(buf)
     }
@@ -123,14 +205,17 @@ impl MsgBuf {
         class::capacity(self.front().class as usize)
     }
 
-    /// Sets the length; bytes beyond the old one have whatever value was there.
+    /// Sets the length; bytes beyond the old one are zero.
     ///
     /// # Panics
     /// If `len` exceeds [`MsgBuf::capacity`].
     #[inline]
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity(), "a buffer of {} bytes cannot hold {len}", self.capacity());
-        self.front_mut().len = len as u32;
+        let before = self.len();
+        self.expose(len);
+        if len > before {
+            self[before..].fill(0);
+        }
     }
 
     /// Writes `header` right in front of the data, of which the first `data_len` bytes go with it.
@@ -154,6 +239,18 @@ impl MsgBuf {
         assert!(header_len <= HEADROOM_BYTES && data_len <= self.len());
         // SAFETY: headroom and data lie in one allocation and are initialised.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr().sub(header_len), header_len + data_len) }
+    }
+}
+
+/// A buffer of which only the first `len` bytes are written, whatever becomes of the rest.
+struct Appended<'a> {
+    buf: &'a mut MsgBuf,
+    len: usize,
+}
+
+impl Drop for Appended<'_> {
+    fn drop(&mut self) {
+        self.buf.front_mut().len = self.len as u32;
     }
 }
 
@@ -220,6 +317,28 @@ mod tests {
         assert_ne!(of_another_class.as_ptr(), place);
         let of_the_same_class = MsgBuf::with_len(990).unwrap();
         assert_eq!(of_the_same_class.as_ptr(), place);
+    }
+
+    #[test]
+    fn what_is_appended_is_what_was_written() {
+        let mut buf = MsgBuf::written(40, |room| {
+            room.fill(1);
+            2
+        })
+        .unwrap();
+        buf.append_written(30, |room| {
+            assert_eq!(room.len(), 30);
+            room[0] = 3;
+            1
+        });
+        buf.append_written(0, |_| 0);
+        assert_eq!(buf[..], [1, 1, 3]);
+        let panics = |buf: &mut MsgBuf, max: usize, len: usize| {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| buf.append_written(max, |_| len))).is_err()
+        };
+        let capacity = buf.capacity();
+        assert!(panics(&mut buf, capacity, 0) && panics(&mut buf, 4, 5));
+        assert_eq!(buf[..], [1, 1, 3]);
     }
 
     #[test]

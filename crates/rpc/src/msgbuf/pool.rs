@@ -61,8 +61,9 @@ struct Cache {
     free: [Vec<NonNull<u8>>; CLASSES],
 }
 
-impl Drop for Cache {
-    fn drop(&mut self) {
+impl Cache {
+    /// Gives everything back to the system.
+    fn clear(&mut self) {
         for (class, free) in self.free.iter_mut().enumerate() {
             for data in free.drain(..) {
                 // SAFETY: cached buffers are unused and came from `allocate` of this class.
@@ -72,21 +73,35 @@ impl Drop for Cache {
     }
 }
 
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
 thread_local! {
     static CACHE: RefCell<Cache> = const { RefCell::new(Cache { free: [const { Vec::new() }; CLASSES] }) };
     static OUTSTANDING: Cell<i64> = const { Cell::new(0) };
 }
 
+/// What a buffer just taken holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contents {
+    /// What its last user left there.
+    Leftovers,
+    Zeros,
+}
+
 /// Takes a buffer of `class`; gives its first data byte.
 #[inline]
-pub(super) fn take(class: usize) -> Result<NonNull<u8>, AllocError> {
+pub(super) fn take(class: usize) -> Result<(NonNull<u8>, Contents), AllocError> {
     let cached = CACHE.try_with(|cache| cache.borrow_mut().free[class].pop()).unwrap_or(None);
-    let data = match cached {
-        Some(data) => data,
-        None => allocate(class)?,
+    let taken = match cached {
+        Some(data) => (data, Contents::Leftovers),
+        None => (allocate(class)?, Contents::Zeros),
     };
     OUTSTANDING.set(OUTSTANDING.get() + 1);
-    Ok(data)
+    Ok(taken)
 }
 
 /// Gives a buffer back.
@@ -110,15 +125,26 @@ pub(super) unsafe fn give_back(data: NonNull<u8>, class: usize) {
     }
 }
 
-#[cold]
-fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
+fn from_system(class: usize) -> Result<NonNull<u8>, AllocError> {
     let bytes = allocation(class) as u64;
     let limit = limit_bytes();
     let before = ALLOCATED.fetch_add(bytes, Relaxed);
     let base = if before + bytes <= limit { system::take(allocation(class)) } else { None };
-    let Some(base) = base else {
+    base.ok_or_else(|| {
         ALLOCATED.fetch_sub(bytes, Relaxed);
-        return Err(AllocError::LimitReached { allocated: before, limit });
+        AllocError::LimitReached { allocated: before, limit }
+    })
+}
+
+#[cold]
+fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
+    let base = match from_system(class) {
+        Ok(base) => base,
+        Err(_) => {
+            // What this thread keeps for buffers of other lengths would hold the limit against it.
+            let _ = CACHE.try_with(|cache| cache.borrow_mut().clear());
+            from_system(class)?
+        }
     };
     // SAFETY: every allocation is larger than its front.
     Ok(unsafe { base.add(FRONT_BYTES) })

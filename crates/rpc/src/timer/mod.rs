@@ -14,6 +14,8 @@ const LEVELS: usize = 6;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 const TICKS_MAX: u64 = 1 << (LEVELS as u32 * SLOT_BITS);
+/// The last tick whose time 64 bits of nanoseconds hold.
+const TICK_LAST: u64 = u64::MAX / TICK_NANOS;
 const NONE: u32 = u32::MAX;
 /// `Node::place` of a timer that is not armed.
 const UNARMED: u16 = u16::MAX;
@@ -96,8 +98,8 @@ impl Wheel {
     /// Arms the timer for time `at`, or moves it there.
     pub fn arm(&mut self, id: TimerId, at: u64) {
         self.disarm(id);
-        // Rounded up: never early.
-        let due = at.div_ceil(TICK_NANOS).max(self.elapsed + 1);
+        // Rounded up: never early. The last ticks of all time are one.
+        let due = at.div_ceil(TICK_NANOS).min(TICK_LAST).max(self.elapsed + 1);
         self.nodes[id.0 as usize].due = due;
         self.link(id.0);
     }

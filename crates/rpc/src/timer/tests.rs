@@ -21,6 +21,19 @@ fn fires_once_and_never_early() {
 }
 
 #[test]
+fn the_end_of_time_can_be_armed() {
+    let mut wheel = Wheel::new(5_000_000_000);
+    for at in [u64::MAX, u64::MAX - 1, u64::MAX - TICK_NANOS] {
+        let id = wheel.create(7);
+        wheel.arm(id, at);
+        wheel.arm_by(id, at);
+        assert!(wheel.due(id).is_some_and(|due| due > u64::MAX - 2 * TICK_NANOS));
+    }
+    assert_eq!(fired(&mut wheel, 100 * 3_600_000_000_000), []);
+    assert!(wheel.next_due().is_some());
+}
+
+#[test]
 fn arm_by_moves_only_to_an_earlier_time() {
     let mut wheel = Wheel::new(0);
     let id = wheel.create(1);

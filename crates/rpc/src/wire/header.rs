@@ -128,12 +128,14 @@ pub enum Status {
     Expired = 4,
     /// The response exceeds what the session allows.
     ResponseTooLarge = 5,
+    /// The handler ran, perhaps in part: it wanted to keep the request for later, and there was no room.
+    Overloaded = 6,
 }
 
 impl Status {
     fn from_bits(bits: u8) -> Option<Status> {
         use Status::*;
-        [Ok, Busy, NoHandler, HandlerFailed, Expired, ResponseTooLarge].get(bits as usize).copied()
+        [Ok, Busy, NoHandler, HandlerFailed, Expired, ResponseTooLarge, Overloaded].get(bits as usize).copied()
     }
 }
 

@@ -85,9 +85,10 @@ fn a_deadline_ends_a_call_on_time_wherever_it_is() {
     assert_eq!((failure.error, &failure.request[..]), (CallError::DeadlineExceeded, &b"small"[..]));
     assert!((2_000_000..2_100_000).contains(&first), "{first}");
     assert!((3_000_000..3_100_000).contains(&second), "{second}");
-    // The server was told, and lets its handler know.
+    // The server knows the deadline, and its client told it, too.
     lab.run_until(|| held.borrow().iter().all(|request| !request.request().is_waited_for()));
     assert_eq!(held.borrow().len(), 1, "the queued one was never sent");
+    lab.run_for(Duration::from_micros(100));
     assert!(held.borrow_mut().pop().unwrap().enqueue_response(vec![1]).is_err());
     assert_eq!(lab.server().stats().counters.responses_orphaned, 1);
 }

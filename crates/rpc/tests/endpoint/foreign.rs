@@ -207,7 +207,7 @@ fn no_wake_up_is_lost_at_any_step_of_going_to_sleep() {
         let endpoint = Endpoint::new(stepped, config(PollPolicy::Sleep)).unwrap();
         echo(&endpoint);
         let pool = WorkerPool::by_hand(8);
-        endpoint.register_worker(WORK, &pool, |request| request).unwrap();
+        endpoint.register_worker(WORK, &pool, |request| request.into_payload()).unwrap();
         let deferred = Rc::new(RefCell::new(Vec::new()));
         let keep = deferred.clone();
         endpoint.register(DEFER, move |request| keep.borrow_mut().extend(request.defer())).unwrap();

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use dunlin_rpc::{CallError, EndpointConfig};
@@ -77,7 +78,7 @@ fn deferred_requests_have_a_limit() {
         drop(call);
     }
     assert_eq!(kept.borrow().len(), 4);
-    assert_eq!(lab.drive(1, session.call(TYPE, vec![1])).unwrap_err().error, CallError::Busy);
+    assert_eq!(lab.drive(1, session.call(TYPE, vec![1])).unwrap_err().error, CallError::Overloaded);
     kept.borrow_mut().clear();
 }
 
@@ -94,7 +95,43 @@ fn a_task_that_panics_does_not_take_others_with_it() {
     }
     assert!(catch_unwind(AssertUnwindSafe(|| lab.server().run_once())).is_err());
     lab.server().run_once();
-    assert_eq!(ran.get(), 2);
+    assert_eq!((ran.get(), lab.server().stats().tasks), (2, 0), "the broken one is gone, too");
+}
+
+/// Whom a foreign waker cuts off by its panic is woken in the next iteration.
+#[test]
+fn a_waker_that_panics_does_not_take_others_with_it() {
+    struct Broken;
+    impl std::task::Wake for Broken {
+        fn wake(self: std::sync::Arc<Self>) {
+            panic!("as this test wants it");
+        }
+    }
+    #[derive(Default)]
+    struct Count(AtomicU32);
+    impl std::task::Wake for Count {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+    let lab = Lab::pair();
+    let timers = lab.server().timers();
+    let mut sleeps: Vec<_> = (0..3).map(|_| Box::pin(timers.sleep(Duration::from_millis(1)))).collect();
+    let broken = std::sync::Arc::new(Broken).into();
+    let count = std::sync::Arc::new(Count::default());
+    let waker = count.clone().into();
+    for (sleep, waker) in sleeps.iter_mut().zip([&broken, &waker, &waker]) {
+        assert!(sleep.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
+    }
+    lab.network.advance(Duration::from_millis(2));
+    let iterate = || {
+        lab.server().run_once();
+        lab.server().run_once();
+    };
+    assert!(catch_unwind(AssertUnwindSafe(iterate)).is_err());
+    lab.server().run_once();
+    lab.server().run_once();
+    assert_eq!(count.0.load(Relaxed), 2);
 }
 
 /// A call whose credits are all with another one stands still with half its request sent, for longer than the server keeps that.

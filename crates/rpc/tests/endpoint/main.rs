@@ -3,9 +3,13 @@
 //! | File | What it is about |
 //! |---|---|
 //! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
+//! | [`contexts`] | what handlers know of their requests, and jobs that nobody waits for |
+//! | [`durations`] | times without end |
 //! | [`foreign`] | endpoints in event loops that are not theirs, and over two transports at once |
 //! | [`guards`] | panics, hoarding, and asking the endpoint from inside its loop |
+//! | [`handlers`] | what handlers of one burst do to each other, and what an error says of what ran |
 //! | [`leaving`] | nodes that fail, nodes that leave, and what they leave behind |
+//! | [`leftovers`] | memory that is used again shows nothing of the message before |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
 //! | [`many`] | twenty thousand sessions with one peer |
 //! | [`messages`] | messages up to many megabytes, over every transport |
@@ -18,9 +22,13 @@ mod pair;
 
 mod calls;
 mod congestion;
+mod contexts;
+mod durations;
 mod foreign;
 mod guards;
+mod handlers;
 mod leaving;
+mod leftovers;
 mod many;
 mod marking;
 mod messages;

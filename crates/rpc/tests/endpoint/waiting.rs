@@ -169,7 +169,7 @@ fn a_worker_wakes_an_endpoint_that_sleeps() {
             Watched { inner, on_wait, woken }
         };
         let endpoint = Endpoint::new(transport, EndpointConfig { poll, ..EndpointConfig::default() }).unwrap();
-        endpoint.register_worker(ECHO, &pool, |request: dunlin_rpc::MsgBuf| request).unwrap();
+        endpoint.register_worker(ECHO, &pool, |request| request.into_payload()).unwrap();
         let session = endpoint.block_on(endpoint.connect(&endpoint.local_addr())).unwrap();
         for _ in 0..CALLS {
             endpoint.block_on(session.call(ECHO, vec![1; 32])).unwrap();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use dunlin_rpc::{CallError, EndpointConfig, MsgBuf, WorkerPool};
+use dunlin_rpc::{CallError, EndpointConfig, MsgBuf, WorkerPool, WorkerRequest};
 
 use crate::pair::{Lab, config};
 use crate::{ECHO, echo};
@@ -31,10 +31,10 @@ fn gated(lab: &Lab, threads: usize, queue_len: usize) -> (WorkerPool, Gate) {
     let pool = WorkerPool::new(threads, queue_len).unwrap();
     let (started_tx, started) = unbounded();
     let (go, go_rx) = unbounded::<()>();
-    let work = move |request: MsgBuf| {
+    let work = move |request: WorkerRequest| {
         started_tx.send(()).unwrap();
         go_rx.recv().unwrap();
-        request
+        request.into_payload()
     };
     lab.server().register_worker(WORK, &pool, work).unwrap();
     echo(lab.server());
@@ -108,7 +108,7 @@ fn an_error_fails_its_call_and_nothing_else() {
     let lab = Lab::pair();
     let pool = WorkerPool::new(1, 4).unwrap();
     lab.server()
-        .register_worker(WORK, &pool, |request: MsgBuf| String::from_utf8(request.to_vec()).map(String::into_bytes))
+        .register_worker(WORK, &pool, |request| String::from_utf8(request.payload().to_vec()).map(String::into_bytes))
         .unwrap();
     let session = lab.connect();
     assert_eq!(&drive(&lab, session.call(WORK, b"text".to_vec())).unwrap().response[..], b"text");

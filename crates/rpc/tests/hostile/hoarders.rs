@@ -66,7 +66,7 @@ fn places_of_one_peer_have_a_limit_of_their_own() {
 
 #[test]
 fn memory_of_requests_that_arrive_is_shared_out() {
-    let lab = lab(4096, PeerLimits { receiving_bytes_max: 20 * MIB as u64, ..PeerLimits::default() });
+    let lab = lab(4096, PeerLimits { held_bytes_max: 20 * MIB as u64, ..PeerLimits::default() });
     lab.server().register(1, |request| request.respond(b"ok")).unwrap();
     let mut hoarder = Raw::new(&lab, 66);
     let opened = hoarder.open(&lab, connect());
@@ -123,7 +123,7 @@ fn requests_in_the_hands_of_handlers_are_shared_out() {
         assert!(send(&mut hoarder).is_empty());
     }
     let answers = send(&mut hoarder);
-    assert_eq!(answers[0].0.status, Status::Busy);
+    assert_eq!(answers[0].0.status, Status::Overloaded);
     assert_eq!(lab.server().stats().counters.requests_over_deferred_share, 1);
     // Another peer has its own share.
     let session = lab.connect();
@@ -131,7 +131,7 @@ fn requests_in_the_hands_of_handlers_are_shared_out() {
     lab.run_until(|| kept.borrow().len() == 10);
     let mut calls = calls.into_iter();
     let last = calls.next_back().unwrap();
-    assert_eq!(lab.drive(1, last).unwrap_err().error, CallError::Busy);
+    assert_eq!(lab.drive(1, last).unwrap_err().error, CallError::Overloaded);
     // Handlers that end make room.
     drop(kept.borrow_mut().remove(0));
     assert!(send(&mut hoarder).is_empty());
@@ -143,7 +143,7 @@ fn requests_in_the_hands_of_handlers_are_shared_out() {
 fn requests_of_workers_count_too() {
     let lab = lab(4096, PeerLimits { deferred_requests_max: 1, ..PeerLimits::default() });
     let pool = WorkerPool::by_hand(10);
-    lab.server().register_worker(KEEP, &pool, |request| request).unwrap();
+    lab.server().register_worker(KEEP, &pool, |request| request.into_payload()).unwrap();
     let session = lab.connect();
     let first = session.call(KEEP, vec![1]);
     let second = session.call(KEEP, vec![2]);

@@ -297,3 +297,29 @@ fn a_request_that_begins_anywhere_takes_no_more_memory_than_one_that_begins_at_i
     assert!(dunlin_rpc::msgbuf::outstanding() <= before + 8);
     assert!(stats.counters.dropped_malformed >= 400, "{stats}");
 }
+
+/// Requests whose deadline has passed when they arrive: a burst handler that looks at its first request must find one.
+#[test]
+fn a_burst_handler_is_not_called_without_a_request() {
+    let lab = Lab::pair();
+    let calls = std::rc::Rc::new(std::cell::Cell::new(0));
+    let seen = calls.clone();
+    lab.server()
+        .register_burst(3, move |burst| {
+            seen.set(seen.get() + 1);
+            let first = burst.payload(0).to_vec();
+            (0..burst.len()).for_each(|i| burst.respond(i, &first));
+        })
+        .unwrap();
+    let mut liar = Raw::new(&lab, 66);
+    let opened = liar.open(&lab, connect());
+    for slot in 0..4 {
+        let mut header = opened.header(Kind::Request, Header::data_aux(3, 4), 8 + slot);
+        header.deadline_us = Some(0);
+        liar.send(&packet(&header, &[0; 4]));
+    }
+    let answers = liar.answers(&lab);
+    assert_eq!(answers.len(), 4);
+    assert!(answers.iter().all(|(header, _)| header.status == dunlin_rpc::wire::Status::Expired), "{answers:?}");
+    assert_eq!(calls.get(), 0);
+}

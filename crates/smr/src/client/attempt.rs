@@ -10,6 +10,7 @@ use dunlin_rpc::{CallError, CallOptions, MsgBuf};
 
 use super::lines::Place;
 use super::{Client, ClientError};
+use crate::cluster_id::ClusterId;
 use crate::wire::CLIENT;
 use crate::wire::request::{Request, set_cluster};
 use crate::wire::response::Response;
@@ -37,6 +38,7 @@ enum Attempt {
 impl<T: Transport> Client<T> {
     /// Asks until a leader answers or time is over.
     pub(super) async fn ask(&self, request: &Request<'_>, deadline: u64) -> Result<Answered, ClientError> {
+        self.meet(deadline).await?;
         let (mut in_doubt, mut other_cluster) = (false, None);
         match (self.ask_again(request, deadline, &mut in_doubt, &mut other_cluster).await, other_cluster) {
             (Ok(reply), _) => Ok(Answered { reply, was_in_doubt: in_doubt }),
@@ -51,7 +53,7 @@ impl<T: Transport> Client<T> {
         request: &Request<'_>,
         deadline: u64,
         in_doubt: &mut bool,
-        other_cluster: &mut Option<u64>,
+        other_cluster: &mut Option<ClusterId>,
     ) -> Result<Option<MsgBuf>, ClientError> {
         // Answers from another cluster in a row, and whether the one that is asked has answered at all.
         let (mut redirects, mut strangers, mut is_found) = (0, 0, false);
@@ -81,6 +83,7 @@ impl<T: Transport> Client<T> {
                 }
                 Response::Busy => false,
                 Response::OtherCluster { ours } => {
+                    self.is_stranger(target, ours);
                     // Others may be of the one that is asked: addresses are used again.
                     *other_cluster = (!is_found).then_some(ours);
                     strangers += 1;
@@ -129,9 +132,10 @@ impl<T: Transport> Client<T> {
     async fn try_one(&self, id: u64, request: &Request<'_>, deadline: u64) -> Result<Attempt, ClientError> {
         let Some(place) = self.place(id, deadline).await else { return Ok(Attempt::NotDone) };
         let session = &place.session;
-        let mut buffer = MsgBuf::with_len(request.encoded_len())?;
-        request.encode(&mut buffer);
-        set_cluster(&mut buffer, self.config.cluster);
+        let mut buffer = MsgBuf::written(request.encoded_len(), |out| request.encode(out))?;
+        if let Some(cluster) = self.cluster.get() {
+            set_cluster(&mut buffer, cluster);
+        }
         let options = CallOptions::timeout(self.time_left(deadline).min(self.config.attempt_timeout));
         let error = match session.call_with(CLIENT, buffer, options).await {
             Ok(reply) => return Ok(Attempt::Answered(reply.response)),

@@ -1,5 +1,7 @@
 //! What clients are told.
 
+use crate::cluster_id::ClusterId;
+
 /// Why an operation has no reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -27,7 +29,21 @@ pub enum ClientError {
     )]
     OtherCluster {
         /// Of which.
-        found: u64,
+        found: ClusterId,
+    },
+    /// The replicas that it was told of are of several clusters, and none of these has more than half of them. Nothing was done.
+    #[error(
+        "replica {} is of cluster {}, and replica {} of cluster {}: the list of replicas mixes clusters; correct the addresses, or say which cluster is meant (--cluster)",
+        one.0,
+        one.1,
+        other.0,
+        other.1
+    )]
+    SeveralClusters {
+        /// One of them, and its cluster.
+        one: (u64, ClusterId),
+        /// One of another, and that.
+        other: (u64, ClusterId),
     },
     /// Nothing is known of this replica.
     #[error("replica {0} is not known here")]

@@ -3,6 +3,7 @@
 mod attempt;
 mod error;
 mod lines;
+mod meeting;
 mod window;
 
 use std::cell::{Cell, RefCell};
@@ -15,10 +16,12 @@ use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Endpoint, MsgBuf, Timers};
 
 pub use error::ClientError;
+pub use meeting::Stranger;
 
 use self::attempt::Answered;
 use self::lines::Switchboard;
 use self::window::Window;
+use crate::cluster_id::ClusterId;
 use crate::wire::command::{Command, Kind};
 use crate::wire::request::{Change, Request};
 use crate::wire::response::{RESPONSE_BYTES, Response, Status};
@@ -26,8 +29,9 @@ use crate::wire::response::{RESPONSE_BYTES, Response, Status};
 /// Settings of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// The name of the cluster, as its replicas have it: those of another are not asked. Default 0.
-    pub cluster: u64,
+    /// The number of the cluster, if it is known before: nothing is asked of any other. Without it the client learns it at first contact, from what the replicas say that
+    /// it was told of. Default `None`.
+    pub cluster: Option<ClusterId>,
     /// How long an operation may take, all attempts together. Default 10 s.
     pub timeout: Duration,
     /// How long one replica may take to answer before another is asked. Default 1 s.
@@ -39,7 +43,7 @@ pub struct ClientConfig {
 impl Default for ClientConfig {
     fn default() -> Self {
         ClientConfig {
-            cluster: 0,
+            cluster: None,
             timeout: Duration::from_secs(10),
             attempt_timeout: Duration::from_secs(1),
             pause: Duration::from_millis(5),
@@ -72,6 +76,9 @@ pub struct Client<T: Transport> {
     target: Cell<u64>,
     window: Window,
     is_opening: Cell<bool>,
+    cluster: Cell<Option<ClusterId>>,
+    is_meeting: Cell<bool>,
+    strangers: RefCell<Vec<Stranger>>,
 }
 
 impl<T: Transport> Client<T> {
@@ -94,6 +101,9 @@ impl<T: Transport> Client<T> {
             target: Cell::new(first),
             window: Window::default(),
             is_opening: Cell::new(false),
+            cluster: Cell::new(config.cluster),
+            is_meeting: Cell::new(false),
+            strangers: RefCell::default(),
         }
     }
 
@@ -146,18 +156,24 @@ impl<T: Transport> Client<T> {
         self.reply_to(&Request::Transfer { to }).await.map(|_| ())
     }
 
-    /// How a replica is.
+    /// How a replica is. It need not be of a cluster yet.
     ///
     /// # Errors
-    /// [`ClientError::Unknown`] for one that is not known here; others.
+    /// [`ClientError::Unknown`] for one that is not known here; [`ClientError::OtherCluster`] if it is of another cluster than this client asks, once that is known;
+    /// others.
     pub async fn status(&self, id: u64) -> Result<Status, ClientError> {
         let reply = self.ask_one(id, &Request::Status, self.deadline()).await?;
         let bytes = match Response::parse(&reply) {
             Ok(Response::Ok(bytes)) => bytes,
-            Ok(Response::OtherCluster { ours }) => return Err(ClientError::OtherCluster { found: ours }),
             _ => return Err(ClientError::Protocol),
         };
-        Status::parse(bytes).map_err(|_| ClientError::Protocol)
+        let status = Status::parse(bytes).map_err(|_| ClientError::Protocol)?;
+        match status.cluster {
+            Some(found) if self.cluster.get().is_some() && self.is_stranger(id, found) => {
+                Err(ClientError::OtherCluster { found })
+            }
+            _ => Ok(status),
+        }
     }
 
     /// Says that this client is still there, so that its session stays while it executes nothing.
@@ -213,7 +229,7 @@ impl<T: Transport> Client<T> {
     }
 
     fn deadline(&self) -> u64 {
-        self.endpoint.now().saturating_add(self.config.timeout.as_nanos() as u64)
+        self.endpoint.now().saturating_add(self.config.timeout.as_nanos().try_into().unwrap_or(u64::MAX))
     }
 
     /// The session; opens one, or waits for whoever does.

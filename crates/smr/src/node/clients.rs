@@ -103,8 +103,7 @@ impl Waiters {
 /// Answers a client.
 pub(super) fn respond(reply: DeferredReply, response: &Response<'_>) {
     // Without a buffer the client is told that its request failed, and asks again; if it is gone, nobody is told.
-    let Ok(mut buffer) = MsgBuf::with_len(response.encoded_len()) else { return };
-    response.encode(&mut buffer);
+    let Ok(buffer) = MsgBuf::written(response.encoded_len(), |out| response.encode(out)) else { return };
     let _ = reply.enqueue_response(buffer);
 }
 
@@ -122,7 +121,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let bytes = burst.payload(i);
             if let Err(response) = self.on_client(burst, i, bytes) {
                 self.counters.pushed_back += u64::from(response == Response::Busy);
-                burst.respond_with(i, response.encoded_len(), |out| response.encode(out));
+                burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
             }
         }
     }
@@ -136,14 +135,20 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let request = Request::parse(bytes);
         self.end(Stage::Request);
         let request = request.map_err(|_| Response::Bad)?;
-        if !is_for(bytes, self.config.cluster) {
-            return Err(Response::OtherCluster { ours: self.config.cluster });
-        }
-        if request == Request::Status {
-            let status = self.status().encode();
-            let response = Response::Ok(&status);
-            burst.respond_with(i, response.encoded_len(), |out| response.encode(out));
+        let own = match &request {
+            Request::Status => Some(self.status().encode()),
+            Request::Founded { founders } => Some(self.tell_number(founders)?.bits().to_le_bytes().to_vec()),
+            _ => None,
+        };
+        if let Some(reply) = own {
+            let response = Response::Ok(&reply);
+            burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
             return Ok(());
+        }
+        if let Some(ours) = self.cluster()
+            && !is_for(bytes, ours)
+        {
+            return Err(Response::OtherCluster { ours });
         }
         if !self.is_leader() {
             return Err(Response::NotLeader { leader: self.leader_hint() });
@@ -157,8 +162,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 if is_full || self.room != Room::Free || self.raft.raft.lead_transferee.is_some() {
                     return Err(Response::Busy);
                 }
-                // Too many are held: the client was told.
-                let Ok(reply) = burst.defer_reply(i) else { return Ok(()) };
+                let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
                 self.propose(bytes, reply);
                 Ok(())
             }
@@ -166,16 +170,16 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             Request::Change(_) if self.room != Room::Free => Err(Response::Busy),
             Request::Change(change) => {
                 let proposal = self.check_change(&change).map_err(Response::Refused)?;
-                let Ok(reply) = burst.defer_reply(i) else { return Ok(()) };
+                let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
                 self.propose_change(proposal, reply);
                 Ok(())
             }
             Request::Transfer { to } => {
                 self.transfer_to(to).map_err(Response::Refused)?;
-                burst.respond_with(i, Response::Ok(&[]).encoded_len(), |out| Response::Ok(&[]).encode(out));
+                burst.respond_written(i, Response::Ok(&[]).encoded_len(), |out| Response::Ok(&[]).encode(out));
                 Ok(())
             }
-            Request::Status => Ok(()),
+            Request::Status | Request::Founded { .. } => Ok(()),
         }
     }
 
@@ -187,15 +191,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let mut out = Vec::new();
             self.read_now(query, &mut out);
             let response = Response::Ok(&out);
-            burst.respond_with(i, response.encoded_len(), |out| response.encode(out));
+            burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
             return Ok(());
         }
         if !self.may_wait_to_read(query) {
             return Err(Response::Busy);
         }
-        if let Ok(reply) = burst.defer_reply(i) {
-            self.wait_to_read(query, reply);
-        }
+        let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
+        self.wait_to_read(query, reply);
         Ok(())
     }
 

@@ -13,6 +13,9 @@ use raft::{RawNode, Ready, StateRole};
 
 use super::clients::Waiters;
 use super::disk::DiskWatch;
+use super::doubt::Doubt;
+use super::foreign::Foreigners;
+use super::founding::{Asking, Question, Waiting, draw};
 use super::gather::Gather;
 use super::later::Later;
 use super::link::Links;
@@ -21,13 +24,14 @@ use super::settings::library_config;
 use super::snapshots::{FIRST, Snapshots, first_batch};
 use super::transfer::{Incoming, Outgoing, Staging};
 use super::{Beginning, Counters, first_members};
+use crate::cluster_id::{ClusterId, bits};
 use crate::config::{NodeConfig, NodeError, Reads};
 use crate::log::{Batch, LogStore, Room, Ticket, Urgency};
 use crate::machine::StateMachine;
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::sessions::Limits;
-use crate::state::Replicated;
+use crate::state::{Origin, Replicated};
 
 /// What takes longer than a visit.
 pub(super) enum Job {
@@ -37,6 +41,10 @@ pub(super) enum Job {
     SendSnapshot(Outgoing),
     /// Looks after commands that are held, after this time.
     Gather(Duration),
+    /// Asks another first member for the number of the cluster.
+    AskForNumber(Question),
+    /// Asks a leader what it remembers.
+    Resolve(Doubt),
 }
 
 /// Writes, each with its messages, that are held back until they are durable. With more, requests of other replicas are not looked at, as if the network had
@@ -56,6 +64,14 @@ pub(super) struct Core<M, L: LogStore> {
     pub config: NodeConfig,
     pub raft: RawNode<L>,
     pub state: Replicated<M>,
+    /// The number of the cluster; `None` while this replica takes part in nothing, and `waiting` says for what it waits.
+    pub cluster: Option<ClusterId>,
+    pub waiting: Option<Waiting>,
+    /// What must be durable before others are told the number that was drawn here.
+    pub founded: Ticket,
+    pub foreign: Foreigners,
+    /// Somebody says that this replica had more of the log, and is asked.
+    pub is_in_doubt: bool,
     pub applied: u64,
     pub links: Links,
     pub waiters: Waiters,
@@ -97,14 +113,32 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             reply_bytes_max: config.session_reply_bytes_max,
         };
         let mut state = Replicated::new(machine, limits, Default::default());
-        if let (Beginning::First(members), 0) = (&beginning, log.base().get_metadata().index) {
-            state.members = first_members(members, config.id)?;
-            log.append(first_batch(&state))?;
+        let (mut waiting, mut founded) = (None, Ticket::default());
+        match (&beginning, log.base().get_metadata().index) {
+            (Beginning::First(_), 0) if config.cluster.is_some() => return Err(NodeError::Drawn),
+            (Beginning::First(members), 0) => {
+                let founders = first_members(members, config.id)?;
+                if founders.keys().next() == Some(&config.id) {
+                    state.members.clone_from(&founders);
+                    state.origin = Some(Origin { cluster: draw(&config)?, founders });
+                    founded = log.append(first_batch(&state))?;
+                } else {
+                    waiting = Some(Waiting::Founders(Asking::new(founders)));
+                }
+            }
+            (Beginning::Join, 0) => waiting = Some(Waiting::Leader),
+            _ => {}
         }
         let base = log.base().clone();
         let applied = base.get_metadata().index;
         if applied > 0 {
             state.restore(&base.data)?;
+        }
+        let cluster = state.origin.as_ref().map(|origin| origin.cluster);
+        if let (Some(ours), Some(asked)) = (cluster, config.cluster)
+            && ours != asked
+        {
+            return Err(NodeError::OtherCluster { ours, asked });
         }
         let hard_state = log.initial_state()?.hard_state;
         let now = (config.clock)();
@@ -121,6 +155,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             links: Links::new(config.id),
             raft,
             state,
+            cluster,
+            waiting,
+            founded,
+            foreign: Foreigners::default(),
+            is_in_doubt: false,
             applied,
             waiters: Waiters::default(),
             gather,
@@ -148,6 +187,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             config,
         };
         core.links.follow(&core.state.members);
+        core.ask_for_number();
         Ok(core)
     }
 
@@ -416,7 +456,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         self.begin(Stage::Send);
         let unreachable = self.links.flush(
-            self.config.cluster,
+            bits(self.cluster),
             self.last_persisted,
             self.continuation,
             self.config.tick * self.config.election_ticks,

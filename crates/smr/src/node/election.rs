@@ -66,6 +66,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         self.raft.tick();
         self.reconnect();
+        self.ask_for_number();
         self.expire_incoming();
         // No burst may come to a replica whose log is full.
         if let Err(error) = self.compact_if_full() {

@@ -336,8 +336,7 @@ impl Link {
 /// Messages in a buffer; `None` if there is none.
 pub(super) fn envelope(messages: &[Message], cluster: u64, counters: &mut Counters) -> Option<MsgBuf> {
     let len = ENVELOPE_BYTES + messages.iter().map(encoded_len).sum::<usize>();
-    let mut buffer = MsgBuf::with_len(len).ok()?;
-    encode(&mut buffer, cluster, messages.iter());
+    let buffer = MsgBuf::written(len, |out| encode(out, cluster, messages.iter())).ok()?;
     counters.envelopes += 1;
     counters.messages += messages.len() as u64;
     Some(buffer)

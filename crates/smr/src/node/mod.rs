@@ -5,8 +5,11 @@
 //!
 //! | File | What it holds |
 //! |---|---|
+//! | `founding` | how it learns the number of its cluster |
+//! | `foreign` | replicas of other clusters |
 //! | `core` | the state, and the loop that does what the library says |
 //! | `receive` | messages of other replicas |
+//! | `doubt` | whether this replica has lost its log |
 //! | `link` | the way to another replica: sessions, what is sent, what is answered |
 //! | `clients` | requests of clients, and who waits for which entry |
 //! | `gather` | which commands go to the disk together |
@@ -22,7 +25,10 @@
 mod clients;
 mod core;
 mod disk;
+mod doubt;
 mod election;
+mod foreign;
+mod founding;
 mod gather;
 mod later;
 mod link;
@@ -40,9 +46,10 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
+use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
-use dunlin_rpc::{Connecting, ContinuationId, Endpoint, Timers};
+use dunlin_rpc::{CallOptions, Connecting, ContinuationId, Endpoint, Timers};
 
 use self::core::{Core, Job};
 use crate::config::{NodeConfig, NodeError};
@@ -58,9 +65,10 @@ use crate::wire::response::Status;
 /// that were acknowledged are lost: whoever starts it must know that this is its first start. `dunlin raft serve` has `--new` and `--join` for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Beginning {
-    /// It is one of the first members of a new cluster, all of which are given the same list: id and address of each.
+    /// It is one of the first members of a new cluster, all of which are given the same list: id and address of each. The one with the lowest id draws the number of
+    /// the cluster, and the others take part in nothing until one of them has told them.
     First(Vec<(u64, Addr)>),
-    /// It will be added to a cluster, and waits for its leader.
+    /// It will be added to a cluster, and waits for its leader, which sends it a snapshot.
     Join,
 }
 
@@ -85,6 +93,8 @@ pub struct Counters {
     pub messages: u64,
     /// Messages that it did not understand, or that contradict what it knows.
     pub bad: u64,
+    /// Messages of other clusters, in requests and in responses, none of which it acted on.
+    pub foreign: u64,
     /// Snapshots of its own state that it took.
     pub snapshots_taken: u64,
     /// Snapshots that others have from it.
@@ -106,6 +116,8 @@ struct Net {
     connect: Box<Connector>,
     spawn: Box<dyn Fn(Task)>,
     timers: Timers,
+    /// How long another replica may take to answer a question.
+    patience: Duration,
 }
 
 struct Shared<M, L: LogStore> {
@@ -155,7 +167,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         beginning: Beginning,
     ) -> Result<Node<M, L>, NodeError> {
         config.check()?;
-        let tick = config.tick;
+        let (tick, patience) = (config.tick, config.tick * config.election_ticks);
         let core = Core::new(config, log, machine, beginning)?;
         let (connector, spawner) = (Rc::downgrade(endpoint), Rc::downgrade(endpoint));
         let net = Net {
@@ -166,6 +178,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
                 }
             }),
             timers: endpoint.timers(),
+            patience,
         };
         let node = Node { shared: Rc::new(Shared { core: RefCell::new(core), net }) };
         node.register(endpoint)?;
@@ -277,6 +290,11 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
                     }
                 })
             }
+            Job::AskForNumber(question) => {
+                let Some(connecting) = (net.connect)(&question.addr) else { return };
+                Box::pin(founding::ask(self.downgrade(), question, connecting, CallOptions::timeout(net.patience)))
+            }
+            Job::Resolve(doubt) => Box::pin(doubt::resolve(self.downgrade(), doubt, CallOptions::timeout(net.patience))),
             Job::SendSnapshot(transfer) => Box::pin(transfer::send(self.downgrade(), transfer, net.timers.clone())),
         };
         (net.spawn)(task);

@@ -8,11 +8,27 @@ use raft::eraftpb::{Message, MessageType};
 
 use super::core::{Core, Job};
 use super::link::Sent;
-use crate::config::NodeError;
+use crate::cluster_id::{ClusterId, bits};
 use crate::log::{LogStore, Room};
 use crate::machine::StateMachine;
 use crate::probe::Stage;
-use crate::wire::message::{ENVELOPE_BYTES, encode, encoded_len, parse};
+use crate::wire::message::{ENVELOPE_BYTES, encode, encoded_len, parse, sender_of};
+use crate::wire::{WireError, cluster_of};
+
+/// Terms that a replica may have missed: a message of a later one than so many more cannot be true, and would leave none for those to come.
+const TERMS_MISSED_MAX: u64 = 1 << 32;
+/// No term is later: there must be some behind it.
+const TERM_MAX: u64 = 1 << 62;
+
+/// What came of an envelope.
+enum Came {
+    /// Nothing that is answered.
+    Nothing,
+    /// Messages of this replica.
+    From(u64),
+    /// One of another cluster, or of any while this replica has no number: it is answered at once, in the name of this cluster, with these messages.
+    Foreign(u64, Vec<Message>),
+}
 
 /// An envelope of so many bytes is given to the log before the next is looked at.
 const LARGE_BYTES: usize = 64 << 10;
@@ -24,16 +40,23 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return;
         }
         self.room = self.raft.store().room();
-        let senders: ArrayVec<Option<u64>, RX_BURST> =
-            (0..burst.len()).map(|i| self.on_envelope(burst.payload(i))).collect();
+        let all: ArrayVec<Came, RX_BURST> = (0..burst.len()).map(|i| self.on_envelope(burst.payload(i))).collect();
         self.work();
         if self.failure.is_some() {
             return;
         }
-        for (i, sender) in senders.into_iter().enumerate() {
-            let Some(from) = sender else { continue };
+        for (i, came) in all.into_iter().enumerate() {
+            let from = match came {
+                Came::From(from) => from,
+                Came::Nothing => continue,
+                Came::Foreign(cluster, messages) => {
+                    let len = ENVELOPE_BYTES + messages.iter().map(encoded_len).sum::<usize>();
+                    burst.respond_written(i, len, |out| encode(out, cluster, messages.iter()));
+                    continue;
+                }
+            };
             if !self.all_is_persisted() {
-                // Refused if the endpoint holds too many; then the sender knows.
+                // If the endpoint holds too many, the sender gets an error, and sends anew what is not acknowledged.
                 if let Ok(reply) = burst.defer_reply(i) {
                     self.answer_later(from, reply);
                 }
@@ -44,49 +67,76 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let len = ENVELOPE_BYTES + messages.iter().map(encoded_len).sum::<usize>();
             self.counters.envelopes += 1;
             self.counters.messages += messages.len() as u64;
-            burst.respond_with(i, len, |out| encode(out, self.config.cluster, messages.iter()));
+            burst.respond_written(i, len, |out| encode(out, bits(self.cluster()), messages.iter()));
             self.end(Stage::Send);
         }
     }
 
-    /// Takes the messages of an envelope; gives who sent them.
-    fn on_envelope(&mut self, bytes: &[u8]) -> Option<u64> {
+    /// Takes the messages of an envelope.
+    fn on_envelope(&mut self, bytes: &[u8]) -> Came {
+        let Some(ours) = self.cluster() else { return self.on_envelope_while_waiting(bytes) };
         if self.holds_too_much() {
             self.counters.left_unread += 1;
-            return None;
+            return Came::Nothing;
         }
         self.begin(Stage::Parse);
-        let messages = parse(bytes, self.config.cluster);
+        let messages = parse(bytes, ours.bits());
         self.end(Stage::Parse);
-        let messages = match messages {
-            Ok(messages) => messages,
+        match messages {
+            Ok(messages) => {
+                let Some(from) = messages.first().map(|message| message.from) else { return Came::Nothing };
+                messages.into_iter().for_each(|message| self.receive(from, message));
+                if bytes.len() >= LARGE_BYTES {
+                    // The log has it before the next is let in: beyond its limits come no more than this one, and small ones.
+                    self.work();
+                    self.room = self.raft.store().room();
+                }
+                Came::From(from)
+            }
+            Err(WireError::OtherCluster { theirs, .. }) => {
+                let sender = sender_of(bytes);
+                self.note_foreign(sender, theirs);
+                Came::Foreign(ours.bits(), Vec::new())
+            }
             Err(error) => {
                 tracing::debug!(id = self.config.id, %error, "a replica sent what is none of its messages");
                 self.counters.bad += 1;
-                return None;
+                Came::Nothing
             }
-        };
-        let from = messages.first()?.from;
-        messages.into_iter().for_each(|message| self.receive(from, message));
-        if bytes.len() >= LARGE_BYTES {
-            // The log has it before the next is let in: beyond its limits come no more than this one, and small ones.
-            self.work();
-            self.room = self.raft.store().room();
         }
-        Some(from)
+    }
+
+    /// The same while this replica has no number.
+    fn on_envelope_while_waiting(&mut self, bytes: &[u8]) -> Came {
+        let Some(theirs) = cluster_of(bytes).ok().and_then(ClusterId::from_bits) else {
+            self.counters.bad += 1;
+            return Came::Nothing;
+        };
+        match self.answer_while_waiting(bytes, theirs) {
+            Some(messages) => Came::Foreign(theirs.bits(), messages),
+            None => Came::Foreign(bits(self.config.cluster), Vec::new()),
+        }
+    }
+
+    /// A replica of another cluster has sent something.
+    fn note_foreign(&mut self, sender: Option<u64>, theirs: u64) {
+        self.counters.foreign += 1;
+        if let (Some(id), Some(ours), Some(theirs)) = (sender, self.cluster(), ClusterId::from_bits(theirs)) {
+            self.foreign.note(self.config.id, ours, id, theirs);
+        }
     }
 
     /// Takes a message, unless the library would not survive it.
     pub fn receive(&mut self, from: u64, message: Message) {
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.cluster().is_none() {
             return;
         }
         if message.from != from || message.to != self.config.id || from == self.config.id || !self.is_possible(&message) {
             self.counters.bad += 1;
             return;
         }
-        if self.has_lost_log(&message) {
-            return self.fail(NodeError::LogLost { id: self.config.id });
+        if self.says_more_than_there_is(&message) {
+            return self.doubt(&message);
         }
         if !message.get_entries().is_empty() && self.room != Room::Free {
             // As if the network had lost it: its sender asks how far this replica is, and sends it again.
@@ -95,7 +145,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         let kind = message.get_msg_type();
         let asks_for_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
-        if asks_for_vote && (self.election.is_silent() || self.disk.hangs()) {
+        if asks_for_vote && (self.election.is_silent() || self.is_in_doubt || self.disk.hangs()) {
             return;
         }
         if kind == MessageType::MsgTimeoutNow && self.is_unfit() {
@@ -107,22 +157,30 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.end(Stage::Step);
     }
 
-    /// Whether a leader remembers more of this replica than there is. Then it may have voted for another, or have acknowledged what it does not know: it must
-    /// not go on.
-    fn has_lost_log(&self, message: &Message) -> bool {
-        let raft = &self.raft.raft;
-        let is_leaders = message.get_msg_type() == MessageType::MsgHeartbeat && message.term >= raft.term;
-        is_leaders && message.commit > raft.raft_log.last_index()
-    }
-
     /// Whether a message can be true. The library takes some that cannot for a bug of its own, and panics.
     fn is_possible(&self, message: &Message) -> bool {
         let log = &self.raft.raft.raft_log;
+        // The library takes one without a term for its own, and believes it.
+        if message.term == 0 || message.term > TERM_MAX {
+            return false;
+        }
         if message.term < self.raft.raft.term {
             return true;
         }
+        // Who has just joined has missed any number of them.
+        if message.term > self.raft.raft.term.saturating_add(TERMS_MISSED_MAX)
+            && message.get_msg_type() != MessageType::MsgSnapshot
+        {
+            return false;
+        }
         match message.get_msg_type() {
             MessageType::MsgAppend => {
+                // Leaders have no entries of later terms than their own, and terms only rise.
+                let terms = message.get_entries().iter().map(|entry| entry.term);
+                let terms = [message.log_term.max(1)].into_iter().chain(terms).chain([message.term]);
+                if !terms.is_sorted() {
+                    return false;
+                }
                 let known = message.get_entries().iter().take_while(|entry| entry.index <= log.committed);
                 let mut known = known.filter_map(|entry| log.term(entry.index).ok().map(|term| (entry.term, term)));
                 // What was compacted has term 0 here.
@@ -141,11 +199,18 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             Err(_) => return self.raft.report_unreachable(id),
         };
         self.begin(Stage::Parse);
-        let messages = parse(&response, self.config.cluster);
+        let messages = parse(&response, bits(self.cluster()));
         self.end(Stage::Parse);
-        let Ok(messages) = messages else {
-            self.counters.bad += 1;
-            return;
+        let messages = match messages {
+            Ok(messages) => messages,
+            Err(WireError::OtherCluster { theirs, .. }) => {
+                // One without a number has not begun yet.
+                if theirs != 0 {
+                    self.note_foreign(Some(id), theirs);
+                }
+                return self.raft.report_unreachable(id);
+            }
+            Err(_) => return self.counters.bad += 1,
         };
         self.note_heard(id, sent, &messages);
         if messages.iter().any(|message| !message.get_entries().is_empty()) {

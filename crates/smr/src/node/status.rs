@@ -27,6 +27,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let matched = |id: &u64| raft.prs().get(*id).map_or(0, |progress| progress.matched);
         Status {
             id: self.config.id,
+            cluster: self.cluster(),
             role: match raft.state {
                 StateRole::Follower => Role::Follower,
                 StateRole::Leader => Role::Leader,
@@ -48,6 +49,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             },
             voters: conf.voters,
             learners: conf.learners,
+            foreign: self.foreign.known(),
             addresses: self.state.members.clone(),
         }
     }

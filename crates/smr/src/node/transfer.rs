@@ -9,12 +9,13 @@ use raft::eraftpb::{Message, MessageType, Snapshot};
 
 use super::WeakNode;
 use super::core::Core;
+use crate::cluster_id::{ClusterId, bits};
 use crate::config::NodeError;
 use crate::discard::discard;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
-use crate::wire::CHUNK;
 use crate::wire::chunk::{Chunk, parse};
+use crate::wire::{CHUNK, cluster_of};
 
 /// A piece that is not taken for so long ends the attempt.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -137,7 +138,7 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
     let (cluster, piece, tick) = {
         let node = node.upgrade()?;
         let core = node.shared.core.borrow();
-        (core.config.cluster, core.config.chunk_bytes, core.config.tick)
+        (bits(core.cluster()), core.config.chunk_bytes, core.config.tick)
     };
     while session.is_none() {
         session = node.upgrade()?.shared.core.borrow().links.session(*to);
@@ -169,8 +170,7 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
             offset: offset as u64,
             bytes: &data[offset..end],
         };
-        let mut buffer = MsgBuf::with_len(chunk.encoded_len()).ok()?;
-        chunk.encode(&mut buffer);
+        let buffer = MsgBuf::written(chunk.encoded_len(), |out| chunk.encode(out)).ok()?;
         let timeout = if end == data.len() { INSTALL_TIMEOUT } else { PIECE_TIMEOUT };
         let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(timeout)).await.ok()?;
         // The place where the next is to begin.
@@ -241,7 +241,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     fn on_chunk(&mut self, bytes: &[u8]) -> Option<Taken> {
-        let chunk = parse(bytes, self.config.cluster).ok()?;
+        let theirs = ClusterId::from_bits(cluster_of(bytes).ok()?)?;
+        // Who waits for a leader looks at whose it is when it has come whole.
+        if self.cluster().is_some_and(|ours| ours != theirs) {
+            return None;
+        }
+        let chunk = parse(bytes, theirs.bits()).ok()?;
         let is_ours = chunk.to == self.config.id && chunk.from != self.config.id && self.failure.is_none();
         if !is_ours || chunk.term < self.raft.raft.term || chunk.total > self.config.snapshot_bytes_max {
             return None;
@@ -276,6 +281,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             snapshot.data = std::mem::take(&mut self.incoming.take()?.data).into();
             let mut message = Message { from: chunk.from, to: chunk.to, term: chunk.term, ..Message::default() };
             message.set_msg_type(MessageType::MsgSnapshot);
+            if !self.admits_snapshot(&snapshot, theirs) {
+                self.counters.bad += 1;
+                return None;
+            }
             message.set_snapshot(snapshot);
             return Some(Taken::Last(message));
         }

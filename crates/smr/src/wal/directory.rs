@@ -64,15 +64,17 @@ impl Directory {
     pub fn open(path: &Path) -> Result<Directory, DirectoryError> {
         let io = |what, path: &Path, source| DirectoryError::Io { what, path: path.to_owned(), source };
         match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
-            Ok(()) => {
-                let parent = match path.parent() {
-                    Some(parent) if parent != Path::new("") => parent,
-                    _ => Path::new("."),
-                };
-                File::open(parent).and_then(|parent| parent.sync_all()).map_err(|source| io("flush", parent, source))?;
-            }
+            Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => return Err(io("make the directory", path, source)),
+        }
+        if is_blank(path).map_err(|source| io("list", path, source))? {
+            // Also if it was there: who made it may have ended before its name was flushed.
+            let parent = match path.parent() {
+                Some(parent) if parent != Path::new("") => parent,
+                _ => Path::new("."),
+            };
+            File::open(parent).and_then(|parent| parent.sync_all()).map_err(|source| io("flush", parent, source))?;
         }
         let handle = File::open(path).map_err(|source| io("open", path, source))?;
         let lock_path = path.join(LOCK_NAME);
@@ -89,6 +91,16 @@ impl Directory {
     fn file(&self, name: &str, options: &OpenOptions) -> io::Result<DirectoryFile> {
         Ok(DirectoryFile { file: options.open(self.place(name))?, _directory: self.inner.clone() })
     }
+}
+
+/// Whether nothing was kept in a directory yet.
+fn is_blank(path: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(path)? {
+        if entry?.file_name() != LOCK_NAME {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn options() -> OpenOptions {

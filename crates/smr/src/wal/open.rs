@@ -67,6 +67,14 @@ fn open_with<D: Disk>(
             // The log that it belonged to is gone, and with it whatever was promised behind the snapshot.
             return Err(WalError::Missing { path: disk.place(&segment_name(1)) });
         }
+        // What an attempt before has left goes first: then nothing of it is taken for a part of this one, whatever a crash leaves of both.
+        for name in names.extract_if(.., |name| is_unfinished(name)) {
+            disk.remove(&name).map_err(|source| io("remove", &name, source))?;
+            opening.removed.push(name);
+        }
+        if !opening.removed.is_empty() {
+            disk.flush_directory().map_err(|source| io("flush", "", source))?;
+        }
         create(&disk, &config)?;
     }
     let needed = if needed.is_empty() { &[1] } else { needed };
@@ -80,7 +88,7 @@ fn open_with<D: Disk>(
     // What is left over of removals, of segments and snapshots that were not finished, and of snapshots that the log does not know.
     let kept = snapshot_name(snapshot);
     for name in names {
-        let is_left_over = name.ends_with(UNFINISHED) && (is_ours(&name))
+        let is_left_over = is_unfinished(&name)
             || segment_number(&name).is_some_and(|number| !needed.contains(&number))
             || is_snapshot_name(&name) && name != kept;
         if is_left_over {
@@ -93,9 +101,9 @@ fn open_with<D: Disk>(
     Ok((start(disk, config, recovered, drive)?, opening))
 }
 
-fn is_ours(unfinished: &str) -> bool {
-    let name = unfinished.strip_suffix(UNFINISHED).unwrap_or(unfinished);
-    segment_number(name).is_some() || is_snapshot_name(name)
+/// Whether a file is a segment or a snapshot that was not finished.
+fn is_unfinished(name: &str) -> bool {
+    name.strip_suffix(UNFINISHED).is_some_and(|name| segment_number(name).is_some() || is_snapshot_name(name))
 }
 
 /// Makes the first segment of a new log.

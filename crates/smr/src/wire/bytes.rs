@@ -93,6 +93,11 @@ impl<'a> Writer<'a> {
         Writer { out, at: 0 }
     }
 
+    /// Bytes written so far.
+    pub fn len(&self) -> usize {
+        self.at
+    }
+
     #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);

@@ -3,7 +3,7 @@
 use raft::eraftpb::{ConfState, Snapshot};
 
 use super::bytes::{Reader, Writer};
-use super::{VERSION, WireError};
+use super::{VERSION, WireError, cluster_of};
 
 /// Most replicas that a configuration names.
 const IDS_MAX: usize = 64;
@@ -41,8 +41,8 @@ impl Chunk<'_> {
         8 + 8 * 8 + 8 + 8 * (self.voters.len() + self.learners.len()) + self.bytes.len()
     }
 
-    /// Writes it.
-    pub fn encode(&self, out: &mut [u8]) {
+    /// Writes it, and gives its bytes.
+    pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer::new(out);
         writer.u8(VERSION);
         writer.bytes(&[0; 7]);
@@ -53,6 +53,7 @@ impl Chunk<'_> {
         self.voters.iter().chain(&self.learners).for_each(|id| writer.u64(*id));
         writer.bytes(self.bytes);
         debug_assert!(writer.is_full());
+        writer.len()
     }
 
     /// The snapshot that it is of, without its data.
@@ -75,16 +76,12 @@ impl Chunk<'_> {
 /// # Errors
 /// If it is none, or of another cluster.
 pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Chunk<'_>, WireError> {
-    let mut reader = Reader::new(bytes);
-    let version = reader.u8()?;
-    if version != VERSION {
-        return Err(WireError::Unknown { field: "version", value: version.into() });
-    }
-    reader.take(7)?;
-    let theirs = reader.u64()?;
+    let theirs = cluster_of(bytes)?;
     if theirs != cluster {
         return Err(WireError::OtherCluster { theirs, ours: cluster });
     }
+    let mut reader = Reader::new(bytes);
+    reader.take(16)?;
     let [from, to, term, index, index_term, total, offset] = {
         let mut words = [0; 7];
         for word in &mut words {

@@ -44,17 +44,18 @@ impl<'a> Command<'a> {
         COMMAND_BYTES + self.body.len()
     }
 
-    /// Writes it.
+    /// Writes it, and gives its bytes.
     ///
     /// # Panics
     /// If `out` is not of its length.
-    pub fn encode(&self, out: &mut [u8]) {
+    pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer::new(out);
         writer.u8(self.kind as u8);
         writer.bytes(&[0; 7]);
         [self.time, self.session, self.sequence, self.waits_from].into_iter().for_each(|word| writer.u64(word));
         writer.bytes(self.body);
         assert!(writer.is_full(), "a command is written to memory of its length");
+        writer.len()
     }
 
     /// Reads it.

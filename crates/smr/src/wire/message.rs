@@ -8,7 +8,7 @@ use bytes::Bytes;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
 use super::bytes::{Reader, Writer};
-use super::{VERSION, WireError};
+use super::{VERSION, WireError, cluster_of};
 
 /// Bytes of an envelope without messages.
 pub(crate) const ENVELOPE_BYTES: usize = 16;
@@ -25,7 +25,7 @@ pub(crate) fn encoded_len(message: &Message) -> usize {
 }
 
 /// Writes an envelope of the length that it takes: [`ENVELOPE_BYTES`] and the [`encoded_len`] of each message.
-pub(crate) fn encode<'m>(out: &mut [u8], cluster: u64, messages: impl ExactSizeIterator<Item = &'m Message>) {
+pub(crate) fn encode<'m>(out: &mut [u8], cluster: u64, messages: impl ExactSizeIterator<Item = &'m Message>) -> usize {
     let mut writer = Writer::new(out);
     writer.u8(VERSION);
     writer.u8(0);
@@ -34,6 +34,7 @@ pub(crate) fn encode<'m>(out: &mut [u8], cluster: u64, messages: impl ExactSizeI
     writer.u64(cluster);
     messages.for_each(|message| encode_message(&mut writer, message));
     debug_assert!(writer.is_full());
+    writer.len()
 }
 
 fn encode_message(writer: &mut Writer<'_>, message: &Message) {
@@ -73,18 +74,14 @@ fn encode_message(writer: &mut Writer<'_>, message: &Message) {
 /// # Errors
 /// If it is none, or of another cluster.
 pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Vec<Message>, WireError> {
-    let mut reader = Reader::new(bytes);
-    let version = reader.u8()?;
-    if version != VERSION {
-        return Err(WireError::Unknown { field: "version", value: version.into() });
-    }
-    reader.u8()?;
-    let count = reader.u16()? as usize;
-    reader.u32()?;
-    let theirs = reader.u64()?;
+    let theirs = cluster_of(bytes)?;
     if theirs != cluster {
         return Err(WireError::OtherCluster { theirs, ours: cluster });
     }
+    let mut reader = Reader::new(bytes);
+    reader.u16()?;
+    let count = reader.u16()? as usize;
+    reader.take(ENVELOPE_BYTES - 4)?;
     if count > MESSAGES_MAX {
         return Err(WireError::Unknown { field: "number of messages", value: count as u64 });
     }
@@ -96,6 +93,14 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Vec<Message>, WireErro
     }
     reader.end()?;
     Ok(messages)
+}
+
+/// Who sent the first message of an envelope, of any cluster, if it is one.
+pub(crate) fn sender_of(bytes: &[u8]) -> Option<u64> {
+    let mut reader = Reader::new(bytes);
+    // Its kind, and for whom it is.
+    reader.take(ENVELOPE_BYTES + 16).ok()?;
+    reader.u64().ok()
 }
 
 /// The envelope, copied when something of it is to be kept.
@@ -252,6 +257,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(messages in vec(message(), 0..4)) {
+            prop_assert_eq!(sender_of(&encoded(&messages)), messages.first().map(|message| message.from));
             prop_assert_eq!(parse(&encoded(&messages), CLUSTER).unwrap(), messages);
         }
 

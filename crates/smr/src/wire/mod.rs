@@ -24,7 +24,21 @@ pub const CHUNK: u8 = 0x41;
 /// Request type of clients.
 pub const CLIENT: u8 = 0x42;
 /// The version of all layouts here.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
+
+/// The number of the cluster that a message between replicas is of: 0 for none.
+///
+/// # Errors
+/// If it is no message of this version.
+pub(crate) fn cluster_of(message: &[u8]) -> Result<u64, WireError> {
+    let mut reader = bytes::Reader::new(message);
+    let version = reader.u8()?;
+    if version != VERSION {
+        return Err(WireError::Unknown { field: "version", value: version.into() });
+    }
+    reader.take(7)?;
+    reader.u64()
+}
 
 /// Bytes that are no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +59,7 @@ pub enum WireError {
         value: u64,
     },
     /// It is of another cluster.
-    #[error("the message is of cluster {theirs}, and this replica of cluster {ours}")]
+    #[error("the message is of cluster {theirs:016x}, and this replica of cluster {ours:016x}")]
     OtherCluster {
         /// The sender's.
         theirs: u64,

@@ -1,17 +1,19 @@
 //! What clients ask a replica. The first byte says what: one of [`Kind`] begins a [`Command`], the rest stand here. Bytes 4 to 7 of all of them say which
-//! cluster is asked.
+//! cluster is asked, 0 if its client knows no number yet: then it is told one, and nothing is done.
 
 use std::ops::Range;
 
 use super::WireError;
 use super::bytes::{Reader, Writer};
 use super::command::{Command, Kind};
-use super::members::parse_address;
+use super::members::{Members, encode as encode_members, encoded_len as members_len, parse as parse_members, parse_address};
+use crate::cluster_id::ClusterId;
 
 const READ: u8 = 16;
 const STATUS: u8 = 32;
 const CHANGE: u8 = 33;
 const TRANSFER: u8 = 34;
+const FOUNDED: u8 = 35;
 
 /// Something that is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +22,7 @@ pub enum Request<'a> {
     Command(Command<'a>),
     /// To answer a question as of now.
     Read(&'a [u8]),
-    /// How this replica is.
+    /// How this replica is. It says so to everybody, whichever cluster is asked.
     Status,
     /// To change who belongs to the cluster.
     Change(Change),
@@ -28,6 +30,11 @@ pub enum Request<'a> {
     Transfer {
         /// Its id.
         to: u64,
+    },
+    /// The number of the cluster that these have founded: one of them asks, which has none yet.
+    Founded {
+        /// All first members, with their addresses.
+        founders: Members,
     },
 }
 
@@ -72,14 +79,15 @@ impl<'a> Request<'a> {
             Request::Status => 8,
             Request::Change(change) => 16 + change.words().2.len(),
             Request::Transfer { .. } => 16,
+            Request::Founded { founders } => 8 + members_len(founders),
         }
     }
 
-    /// Writes it.
+    /// Writes it, and gives its bytes.
     ///
     /// # Panics
     /// If `out` is not of its length.
-    pub fn encode(&self, out: &mut [u8]) {
+    pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = match self {
             Request::Command(command) => return command.encode(out),
             _ => Writer::new(out),
@@ -89,6 +97,7 @@ impl<'a> Request<'a> {
             Request::Status => (STATUS, 0),
             Request::Change(change) => (CHANGE, change.words().0),
             Request::Transfer { .. } => (TRANSFER, 0),
+            Request::Founded { .. } => (FOUNDED, 0),
         };
         writer.bytes(&[op, detail, 0, 0, 0, 0, 0, 0]);
         match self {
@@ -99,9 +108,11 @@ impl<'a> Request<'a> {
                 writer.bytes(address.as_bytes());
             }
             Request::Transfer { to } => writer.u64(*to),
+            Request::Founded { founders } => encode_members(&mut writer, founders),
             Request::Command(_) | Request::Status => {}
         }
         assert!(writer.is_full(), "a request is written to memory of its length");
+        writer.len()
     }
 
     /// Reads it.
@@ -130,6 +141,7 @@ impl<'a> Request<'a> {
                 }
             }
             TRANSFER => Request::Transfer { to: reader.u64()? },
+            FOUNDED => Request::Founded { founders: parse_members(&mut reader)? },
             _ => return Err(WireError::Unknown { field: "request", value: op.into() }),
         };
         reader.end()?;
@@ -140,19 +152,14 @@ impl<'a> Request<'a> {
 /// Where a request says which cluster is asked.
 const CLUSTER: Range<usize> = 4..8;
 
-/// The number of a cluster in 32 bits: a guard against a wrong address, not against anybody.
-fn short(cluster: u64) -> [u8; 4] {
-    ((cluster ^ cluster >> 32) as u32).to_le_bytes()
-}
-
 /// Writes into a request which cluster is asked.
-pub(crate) fn set_cluster(request: &mut [u8], cluster: u64) {
-    request[CLUSTER].copy_from_slice(&short(cluster));
+pub fn set_cluster(request: &mut [u8], cluster: ClusterId) {
+    request[CLUSTER].copy_from_slice(&cluster.short().to_le_bytes());
 }
 
 /// Whether a request that was parsed is for this cluster.
-pub(crate) fn is_for(request: &[u8], cluster: u64) -> bool {
-    request[CLUSTER] == short(cluster)
+pub(crate) fn is_for(request: &[u8], cluster: ClusterId) -> bool {
+    request[CLUSTER] == cluster.short().to_le_bytes()
 }
 
 #[cfg(test)]
@@ -174,15 +181,18 @@ mod tests {
             Request::Change(Change::Promote { id: 4 }),
             Request::Change(Change::Remove { id: 4 }),
             Request::Transfer { to: 9 },
+            Request::Founded { founders: [(1, "udp://127.0.0.1:1".into()), (2, "shm:two".into())].into() },
         ];
         for request in all {
             let mut out = vec![0; request.encoded_len()];
             request.encode(&mut out);
             assert_eq!(Request::parse(&out).unwrap(), request);
-            assert!(is_for(&out, 0));
-            set_cluster(&mut out, 7);
+            let cluster = |bits| ClusterId::from_bits(bits).unwrap();
+            let others = [7, 8, 7 << 32 | 1, u64::MAX - 1].map(cluster);
+            assert!(others.iter().all(|other| !is_for(&out, *other)));
+            set_cluster(&mut out, cluster(7));
             assert_eq!(Request::parse(&out).unwrap(), request);
-            assert!(is_for(&out, 7) && [0, 8, 7 << 32 | 1, u64::MAX].iter().all(|other| !is_for(&out, *other)));
+            assert!(is_for(&out, cluster(7)) && others[1..].iter().all(|other| !is_for(&out, *other)));
         }
     }
 

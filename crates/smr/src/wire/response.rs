@@ -2,6 +2,8 @@
 
 use super::WireError;
 use super::bytes::{Reader, Writer};
+use crate::cluster_id::{ClusterId, bits};
+
 use super::members::{Members, encode as encode_members, encoded_len as members_len, parse as parse_members, parse_address};
 
 /// Bytes in front of a reply.
@@ -48,7 +50,7 @@ pub enum Response<'a> {
     /// It was for another cluster. Nothing was done.
     OtherCluster {
         /// That of this replica.
-        ours: u64,
+        ours: ClusterId,
     },
     /// The command is longer than allowed. Nothing was done.
     TooLarge,
@@ -69,11 +71,11 @@ impl<'a> Response<'a> {
             }
     }
 
-    /// Writes it.
+    /// Writes it, and gives its bytes.
     ///
     /// # Panics
     /// If `out` is not of its length.
-    pub fn encode(&self, out: &mut [u8]) {
+    pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer::new(out);
         let status = match self {
             Response::Ok(_) => OK,
@@ -96,10 +98,11 @@ impl<'a> Response<'a> {
                 writer.bytes(address.as_bytes());
             }
             Response::Refused(why) => writer.bytes(why.as_bytes()),
-            Response::OtherCluster { ours } => writer.u64(*ours),
+            Response::OtherCluster { ours } => writer.u64(ours.bits()),
             _ => {}
         }
         assert!(writer.is_full(), "a response is written to memory of its length");
+        writer.len()
     }
 
     /// Reads it.
@@ -121,12 +124,16 @@ impl<'a> Response<'a> {
             FAILED => Response::Failed,
             BAD => Response::Bad,
             TOO_LARGE => Response::TooLarge,
-            OTHER_CLUSTER => Response::OtherCluster { ours: reader.u64()? },
+            OTHER_CLUSTER => Response::OtherCluster { ours: parse_cluster(reader.u64()?)? },
             _ => return Err(WireError::Unknown { field: "status", value: status.into() }),
         };
         reader.end()?;
         Ok(response)
     }
+}
+
+fn parse_cluster(value: u64) -> Result<ClusterId, WireError> {
+    ClusterId::from_bits(value).ok_or(WireError::Unknown { field: "number of a cluster", value })
 }
 
 fn parse_leader(reader: &mut Reader<'_>) -> Result<Option<(u64, String)>, WireError> {
@@ -148,11 +155,22 @@ pub enum Role {
     Leader = 2,
 }
 
+/// A replica of another cluster that has reached this one, or that this one has reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Foreign {
+    /// Its id there.
+    pub id: u64,
+    /// Which cluster it is of.
+    pub cluster: ClusterId,
+}
+
 /// How a replica is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// Its id.
     pub id: u64,
+    /// The number of its cluster; `None` while it waits to be told, and takes part in nothing.
+    pub cluster: Option<ClusterId>,
     /// What it does.
     pub role: Role,
     /// Whether its disk hangs: a write or flush takes longer than [`crate::NodeConfig::flush_elections_max`] allows.
@@ -179,15 +197,21 @@ pub struct Status {
     pub learners: Vec<u64>,
     /// Of a leader, the last entry that each replica is known to have, in the order of voters and learners.
     pub matched: Vec<u64>,
+    /// Replicas of other clusters with which it has to do by mistake: one of the lists of addresses is wrong.
+    pub foreign: Vec<Foreign>,
     /// Where each is reached.
     pub addresses: Members,
 }
+
+/// Foreign replicas in a status. Each takes 16 bytes.
+pub(crate) const FOREIGN_MAX: usize = 16;
 
 impl Status {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let ids = [&self.voters, &self.learners, &self.matched];
-        let len = 8 + 9 * 8 + ids.iter().map(|ids| 4 + 8 * ids.len()).sum::<usize>() + members_len(&self.addresses);
+        let lists = ids.iter().map(|ids| 4 + 8 * ids.len()).sum::<usize>() + 4 + 16 * self.foreign.len();
+        let len = 8 + 10 * 8 + lists + members_len(&self.addresses);
         let mut out = vec![0; len];
         let mut writer = Writer::new(&mut out);
         writer.u8(self.role as u8);
@@ -195,12 +219,15 @@ impl Status {
         writer.bytes(&[0; 6]);
         let leader = self.leader.unwrap_or(0);
         let log = [self.first, self.last, self.committed, self.applied];
-        let words = [self.id, self.term, leader].into_iter().chain(log).chain([self.sessions, self.snapshot_pause_max]);
+        let words = [self.id, bits(self.cluster), self.term, leader];
+        let words = words.into_iter().chain(log).chain([self.sessions, self.snapshot_pause_max]);
         words.for_each(|word| writer.u64(word));
         for ids in ids {
             writer.u32(ids.len() as u32);
             ids.iter().for_each(|id| writer.u64(*id));
         }
+        writer.u32(self.foreign.len() as u32);
+        self.foreign.iter().flat_map(|Foreign { id, cluster }| [*id, cluster.bits()]).for_each(|word| writer.u64(word));
         encode_members(&mut writer, &self.addresses);
         debug_assert!(writer.is_full());
         out
@@ -221,7 +248,8 @@ impl Status {
         let disk_hangs = reader.u8()? != 0;
         reader.take(6)?;
         let mut word = || reader.u64();
-        let (id, term, leader) = (word()?, word()?, word()?);
+        let (id, cluster) = (word()?, ClusterId::from_bits(word()?));
+        let (term, leader) = (word()?, word()?);
         let (first, last, committed, applied) = (word()?, word()?, word()?, word()?);
         let (sessions, snapshot_pause_max) = (word()?, word()?);
         let mut ids = || {
@@ -232,11 +260,18 @@ impl Status {
             (0..count).map(|_| reader.u64()).collect::<Result<Vec<u64>, WireError>>()
         };
         let (voters, learners, matched) = (ids()?, ids()?, ids()?);
+        let count = reader.u32()? as usize;
+        if count > FOREIGN_MAX {
+            return Err(WireError::Unknown { field: "number of foreign replicas", value: count as u64 });
+        }
+        let foreign = |_| Ok(Foreign { id: reader.u64()?, cluster: parse_cluster(reader.u64()?)? });
+        let foreign = (0..count).map(foreign).collect::<Result<Vec<Foreign>, WireError>>()?;
         let addresses = parse_members(&mut reader)?;
         reader.end()?;
         let leader = (leader != 0).then_some(leader);
         Ok(Status {
             id,
+            cluster,
             role,
             disk_hangs,
             term,
@@ -250,6 +285,7 @@ impl Status {
             voters,
             learners,
             matched,
+            foreign,
             addresses,
         })
     }
@@ -277,7 +313,7 @@ mod tests {
             Response::Failed,
             Response::Bad,
             Response::TooLarge,
-            Response::OtherCluster { ours: u64::MAX },
+            Response::OtherCluster { ours: ClusterId::from_bits(7).unwrap() },
         ];
         for response in all {
             let mut out = vec![0; response.encoded_len()];
@@ -286,6 +322,7 @@ mod tests {
         }
         let status = Status {
             id: 1,
+            cluster: ClusterId::from_bits(6),
             role: Role::Leader,
             disk_hangs: true,
             term: 2,
@@ -299,6 +336,7 @@ mod tests {
             voters: vec![1, 2],
             learners: vec![3],
             matched: vec![9, 9, 8],
+            foreign: vec![Foreign { id: 2, cluster: ClusterId::from_bits(5).unwrap() }],
             addresses: [(1, "shm:one".to_owned())].into(),
         };
         assert_eq!(Status::parse(&status.encode()).unwrap(), status);

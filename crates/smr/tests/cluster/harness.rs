@@ -1,6 +1,6 @@
 //! Replicas and a client over loopback, in one thread, on a clock that the test moves.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
@@ -22,15 +22,33 @@ const CLIENT: u32 = 1000;
 
 pub type Replica = Node<KvMachine, MemoryLog>;
 
-struct Place {
-    endpoint: Rc<Endpoint<LoopbackTransport>>,
-    node: Replica,
+/// A network, its time, and who runs on it, whichever cluster they belong to.
+#[derive(Clone)]
+pub struct World {
+    network: LoopbackNetwork,
+    clock: Rc<Cell<u64>>,
+    running: Rc<RefCell<BTreeMap<u32, Rc<Endpoint<LoopbackTransport>>>>>,
+}
+
+impl World {
+    pub fn new() -> World {
+        let network = LoopbackNetwork::new(LoopbackConfig { queue_len: 8192, ..LoopbackConfig::default() });
+        World { network, clock: Rc::default(), running: Rc::default() }
+    }
+
+    fn turn(&self, paused: &[u32]) {
+        self.network.advance(TURN);
+        self.clock.set(self.network.now());
+        let running: Vec<_> = self.running.borrow().iter().map(|(node, endpoint)| (*node, endpoint.clone())).collect();
+        running.iter().filter(|(node, _)| !paused.contains(node)).for_each(|(_, endpoint)| _ = endpoint.run_once());
+    }
 }
 
 pub struct Cluster {
-    network: LoopbackNetwork,
-    clock: Rc<Cell<u64>>,
-    places: BTreeMap<u64, Place>,
+    pub world: World,
+    /// Where each member is reached.
+    members: Vec<(u64, Addr)>,
+    places: BTreeMap<u64, Replica>,
     /// Those that do nothing, as if they stood still.
     pub paused: Vec<u64>,
     pub client: Client<LoopbackTransport>,
@@ -55,43 +73,52 @@ pub fn config() -> NodeConfig {
     NodeConfig { tick: Duration::from_millis(1), heartbeat_ticks: 3, election_ticks: 20, ..NodeConfig::new(1) }
 }
 
+/// Settings for short waits.
+pub fn client_config() -> ClientConfig {
+    ClientConfig { timeout: Duration::from_secs(2), attempt_timeout: Duration::from_millis(40), ..ClientConfig::default() }
+}
+
 impl Cluster {
     /// So many first members, and a client that knows them.
     pub fn new(members: u64, config: NodeConfig) -> Cluster {
-        let network = LoopbackNetwork::new(LoopbackConfig { queue_len: 8192, ..LoopbackConfig::default() });
         let all: Vec<(u64, Addr)> = (1..=members).map(|id| (id, Addr::Node(id as u32))).collect();
-        let endpoint = endpoint(&network, CLIENT, 7);
-        let client = Client::new(
-            &endpoint,
-            all.clone(),
-            ClientConfig {
-                timeout: Duration::from_secs(2),
-                attempt_timeout: Duration::from_millis(40),
-                ..ClientConfig::default()
-            },
-        );
-        let clock = Rc::new(Cell::new(0));
-        let mut cluster = Cluster {
-            network,
-            clock,
-            places: BTreeMap::new(),
-            paused: Vec::new(),
-            client,
-            endpoint,
-            config,
-            incarnation: 0,
-        };
+        let mut cluster = Cluster::planned(&World::new(), CLIENT, all.clone(), config);
         for id in 1..=members {
             cluster.start(id, MemoryLog::new(), Beginning::First(all.clone()));
         }
         cluster
     }
 
+    /// A client of these members, on a node of its own, none of which runs yet.
+    pub fn planned(world: &World, client_node: u32, all: Vec<(u64, Addr)>, config: NodeConfig) -> Cluster {
+        let endpoint = endpoint(&world.network, client_node, client_node.into());
+        let client = Client::new(&endpoint, all.clone(), client_config());
+        Cluster {
+            world: world.clone(),
+            members: all,
+            places: BTreeMap::new(),
+            paused: Vec::new(),
+            client,
+            endpoint,
+            config,
+            incarnation: u64::from(client_node) << 10,
+        }
+    }
+
+    /// Where a replica is reached.
+    fn node_of(&self, id: u64) -> u32 {
+        match self.members.iter().find(|(member, _)| *member == id) {
+            Some((_, Addr::Node(node))) => *node,
+            _ => id as u32,
+        }
+    }
+
     /// Starts a replica.
     pub fn start(&mut self, id: u64, log: MemoryLog, beginning: Beginning) {
         self.incarnation += 1;
-        let endpoint = endpoint(&self.network, id as u32, self.incarnation << 20 | id);
-        let clock = self.clock.clone();
+        let place = self.node_of(id);
+        let endpoint = endpoint(&self.world.network, place, self.incarnation << 20 | id);
+        let clock = self.world.clock.clone();
         let config = NodeConfig {
             id,
             seed: Some(self.incarnation << 8 | id),
@@ -100,25 +127,26 @@ impl Cluster {
         };
         let machine = KvMachine::new(64 << 20).unwrap();
         let node = Node::start(&endpoint, config, log, machine, beginning).unwrap();
-        self.places.insert(id, Place { endpoint, node });
+        self.world.running.borrow_mut().insert(place, endpoint);
+        self.places.insert(id, node);
     }
 
     /// Stops a replica; gives its log.
     pub fn stop(&mut self, id: u64) -> MemoryLog {
-        let place = self.places.remove(&id).unwrap();
-        place.node.with_log(MemoryLog::clone)
+        let node = self.places.remove(&id).unwrap();
+        let log = node.with_log(MemoryLog::clone);
+        drop(node);
+        self.world.running.borrow_mut().remove(&self.node_of(id));
+        log
     }
 
     pub fn node(&self, id: u64) -> Replica {
-        self.places[&id].node.clone()
+        self.places[&id].clone()
     }
 
     pub fn turn(&self) {
-        self.network.advance(TURN);
-        self.clock.set(self.network.now());
-        for (_, place) in self.places.iter().filter(|(id, _)| !self.paused.contains(id)) {
-            place.endpoint.run_once();
-        }
+        let paused: Vec<u32> = self.paused.iter().map(|id| self.node_of(*id)).collect();
+        self.world.turn(&paused);
     }
 
     pub fn turns(&self, time: Duration) {
@@ -136,10 +164,7 @@ impl Cluster {
             self.turn();
             self.endpoint.run_once();
         }
-        panic!(
-            "it never came to this: {what}; {:#?}",
-            self.places.values().map(|place| place.node.status()).collect::<Vec<_>>()
-        );
+        panic!("it never came to this: {what}; {:#?}", self.places.values().map(|place| place.status()).collect::<Vec<_>>());
     }
 
     /// Drives everything until a future of the client's ends.
@@ -151,7 +176,7 @@ impl Cluster {
                 return output;
             }
         }
-        panic!("it never ended; {:#?}", self.places.values().map(|place| place.node.status()).collect::<Vec<_>>());
+        panic!("it never ended; {:#?}", self.places.values().map(|place| place.status()).collect::<Vec<_>>());
     }
 
     pub fn leader(&self) -> u64 {
@@ -160,8 +185,8 @@ impl Cluster {
     }
 
     fn leaders(&self) -> impl Iterator<Item = u64> {
-        let leads = |place: &&Place| place.node.status().role == Role::Leader;
-        self.places.values().filter(leads).map(|place| place.node.status().id)
+        let leads = |place: &&Replica| place.status().role == Role::Leader;
+        self.places.values().filter(leads).map(|place| place.status().id)
     }
 
     pub fn put(&self, key: &str, value: &[u8]) -> Result<u64, ClientError> {
@@ -189,7 +214,7 @@ impl Cluster {
     pub fn local(&self, id: u64, key: &str) -> Option<Vec<u8>> {
         use dunlin_smr::StateMachine as _;
         let mut reply = Vec::new();
-        self.places[&id].node.with_machine(|machine| machine.query(key.as_bytes(), &mut reply));
+        self.places[&id].with_machine(|machine| machine.query(key.as_bytes(), &mut reply));
         value(&reply)
     }
 }

@@ -1,5 +1,6 @@
 //! Whole clusters over loopback, on fake time.
 
+mod foreign;
 mod harness;
 mod members;
 mod snapshots;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use dunlin_net::Addr;
 use dunlin_rpc::msgbuf::MsgBuf;
 use dunlin_smr::kv;
-use dunlin_smr::wire::request::{Change, Request};
+use dunlin_smr::wire::request::{Change, Request, set_cluster};
 use dunlin_smr::wire::response::{Response, Role};
 use dunlin_smr::wire::{self, command};
 use dunlin_smr::{Beginning, ClientError, MemoryLog, NodeConfig, NodeError, Reads};
@@ -79,6 +80,7 @@ fn a_command_that_is_sent_again_is_executed_once() {
         let leader = cluster.leader();
         let mut buffer = MsgBuf::with_len(request.encoded_len()).unwrap();
         request.encode(&mut buffer);
+        set_cluster(&mut buffer, cluster.client.cluster().unwrap());
         let work = async {
             let session = cluster.endpoint.connect(&Addr::Node(leader as u32)).await.unwrap();
             session.call(wire::CLIENT, buffer).await.unwrap().response
@@ -256,8 +258,9 @@ fn who_comes_back_without_its_log_stops() {
     for number in 0..20_u32 {
         cluster.put(&format!("key {number}"), &number.to_le_bytes()).unwrap();
     }
+    // Whose id is the lowest would found another cluster.
     let leader = cluster.leader();
-    let empty = leader % 3 + 1;
+    let empty = if leader == 2 { 3 } else { 2 };
     cluster.until("it has all", |cluster| cluster.local(empty, "key 19").is_some());
     cluster.turns(Duration::from_millis(10));
     cluster.stop(empty);

@@ -19,20 +19,21 @@ fn a_command_is_in_no_doubt_that_was_never_sent() {
 #[test]
 fn a_stranger_is_named_unless_the_cluster_itself_has_answered() {
     let stranger = |cluster: &mut Cluster, id: u64| {
-        cluster.config.cluster = 9;
         cluster.start(id, MemoryLog::new(), Beginning::First(vec![(id, Addr::Node(id as u32))]));
+        cluster.node(id).status().cluster.unwrap()
     };
     let mut cluster = Cluster::new(3, config());
     cluster.put("a", b"1").unwrap();
     for id in [1, 2] {
         drop(cluster.stop(id));
     }
-    stranger(&mut cluster, 1);
+    let other = stranger(&mut cluster, 1);
     // The third knows of no leader: that is what is wrong.
     assert_eq!(cluster.get("a"), Err(ClientError::TimedOut { may_have_run: false }));
     drop(cluster.stop(3));
-    assert_eq!(cluster.get("a"), Err(ClientError::OtherCluster { found: 9 }));
-    stranger(&mut cluster, 2);
-    stranger(&mut cluster, 3);
-    assert_eq!(cluster.get("a"), Err(ClientError::OtherCluster { found: 9 }));
+    assert_eq!(cluster.get("a"), Err(ClientError::OtherCluster { found: other }));
+    let others = [other, stranger(&mut cluster, 2), stranger(&mut cluster, 3)];
+    assert!(matches!(cluster.get("a"), Err(ClientError::OtherCluster { found }) if others.contains(&found)));
+    let strangers: Vec<_> = cluster.client.strangers().iter().map(|stranger| stranger.cluster).collect();
+    assert!(others.iter().all(|other| strangers.contains(other)), "{strangers:?}");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dunlin_net::random::Random;
 use dunlin_smr::log::{Batch, DurableLog, LogStore, Ticket, Urgency};
 use dunlin_smr::wal::sim::{Crash, SimDisk, SimDiskConfig};
-use dunlin_smr::wal::{WalConfig, open_stepped};
+use dunlin_smr::wal::{WalConfig, WalError, open_stepped};
 use raft::eraftpb::{ConfState, Entry, HardState, Message, Snapshot};
 use raft::{RawNode, StateRole, Storage};
 
@@ -56,6 +56,8 @@ impl Seen {
 struct Replica {
     raft: RawNode<DurableLog<SimDisk>>,
     disk: SimDisk,
+    /// Faults of the disk before it was started.
+    faults: u64,
     /// Number, ticket and messages of what is not durable yet.
     unpersisted: VecDeque<(u64, Ticket, Vec<Message>)>,
     applied: u64,
@@ -122,9 +124,15 @@ impl Group {
     /// Starts a replica on what its disk has; if that fails just now, it stays down.
     fn start(&mut self, at: usize) {
         let disk = self.disks[at].clone();
-        let Ok((wal, opening)) = open_stepped(disk.clone(), config()) else {
-            self.disks[at] = disk.crash(Crash::Process);
-            return;
+        let before = disk.faults();
+        let (wal, opening) = match open_stepped(disk.clone(), config()) {
+            Ok(opened) => opened,
+            // No other error is one of a disk that fails.
+            Err(WalError::Io { .. }) if disk.faults() > before => {
+                self.disks[at] = disk.crash(Crash::Process);
+                return;
+            }
+            Err(error) => panic!("{error}"),
         };
         self.seen.torn += u64::from(opening.torn.is_some());
         let mut log = DurableLog::new(wal).expect("what a replica wrote");
@@ -140,7 +148,8 @@ impl Group {
                 urgency: Urgency::Urgent,
                 ..Batch::default()
             };
-            if log.append(batch).is_err() {
+            if let Err(error) = log.append(batch) {
+                assert!(disk.faults() > before, "{error}");
                 self.disks[at] = disk.crash(Crash::Power);
                 return;
             }
@@ -159,7 +168,7 @@ impl Group {
             ..raft::Config::default()
         };
         let raft = RawNode::new(&config, log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap();
-        self.replicas[at] = Some(Replica { raft, disk, unpersisted: VecDeque::new(), applied });
+        self.replicas[at] = Some(Replica { raft, disk, faults: before, unpersisted: VecDeque::new(), applied });
     }
 
     fn crash(&mut self, at: usize, crash: Crash) {
@@ -236,6 +245,12 @@ impl Group {
             stepper.step(self.now);
         }
         if self.try_work(at).is_none() {
+            let replica = self.replicas[at].as_ref().expect("it has worked");
+            assert!(
+                replica.disk.faults() > replica.faults,
+                "a log failed on a disk that did not: {:?}",
+                replica.raft.store().wal().failure()
+            );
             self.seen.failed += 1;
             self.crash(at, Crash::Power);
         }

@@ -95,7 +95,10 @@ fn a_crash_while_a_snapshot_is_written_loses_nothing() {
                 now = stepper.step(now).unwrap_or(now);
             }
             match log.durable() {
-                Err(_) => break true,
+                Err(error) => {
+                    assert!(disk.faults() > 0, "{error}");
+                    break true;
+                }
                 Ok(done) if done >= ticket => durable = last,
                 Ok(_) => {}
             }

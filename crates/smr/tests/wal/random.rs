@@ -69,14 +69,15 @@ fn run(seed: u64) -> Seen {
         } else if random.below(4) == 0 {
             disk.stop_after(random.below(8));
         }
+        let before = disk.faults();
         let (mut wal, opening) = match open_stepped(disk.clone(), settings) {
             Ok(opened) => opened,
-            Err(WalError::Io { .. }) if life + 1 < LIVES => {
+            Err(WalError::Io { .. }) if disk.faults() > before => {
                 seen.stopped += 1;
                 disk = disk.crash(crash(&mut random));
                 continue;
             }
-            Err(error) => panic!("life {life}: {error}"),
+            Err(error) => panic!("life {life}: {error}: {:?}", std::error::Error::source(&error)),
         };
         seen.torn += u64::from(opening.torn.is_some());
         let found = look(&mut wal);

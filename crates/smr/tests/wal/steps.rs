@@ -49,6 +49,43 @@ fn until(seed: u64, changes: u64) -> (SimDisk, Model, dunlin_smr::wal::Ticket, b
     (disk, model, durable, wal.failure().is_some())
 }
 
+/// Opens a log, unless the disk stops meanwhile: no other error is one of a crash.
+fn try_open(disk: &SimDisk) -> Option<Wal<SimDisk>> {
+    let before = disk.faults();
+    match open_stepped(disk.clone(), small()) {
+        Ok((wal, _)) => Some(wal),
+        Err(WalError::Io { .. }) if disk.faults() > before => None,
+        Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
+    }
+}
+
+/// Of a new log, and of the openings after it, each of which is stopped as well: whatever they leave, the next one is none the worse for.
+#[test]
+fn a_log_is_made_whatever_crashes_before_have_left() {
+    let mut is_made = [0, 0];
+    for seed in 0..8 {
+        for (first, second) in (0..14).flat_map(|first| (0..14).map(move |second| (first, second))) {
+            for crash in [Crash::Process, Crash::Power] {
+                println!("seed {seed}, {first} and {second} changes, {crash:?}");
+                let mut disk = SimDisk::new(seed, SimDiskConfig::default());
+                for (count, changes) in is_made.iter_mut().zip([first, second]) {
+                    disk.stop_after(changes);
+                    *count += u64::from(try_open(&disk).is_some());
+                    disk = disk.crash(crash);
+                }
+                let (mut wal, _) = open_stepped(disk, small()).unwrap();
+                let mut model = Model::new(wal.durable(), look(&mut wal));
+                model.append(&mut wal, 1, 50);
+                model.submit(&mut wal);
+                wal.wait().unwrap();
+                let (mut wal, opening) = open_stepped(wal.disk().crash(Crash::Power), small()).unwrap();
+                assert_eq!((&look(&mut wal), opening.is_new), (model.now(), false));
+            }
+        }
+    }
+    assert!(is_made.iter().all(|made| (1..3136).contains(made)), "{is_made:?}");
+}
+
 #[test]
 fn a_crash_at_every_step_loses_nothing_that_was_durable() {
     let mut changes = 0;
@@ -88,11 +125,7 @@ fn a_crash_at_every_step_of_a_recovery_loses_nothing_either() {
                 let (disk, model, durable, _) = until(seed, changes);
                 let disk = disk.crash(Crash::Power);
                 disk.stop_after(later);
-                let is_over = match open_stepped(disk.clone(), small()) {
-                    Ok(_) => true,
-                    Err(WalError::Io { .. }) => false,
-                    Err(error) => panic!("{error}"),
-                };
+                let is_over = try_open(&disk).is_some();
                 let (mut wal, _) = open_stepped(disk.crash(Crash::Power), small()).unwrap();
                 model.check_found(durable, &look(&mut wal));
                 if is_over {

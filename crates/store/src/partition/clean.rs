@@ -1,8 +1,9 @@
 //! Room in the log: segments fill one after the other, and used ones are cleaned so that they can be filled again.
 //!
-//! A cache cleans the oldest segment: its items are evicted, but for some that were read since they were written, which are moved to the
-//! end of the log (a second chance). A store cleans the segment with the fewest live bytes and moves what is alive. Cleaning goes on bit by bit
-//! with what is appended, so that a segment is clean when the next is needed; a whole segment is cleaned in one go only where the index
+//! A store cleans the segment with the fewest live bytes and moves what is alive to the end of the log. So does a cache, if three eighths of that
+//! segment are dead. Else it cleans the oldest one. The items of that one are evicted, but for two kinds, which are moved: some of those that
+//! were read since they were written (a second chance), and as many bytes of others as what is dead makes up for. Cleaning goes on bit by
+//! bit with what is appended, so that a segment is clean when the next is needed; a whole segment is cleaned in one go only where the index
 //! takes it.
 
 use super::Partition;
@@ -11,14 +12,22 @@ use crate::config::Mode;
 use crate::entry::{Sizes, cool_entry, read_entry};
 use crate::error::Refused;
 use crate::line::Pointer;
-use crate::log::Victim;
+use crate::log::{Rescue, Victim};
 
 /// Bytes looked at beside what an append calls for: small items get there too.
 const CLEANED_BYTES_MIN: usize = 128;
 /// A segment of which less than this part is alive is cleaned at most this many times as fast as the log grows.
 const PACE_MAX: usize = 16;
+/// A cache moves what is alive in a segment, as a store does, if that is so many eighths of it or fewer: dead and expired items are room.
+const SPARSE_EIGHTHS: usize = 5;
+/// A cache looks at so many times the bytes that it appends: then what it moves of a segment fits with what is appended until that is clean.
+const PACE_CACHE: usize = 3;
 /// The part of a segment that second chances may fill again: a half, so that the log gets on.
 const ALLOWANCE_DIVISOR: usize = 2;
+
+/// Segments that one append opens or cleans at most. Where that is not enough, items are so large that what is alive packs badly; to go on
+/// would clean the whole log for one item.
+const ROUNDS_MAX: usize = 64;
 
 /// Who wants room in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,14 +40,15 @@ impl Partition {
     /// Free segments that are kept to clean into.
     fn reserve(&self) -> usize {
         match self.mode {
-            Mode::Cache => 0,
-            Mode::Store => 1,
+            Mode::Store if !self.is_loading => 1,
+            _ => 0,
         }
     }
 
     /// Refuses bytes that would make more live ones than a store takes.
     pub(super) fn admit(&self, bytes: usize, released: usize) -> Result<(), Refused> {
         let is_admitted = self.mode == Mode::Cache
+            || self.is_loading
             || bytes <= released
             || self.log.live + bytes - released <= self.log.live_max(self.log.count);
         if is_admitted { Ok(()) } else { Err(Refused::Full) }
@@ -47,14 +57,17 @@ impl Partition {
     /// Takes bytes at the end of the log. Items of the log may be moved or evicted, and lines of pointers freed.
     pub(super) fn claim(&mut self, bytes: usize) -> Result<usize, Refused> {
         self.clean_along(bytes);
-        // Each round opens a segment or cleans one. More rounds than segments: what is alive cannot be packed any better.
-        for _ in 0..2 * self.log.segments().len() {
+        // Each round opens a segment or cleans one.
+        for _ in 0..ROUNDS_MAX {
             if let Some(at) = self.bump(bytes, Claimant::NewItem) {
                 return Ok(at);
             }
+            if self.is_loading && self.log.reopen(bytes) {
+                continue;
+            }
             if self.log.free > self.reserve() {
                 self.log.seal();
-                self.log.open(self.cas);
+                self.log.open(self.counters.stored);
             } else if !self.clean_one() {
                 return Err(Refused::Full);
             }
@@ -75,7 +88,7 @@ impl Partition {
         }
         if claimant == Claimant::Cleaning && self.log.free > 0 {
             self.log.seal();
-            self.log.open(self.cas);
+            self.log.open(self.counters.stored);
             return self.log.bump(bytes);
         }
         None
@@ -88,9 +101,9 @@ impl Partition {
         }
         let Some(victim) = self.log.victim else { return };
         let segment = self.log.segment(victim.segment);
-        let pace = match self.mode {
-            Mode::Cache => 2,
-            Mode::Store => (self.log.segment_bytes / (self.log.segment_bytes - segment.live).max(1) + 1).min(PACE_MAX),
+        let pace = match victim.rescue {
+            Rescue::Some { .. } => PACE_CACHE,
+            Rescue::All => (self.log.segment_bytes / (self.log.segment_bytes - segment.live).max(1) + 1).min(PACE_MAX),
         };
         let until = victim.done + bytes * pace + CLEANED_BYTES_MIN;
         while self.log.victim.is_some_and(|victim| victim.done < until) {
@@ -117,12 +130,22 @@ impl Partition {
     }
 
     fn choose_victim(&mut self) {
-        let segment = match self.mode {
-            Mode::Cache => self.log.oldest(),
-            Mode::Store => self.log.emptiest().filter(|&segment| self.log.segment(segment).live < self.log.segment_bytes),
+        let live_max = match self.mode {
+            Mode::Cache => self.log.segment_bytes / 8 * SPARSE_EIGHTHS,
+            Mode::Store => self.log.segment_bytes - 1,
         };
-        let allowance = self.log.segment_bytes / ALLOWANCE_DIVISOR;
-        self.log.victim = segment.map(|segment| Victim { segment, done: 0, allowance });
+        let sparse = self.log.emptiest().filter(|&segment| self.log.segment(segment).live <= live_max);
+        let oldest = if self.mode == Mode::Cache { self.log.oldest() } else { None };
+        self.log.victim = match (sparse, oldest) {
+            (Some(segment), _) => Some(Victim { segment, done: 0, rescue: Rescue::All }),
+            (None, Some(segment)) => Some(Victim { segment, done: 0, rescue: self.second_chances() }),
+            (None, None) => None,
+        };
+    }
+
+    /// What a cache saves of a segment that is mostly alive.
+    fn second_chances(&self) -> Rescue {
+        Rescue::Some { hot: self.log.segment_bytes / ALLOWANCE_DIVISOR, any: 0 }
     }
 
     /// Empties a segment in one go so that the index can have it. False if a store has no room for what it holds.
@@ -131,8 +154,9 @@ impl Partition {
             self.log.seal();
         }
         // Cleaning begins anew: what was cleaned of the victim is dead, and costs only another look.
-        let allowance = self.log.segment_bytes / ALLOWANCE_DIVISOR;
-        self.log.victim = Some(Victim { segment, done: 0, allowance });
+        // Where there is room, nothing is evicted.
+        let rescue = if self.mode == Mode::Store || self.log.free > 0 { Rescue::All } else { self.second_chances() };
+        self.log.victim = Some(Victim { segment, done: 0, rescue });
         self.clean_one()
     }
 
@@ -148,10 +172,20 @@ impl Partition {
         if !sizes.is_dead && !self.clean_item(at, sizes.bytes()) {
             return false;
         }
+        self.count_dead(sizes);
         if let Some(victim) = &mut self.log.victim {
             victim.done += sizes.bytes();
         }
         true
+    }
+
+    /// What is dead in the victim of a cache gives what is alive behind it a place.
+    fn count_dead(&mut self, sizes: Sizes) {
+        if let Some(Victim { rescue: Rescue::Some { any, .. }, .. }) = &mut self.log.victim
+            && sizes.is_dead
+        {
+            *any += sizes.bytes() * SPARSE_EIGHTHS / (8 - SPARSE_EIGHTHS);
+        }
     }
 
     /// Moves, evicts or drops a live item of the victim. False if there is no room to move it to.
@@ -160,26 +194,22 @@ impl Partition {
         let (hash, fields) = (self.hasher.hash(record.key), record.fields);
         let place = self.find_pointer(hash.0, at).expect("a live item of the log has its pointer");
         if fields.has_expired(self.clock.now) {
-            self.drop_item(place);
-            self.counters.expired += 1;
+            self.expire(place);
+            self.count_dead(Sizes::of(&self.memory.bytes()[at..]));
             return true;
         }
-        let allowance = self.log.victim.map_or(0, |victim| victim.allowance);
-        let new = match self.mode {
-            Mode::Store => match self.bump(bytes, Claimant::Cleaning) {
-                Some(new) => Some(new),
-                None => return false,
-            },
-            Mode::Cache if fields.is_hot && bytes <= allowance => self.bump(bytes, Claimant::Cleaning),
-            Mode::Cache => None,
+        let is_saved = match self.log.victim.map(|victim| victim.rescue) {
+            Some(Rescue::All) => true,
+            Some(Rescue::Some { hot, any }) => bytes <= any || fields.is_hot && bytes <= hot,
+            None => false,
         };
+        let new = if is_saved { self.bump(bytes, Claimant::Cleaning) } else { None };
+        if new.is_none() && self.mode == Mode::Store {
+            return false;
+        }
         match new {
             Some(new) => self.move_item(place, hash.0, new, bytes),
-            None => {
-                self.changing(hash);
-                self.drop_item(place);
-                self.counters.evicted_log += 1;
-            }
+            None => self.counters.evicted_log += u64::from(self.evict(place)),
         }
         true
     }
@@ -190,8 +220,9 @@ impl Partition {
         cool_entry(&mut self.memory.bytes_mut()[new..new + bytes]);
         self.kill(at, bytes);
         self.table.line_mut(&mut self.memory, line).set_pointer(slot, Pointer::new(hash, new));
-        if let Some(victim) = &mut self.log.victim {
-            victim.allowance = victim.allowance.saturating_sub(bytes);
+        if let Some(Victim { rescue: Rescue::Some { hot, any }, .. }) = &mut self.log.victim {
+            let left = if *any >= bytes { any } else { hot };
+            *left = left.saturating_sub(bytes);
         }
     }
 }

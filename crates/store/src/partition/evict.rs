@@ -76,14 +76,6 @@ impl Partition {
     }
 
     fn evict_item(&mut self, place: Place) {
-        let record = self.record(place);
-        if record.fields.has_expired(self.clock.now) {
-            self.counters.expired += 1;
-        } else {
-            let hash = self.hasher.hash(record.key);
-            self.changing(hash);
-            self.counters.evicted_index += 1;
-        }
-        self.drop_item(place);
+        self.counters.evicted_index += u64::from(self.evict(place));
     }
 }

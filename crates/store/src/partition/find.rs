@@ -90,8 +90,7 @@ impl Partition {
             Place::Log { at, .. } => read_entry(&self.memory.bytes()[at..]).fields.expires,
         };
         if expires != 0 && expires <= self.clock.now {
-            self.drop_item(place);
-            self.counters.expired += 1;
+            self.expire(place);
             return None;
         }
         Some(place)
@@ -110,8 +109,7 @@ impl Partition {
     pub(super) fn drop_item(&mut self, place: Place) {
         let record = self.record(place);
         let (key_bytes, value_bytes) = (record.key.len(), record.value.len());
-        self.counters.items -= 1;
-        self.counters.item_bytes -= (key_bytes + value_bytes) as u64;
+        self.count_gone(key_bytes + value_bytes);
         match place {
             Place::Line { home, line } => self.table.close(&mut self.memory, home, line),
             Place::Log { home, line, slot, at } => {
@@ -119,6 +117,14 @@ impl Partition {
                 self.drop_pointer(home, line, slot);
             }
         }
+    }
+
+    /// An item of this many bytes is no longer there.
+    fn count_gone(&mut self, bytes: usize) {
+        let counters = &mut self.counters;
+        debug_assert!(counters.items > 0 && counters.item_bytes >= bytes as u64, "an item goes once");
+        counters.items = counters.items.saturating_sub(1);
+        counters.item_bytes = counters.item_bytes.saturating_sub(bytes as u64);
     }
 
     /// Takes a pointer out of its line, and the line out of its chain if that was the last one.

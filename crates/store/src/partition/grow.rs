@@ -30,15 +30,32 @@ const MOVE_TRIES: u32 = 64;
 /// Lines to spare around a home that items are moved to, beside those they need.
 const LINES_SPARE: usize = 4;
 
+/// What became of a segment that the index wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// The index has it. It was free.
+    Free,
+    /// The index has it. It was cleaned first.
+    Cleaned,
+    /// It is to be cleaned by a later operation.
+    Later,
+    /// The log cannot do without it.
+    Never,
+}
+
 impl Partition {
     /// A new item is about to be stored: goes on growing, or begins to if it is time.
     pub(super) fn work_on_growth(&mut self) {
-        if self.table.geometry.is_growing() {
+        if self.is_loading {
+            // It has the lines that these items had before. More would be at the expense of the log, which had what it has.
+        } else if self.table.geometry.is_growing() {
             for _ in 0..HOMES_A_TIME {
                 if !self.table.geometry.is_growing() || !self.move_home() {
                     break;
                 }
             }
+        } else if self.claim.is_some() {
+            self.work_on_claim();
         } else if self.table.free < self.table.geometry.lines / FREE_DIVISOR && self.counters.stored >= self.grow_after {
             self.begin_to_grow();
         }
@@ -48,7 +65,8 @@ impl Partition {
     /// begin to grow while there are some everywhere.
     pub(super) fn grow_if_crowded(&mut self, home: usize) {
         let has_pointers = self.counters.items > self.table.geometry.lines as u64;
-        let is_time = has_pointers && !self.table.geometry.is_growing() && self.counters.stored >= self.grow_after;
+        let is_idle = !self.is_loading && self.claim.is_none() && !self.table.geometry.is_growing();
+        let is_time = has_pointers && is_idle && self.counters.stored >= self.grow_after;
         if is_time && self.table.count_near(&self.memory, home) < LINES_NEAR_MIN {
             self.begin_to_grow();
         }
@@ -57,56 +75,120 @@ impl Partition {
     /// Goes on growing until that is done, or begins to: for an item that has no place although the index has. False if the index cannot grow. All items may
     /// move, which takes some milliseconds for each hundred thousand.
     pub(super) fn grow_now(&mut self) -> bool {
-        if !self.table.geometry.is_growing() {
+        if !self.table.geometry.is_growing() && self.claim.is_none() {
             self.begin_to_grow();
         }
-        if !self.table.geometry.is_growing() {
-            return false;
+        while self.claim.is_some() {
+            self.work_on_claim();
         }
-        let mut tries_left = MOVE_TRIES;
-        while self.table.geometry.is_growing() {
-            tries_left = if self.move_home() { MOVE_TRIES } else { tries_left - 1 };
-            if tries_left == 0 {
-                return false;
+        self.grow_by(usize::MAX) > 0 && !self.table.geometry.is_growing()
+    }
+
+    /// Moves up to so many homes, and says how many. None if the index does not grow and will not begin to, or waits for segments.
+    pub(super) fn grow_by(&mut self, homes: usize) -> usize {
+        let is_idle = !self.is_loading && self.claim.is_none() && !self.table.geometry.is_growing();
+        if is_idle && self.counters.stored >= self.grow_after {
+            self.begin_to_grow();
+        }
+        let (mut moved, mut tries_left) = (0, MOVE_TRIES);
+        while moved < homes && tries_left > 0 && self.table.geometry.is_growing() {
+            if self.move_home() {
+                (moved, tries_left) = (moved + 1, MOVE_TRIES);
+            } else {
+                tries_left -= 1;
             }
         }
-        true
+        moved
     }
 
+    /// Claims the segments of the log that the index needs to grow, if the log can do without enough of them.
     fn begin_to_grow(&mut self) {
+        let wanted = self.table.offset(self.lines_wanted()).div_ceil(self.log.segment_bytes);
+        let owned = self.log.index_segments();
+        let claim = owned + (owned..wanted).take_while(|&segment| self.is_spared(segment)).count();
+        if self.is_gain(claim) {
+            self.claim = Some(claim);
+            self.work_on_claim();
+        } else {
+            self.decline_to_grow();
+        }
+    }
+
+    fn lines_wanted(&self) -> usize {
         let lines = self.table.geometry.lines;
         let divisor = if self.counters.items > lines as u64 { STEP_DIVISOR_POINTERS } else { STEP_DIVISOR };
-        let wanted = (lines + lines / divisor).next_multiple_of(WORD_LINES);
-        let segment_bytes = self.log.segment_bytes;
-        let mut segments = self.table.end().div_ceil(segment_bytes);
-        while self.table.offset(wanted) > segments * segment_bytes && self.take_segment(segments) {
-            segments += 1;
+        (lines + lines / divisor).next_multiple_of(WORD_LINES)
+    }
+
+    /// Lines of an index of this many segments, if it wants no more.
+    fn lines_within(&self, segments: usize) -> usize {
+        self.lines_wanted().min(self.table.lines_until(segments * self.log.segment_bytes))
+    }
+
+    /// True if growing to this many segments is worth the work.
+    fn is_gain(&self, segments: usize) -> bool {
+        let lines = self.table.geometry.lines;
+        self.lines_within(segments) > lines + lines / GAIN_DIVISOR
+    }
+
+    /// Gives back what was claimed, and tries again later.
+    fn decline_to_grow(&mut self) {
+        self.claim = None;
+        self.log.take_from_index(self.table.end().div_ceil(self.log.segment_bytes));
+        self.grow_after = self.counters.stored + (self.table.geometry.lines / RETRY_DIVISOR) as u64;
+    }
+
+    /// Takes all segments of the claim that are free, but cleans one at most. Behind the last one the index begins to grow. If the log cannot
+    /// do without one any more, the index makes do with those before it, or gives them back.
+    fn work_on_claim(&mut self) {
+        let Some(claim) = self.claim else { return };
+        let mut may_clean = true;
+        while self.log.index_segments() < claim {
+            match self.take_segment(may_clean) {
+                Taken::Free => {}
+                Taken::Cleaned => may_clean = false,
+                Taken::Later => return,
+                Taken::Never => break,
+            }
         }
-        let next = wanted.min(self.table.lines_until(segments * segment_bytes));
-        if next > lines + lines / GAIN_DIVISOR {
-            self.table.grow(next);
+        let owned = self.log.index_segments();
+        if self.is_gain(owned) {
+            self.claim = None;
+            self.table.grow(self.lines_within(owned));
         } else {
-            self.grow_after = self.counters.stored + (lines / RETRY_DIVISOR) as u64;
+            self.decline_to_grow();
         }
     }
 
-    /// Takes the next segment of the log for the index, if the log can do without.
-    fn take_segment(&mut self, segment: usize) -> bool {
-        if self.log.count <= SEGMENTS_MIN {
-            return false;
+    /// Takes the segment behind those of the index, if the log can do without.
+    fn take_segment(&mut self, may_clean: bool) -> Taken {
+        let segment = self.log.index_segments();
+        if self.log.count <= SEGMENTS_MIN || !self.can_log_shrink(1) {
+            return Taken::Never;
         }
-        if self.mode == Mode::Store && self.log.live > self.log.live_max(self.log.count - 1) {
-            return false;
+        let state = self.log.segment(segment).state;
+        match state {
+            State::Index => Taken::Never,
+            State::Free => {
+                let is_kept = self.mode == Mode::Store && self.log.free <= 1 && self.log.live > 0;
+                if !is_kept && self.log.give_to_index() { Taken::Free } else { Taken::Never }
+            }
+            State::Used if !may_clean => Taken::Later,
+            State::Used if self.evacuate(segment) && self.log.give_to_index() => Taken::Cleaned,
+            State::Used => Taken::Never,
         }
-        let is_free = match self.log.segment(segment).state {
-            State::Free => self.mode == Mode::Cache || self.log.free > 1 || self.log.live == 0,
-            State::Used => self.is_index_more_in_need(segment) && self.evacuate(segment),
-            State::Index => unreachable!("the index ends before this segment"),
-        };
-        if is_free {
-            self.log.give_to_index(segment);
-        }
-        is_free
+    }
+
+    /// Whether what is alive in the log of a store has room in so many segments fewer.
+    fn can_log_shrink(&self, segments: usize) -> bool {
+        self.mode == Mode::Cache || self.log.live <= self.log.live_max(self.log.count.saturating_sub(segments))
+    }
+
+    /// Whether the log can do without a segment, and all between it and the index.
+    fn is_spared(&self, segment: usize) -> bool {
+        let fewer = segment + 1 - self.log.index_segments();
+        let is_affordable = self.log.count >= SEGMENTS_MIN + fewer && self.can_log_shrink(fewer);
+        is_affordable && (self.log.segment(segment).state == State::Free || self.is_index_more_in_need(segment))
     }
 
     /// Whether items should leave a used segment of the log for the sake of the index. In a store they only move. In a cache, if the log
@@ -115,7 +197,8 @@ impl Partition {
         match self.mode {
             Mode::Store => true,
             Mode::Cache => {
-                let age_in_log = self.log.oldest().map_or(0, |oldest| self.cas - self.log.segment(oldest).began);
+                let began = self.log.oldest().map(|oldest| self.log.segment(oldest).began);
+                let age_in_log = began.map_or(0, |began| self.counters.stored.saturating_sub(began));
                 let age_in_index = self.table.geometry.lines as u64;
                 self.log.segment(segment).live == 0 || age_in_log > age_in_index
             }
@@ -159,13 +242,13 @@ impl Partition {
 
     /// An old home cannot be moved since there is hardly a free line where it is to go: a rare accident of hashing.
     fn make_room_for(&mut self, old_home: usize, crowded: usize) {
-        if self.table.bring_free_line(&mut self.memory, &self.hasher, crowded) {
+        if self.bring_free_line(crowded) {
             return;
         }
         match self.mode {
             Mode::Store => self.fold(old_home),
             Mode::Cache => {
-                self.evict_around(crowded);
+                let _ = self.fold_around(crowded) || self.evict_around(crowded);
             }
         }
     }

@@ -11,23 +11,60 @@ use crate::error::Refused;
 use crate::key::Key;
 use crate::line::{self, Kind, Pointer};
 use crate::record::Fields;
+use crate::table::{REACH_WORDS, REACH_WORDS_LOADING, WORD_LINES};
+
+/// Homes that a cache with room moves at most so that one item need not go: a few milliseconds.
+const HOMES_FOR_ROOM: usize = 1 << 16;
+/// Homes that it moves before it looks for a line again.
+const HOMES_AT_ONCE: usize = 1 << 10;
+/// Times that room is looked for among what has expired, for one item.
+const ROOM_TRIES: usize = 4;
 
 impl Partition {
     /// Stores an item in place of the one that was found under its key, or as a new one.
     #[inline]
     pub(super) fn store(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
+        match self.try_store(key, value, fields, old) {
+            Err(Refused::Full) => self.store_in_room(key, value, fields, old),
+            result => result,
+        }
+    }
+
+    /// Stores an item that was refused, if what has expired gives it room.
+    #[cold]
+    fn store_in_room(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
+        for _ in 0..ROOM_TRIES {
+            if !self.expire_for_room() {
+                break;
+            }
+            // Lines may have moved.
+            let old = old.and_then(|_| self.find(key));
+            match self.try_store(key, value, fields, old) {
+                Err(Refused::Full) => {}
+                result => return result,
+            }
+        }
+        Err(Refused::Full)
+    }
+
+    #[inline]
+    fn try_store(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
+        self.sweeper.note(fields.expires);
         let fits_line = self.layout == Layout::Inline && line::fits(key.bytes().len(), value.len(), fields);
         match old {
             Some(Place::Line { line, .. }) if fits_line => {
                 let cell = self.table.line_mut(&mut self.memory, line);
                 let before = cell.record().value.len();
-                cell.set_record(key.bytes(), value, fields);
+                // Eviction passes by an item that was rewritten as by one that was read.
+                cell.set_record(key.bytes(), value, &Fields { is_hot: true, ..*fields });
                 self.counters.item_bytes = self.counters.item_bytes - before as u64 + value.len() as u64;
                 return Ok(());
             }
             Some(place @ Place::Log { at, .. }) if !fits_line => {
                 let (before, bytes) = (self.record(place).value.len(), entry_bytes(key.bytes().len(), value.len()));
-                if entry_bytes(key.bytes().len(), before) == bytes {
+                // Not in a segment of a cache that is old: it will be cleaned before long.
+                let stays = self.mode == Mode::Store || self.log.is_young(self.log.segment_of(at));
+                if stays && entry_bytes(key.bytes().len(), before) == bytes {
                     write_entry(&mut self.memory.bytes_mut()[at..at + bytes], key.bytes(), value, fields);
                     self.counters.item_bytes = self.counters.item_bytes - before as u64 + value.len() as u64;
                     return Ok(());
@@ -36,6 +73,7 @@ impl Partition {
             _ => {}
         }
         if old.is_none() {
+            self.expire_along();
             self.work_on_growth();
         }
         if fits_line && self.make_line(key.hash().0) {
@@ -119,20 +157,61 @@ impl Partition {
         }
     }
 
+    /// Brings a free line to where the chain of this home can take it. False if there is none in reach.
+    pub(super) fn bring_free_line(&mut self, home: usize) -> bool {
+        let reach = if self.is_loading { REACH_WORDS_LOADING } else { REACH_WORDS };
+        self.table.bring_free_line(&mut self.memory, &self.hasher, home, reach)
+    }
+
     /// Sees to it that a line can be opened for this hash: a cache gives something up. False if there is none.
     fn make_line(&mut self, hash: u64) -> bool {
+        let mut homes_left = HOMES_FOR_ROOM;
         loop {
             let home = self.table.geometry.home(hash);
             let Some(crowded) = self.table.blocked_home(&self.memory, &self.hasher, home) else { return true };
-            if self.table.free_near(&self.memory, crowded).is_some()
-                || self.table.bring_free_line(&mut self.memory, &self.hasher, crowded)
-            {
+            if self.table.free_near(&self.memory, crowded).is_some() || self.bring_free_line(crowded) {
                 return true;
             }
-            if self.mode == Mode::Store || !self.evict_around(crowded) {
+            self.expire_near(crowded);
+            if self.table.free_near(&self.memory, crowded).is_some() {
+                return true;
+            }
+            if self.mode == Mode::Store {
+                return false;
+            }
+            if self.fold_around(crowded) {
+                return true;
+            }
+            let moved = if self.has_room() { self.grow_by(homes_left.min(HOMES_AT_ONCE)) } else { 0 };
+            homes_left -= moved;
+            if moved == 0 && !self.evict_around(crowded) {
                 return false;
             }
         }
+    }
+
+    /// True if the log has segments that are not in use: no item need be evicted. A full cache has one that was just cleaned now and then.
+    fn has_room(&self) -> bool {
+        self.log.free > 1
+    }
+
+    /// Frees a line for the chain of a home, if the log has room for the items of other chains around it. Seven pointers take the place of seven
+    /// items.
+    pub(super) fn fold_around(&mut self, crowded: usize) -> bool {
+        let word = crowded / WORD_LINES;
+        for line in word.saturating_sub(1) * WORD_LINES..(word + 2) * WORD_LINES {
+            if !self.has_room() || self.table.free_near(&self.memory, crowded).is_some() {
+                break;
+            }
+            if self.table.is_cleared(line / WORD_LINES) {
+                let cell = self.table.line(&self.memory, line);
+                // The second line of a chain: the first alone would only become a line of pointers.
+                if cell.kind() == Kind::Item && !cell.is_head() {
+                    self.fold(self.table.home_of(&self.memory, &self.hasher, line));
+                }
+            }
+        }
+        self.table.free_near(&self.memory, crowded).is_some()
     }
 
     /// Sees to it that a pointer can be entered for this hash. False if there is no place: the store is full.

@@ -8,28 +8,31 @@
 //! | how a key is found | `find.rs` |
 //! | how an item is stored, and moves between line and log | `insert.rs` |
 //! | how the index grows | `grow.rs` |
-//! | what has to go when there is no place | `evict.rs` for lines, `clean.rs` for the log |
+//! | what has to go when there is no place | `expire.rs`, `evict.rs` for lines, `clean.rs` for the log |
 //! | the operations | `ops.rs` |
 //! | snapshots | `visit.rs` |
 
 mod clean;
 mod evict;
+mod expire;
 mod find;
 mod grow;
 mod insert;
 mod ops;
 mod visit;
 
-use crate::config::{Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Mode, PartitionConfig, PartitionError};
+use crate::config::{Layout, Mode, PartitionConfig, PartitionError};
 use crate::entry::entry_bytes;
 use crate::hasher::KeyHasher;
 use crate::key::KEY_BYTES_MAX;
-use crate::log::Log;
+use crate::log::{Log, SEGMENTS_MIN};
 use crate::memory::{Line, Memory};
 use crate::record::Clock;
+use crate::shape::Shape;
 use crate::store::{StoreStats, VALUE_BYTES_MAX};
 use crate::sweep::Watch;
-use crate::table::Table;
+use crate::table::{LINES_MIN, Table, WORD_LINES};
+use expire::Sweeper;
 
 /// Bits of the random number at which CAS tokens begin. As many again can follow before one has more than 44 bits and costs its item more memory.
 const FIRST_TOKEN_BITS: u32 = 43;
@@ -58,6 +61,7 @@ pub struct Partition {
     log: Log,
     hasher: KeyHasher,
     clock: Clock,
+    config: PartitionConfig,
     mode: Mode,
     layout: Layout,
     /// Longest value it takes.
@@ -70,6 +74,11 @@ pub struct Partition {
     hand: usize,
     /// The count of items stored from which on the index tries again to grow.
     grow_after: u64,
+    /// The segments that the index is to have before it grows; `None` if it does not wait for any.
+    claim: Option<usize>,
+    sweeper: Sweeper,
+    /// The items of a partition of the same shape are being stored: all of them must find a place.
+    is_loading: bool,
     /// Lines on their way while the index grows; empty between operations.
     moving: Vec<Line>,
     /// A value in the making; empty between operations.
@@ -97,15 +106,37 @@ impl Partition {
         Partition::with_hasher(config, KeyHasher::with_secret(config.key_function, secret))
     }
 
-    fn with_hasher(config: PartitionConfig, hasher: KeyHasher) -> Result<Partition, PartitionError> {
-        let bytes = config.memory;
-        match bytes {
-            0..MEMORY_BYTES_MIN => return Err(PartitionError::TooSmall { bytes }),
-            MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX => {}
-            _ => return Err(PartitionError::TooLarge { bytes }),
+    /// An empty partition for the items of one that had this shape: whatever that one held has place. Ready for others once it is told that all
+    /// items are [loaded](crate::Store::loaded). If the shape [does not suit](Shape::suits) the settings, it is a partition as of [`Partition::new`].
+    ///
+    /// # Errors
+    /// [`PartitionError`] if the memory is out of limits or not there, or there are no random numbers.
+    pub fn with_shape(config: PartitionConfig, shape: &Shape) -> Result<Partition, PartitionError> {
+        if !shape.suits(&config)? {
+            return Partition::new(config);
         }
-        let segment_bytes = Log::segment_bytes_for(bytes);
-        let bytes = bytes / segment_bytes * segment_bytes;
+        let random = getrandom::u64().map_err(|cause| PartitionError::NoSecret { cause })?;
+        let partition = Partition::with_secret(config, shape.secret)?;
+        let mut partition = Partition { cas: random >> (u64::BITS - FIRST_TOKEN_BITS), ..partition };
+        partition.take_shape(shape.lines);
+        Ok(partition)
+    }
+
+    /// Gives the index its lines, unless there cannot be so many.
+    fn take_shape(&mut self, lines: u64) {
+        let segments_max = self.log.segments().len() - SEGMENTS_MIN;
+        let lines_max = self.table.lines_until(segments_max * self.log.segment_bytes);
+        let lines = usize::try_from(lines).unwrap_or(usize::MAX);
+        if (LINES_MIN..=lines_max).contains(&lines) && lines.is_multiple_of(WORD_LINES) {
+            self.table.resize(&mut self.memory, lines);
+            take_index_segments(&mut self.log, &self.table);
+            self.is_loading = true;
+        }
+    }
+
+    fn with_hasher(config: PartitionConfig, hasher: KeyHasher) -> Result<Partition, PartitionError> {
+        let segment_bytes = config.segment_bytes()?;
+        let bytes = config.memory / segment_bytes * segment_bytes;
         let mut memory = Memory::new(bytes, config.prefault).map_err(|cause| PartitionError::NoMemory { bytes, cause })?;
         let table = Table::new(&mut memory);
         let mut log = Log::new(bytes, segment_bytes);
@@ -116,6 +147,7 @@ impl Partition {
             log,
             hasher,
             clock: Clock::default(),
+            config,
             mode: config.mode,
             layout: config.layout,
             value_bytes_max: VALUE_BYTES_MAX.min(segment_bytes - entry_bytes(KEY_BYTES_MAX, 0)),
@@ -124,6 +156,9 @@ impl Partition {
             watch: None,
             hand: 0,
             grow_after: 0,
+            claim: None,
+            sweeper: Sweeper::default(),
+            is_loading: false,
             moving: Vec::new(),
             scratch: Vec::new(),
         })
@@ -134,6 +169,8 @@ impl Partition {
         self.table.reset(&mut self.memory);
         self.log.reset();
         take_index_segments(&mut self.log, &self.table);
+        (self.claim, self.grow_after, self.is_loading) = (None, 0, false);
+        self.sweeper = Sweeper::default();
         (self.counters.items, self.counters.item_bytes) = (0, 0);
     }
 
@@ -147,9 +184,9 @@ impl Partition {
     }
 }
 
-/// The map and the smallest index take more than the first segment where the memory is large.
+/// The map and the smallest index take more than the first segment where the memory is large, or segments are small.
 fn take_index_segments(log: &mut Log, table: &Table) {
-    for segment in 1..table.end().div_ceil(log.segment_bytes) {
-        log.give_to_index(segment);
+    while log.index_segments() * log.segment_bytes < table.end() {
+        assert!(log.give_to_index(), "an empty log has only free segments");
     }
 }

@@ -15,8 +15,7 @@ use crate::store::{Store, StoreStats};
 impl Partition {
     #[cold]
     fn drop_expired(&mut self, place: Place) -> Option<Item<'_>> {
-        self.drop_item(place);
-        self.counters.expired += 1;
+        self.expire(place);
         None
     }
 
@@ -42,6 +41,7 @@ impl Partition {
 
     /// Gives an item other fields. It stays where it is, unless it stands in a line that is too small then.
     fn restate(&mut self, key: &Key<'_>, place: Place, fields: &Fields) -> Result<(), Refused> {
+        self.sweeper.note(fields.expires);
         let value_bytes = self.record(place).value.len();
         match place {
             Place::Log { at, .. } => {
@@ -56,7 +56,10 @@ impl Partition {
                     return Ok(());
                 }
                 // As for a new item: a log with more live bytes than it admits would be cleaned at great length, again and again.
-                self.store_in_log(key, value, fields, Some(place), 0)
+                match self.store_in_log(key, value, fields, Some(place), 0) {
+                    Err(Refused::Full) if self.expire_for_room() => self.store_in_log(key, value, fields, self.find(key), 0),
+                    result => result,
+                }
             }
         }
     }
@@ -231,5 +234,13 @@ impl Store for Partition {
 
     fn stats(&self) -> StoreStats {
         self.snapshot()
+    }
+
+    fn expire_some(&mut self) {
+        self.expire_at_once();
+    }
+
+    fn loaded(&mut self) {
+        self.is_loading = false;
     }
 }

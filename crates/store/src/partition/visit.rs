@@ -8,6 +8,7 @@ use crate::item::Item;
 use crate::key::KeyHash;
 use crate::line::{Kind, POINTERS, Pointer};
 use crate::record::Record;
+use crate::shape::{Shape, kind};
 use crate::sweep::{Sweep, Visit, Watch};
 
 impl Partition {
@@ -70,6 +71,16 @@ impl Visit for Partition {
 impl Sweep for Partition {
     fn watch(&mut self, watch: Box<dyn Watch>) -> Option<Box<dyn Watch>> {
         self.watch.replace(watch)
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            secret: self.hasher.secret(),
+            memory: self.config.memory as u64,
+            segment: self.log.segment_bytes as u64,
+            lines: self.table.geometry.lines_next as u64,
+            kind: kind(&self.config),
+        }
     }
 
     fn unwatch(&mut self) -> Option<Box<dyn Watch>> {

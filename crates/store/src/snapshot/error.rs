@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::format::VERSION;
+use super::format::{VERSION, VERSION_WITHOUT_ORIGIN};
+use super::load::Loaded;
+use super::origin::Origin;
 use crate::error::Refused;
 
 /// Why a snapshot was not loaded. Offsets are bytes from the start of the file.
@@ -35,7 +37,9 @@ pub enum SnapshotError {
         offset: u64,
     },
     /// Another version of the format.
-    #[error("at byte {offset}: the snapshot has version {found} of the format, this program reads version {VERSION}")]
+    #[error(
+        "at byte {offset}: the snapshot has version {found} of the format, this program reads versions {VERSION_WITHOUT_ORIGIN} to {VERSION}"
+    )]
     Version {
         /// Where it is said.
         offset: u64,
@@ -70,7 +74,10 @@ pub enum SnapshotError {
         /// What is wrong with them.
         what: &'static str,
     },
-    /// A record has no place in its partition, which must not lose any.
+    /// Some records have no place in their partitions, which must not lose any.
+    #[error(transparent)]
+    NoRoom(NoRoom),
+    /// A record cannot be stored for another reason than room.
     #[error("at byte {offset}: the item with the key {key:?} cannot be stored")]
     Misfit {
         /// Where the record begins.
@@ -82,11 +89,51 @@ pub enum SnapshotError {
     },
 }
 
+/// How much of a snapshot has no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "{items} of {of} items, {bytes} bytes of keys and values, have no room in partitions with {memory} bytes of memory: {}",
+    self.advice()
+)]
+pub struct NoRoom {
+    /// Items without a place.
+    pub items: u64,
+    /// All items that belong to these partitions.
+    pub of: u64,
+    /// Bytes of keys and values of those without a place.
+    pub bytes: u64,
+    /// Bytes of memory of these partitions together.
+    pub memory: u64,
+    /// How many partitions the snapshot was taken of, and the bytes of memory that these had together; `None` if it does not say.
+    pub taken_of: Option<(usize, u64)>,
+}
+
+impl NoRoom {
+    pub(super) fn new(loaded: &Loaded, memory: u64, origin: Option<&Origin>) -> NoRoom {
+        NoRoom {
+            items: loaded.misfits,
+            of: loaded.misfits + loaded.stored,
+            bytes: loaded.misfit_bytes,
+            memory,
+            taken_of: origin.map(|origin| (origin.partitions.len(), origin.memory_bytes())),
+        }
+    }
+
+    fn advice(&self) -> String {
+        match self.taken_of {
+            Some((cores, memory)) => format!(
+                "the snapshot was taken of {cores} cores with {memory} bytes of memory together; start with the same, or with more memory"
+            ),
+            None => "start with more memory".into(),
+        }
+    }
+}
+
 impl SnapshotError {
-    /// Where in the file it was noticed, if it was opened at all.
+    /// Where in the file it was noticed, if it is at one place of it.
     pub fn offset(&self) -> Option<u64> {
         match *self {
-            SnapshotError::Open { .. } => None,
+            SnapshotError::Open { .. } | SnapshotError::NoRoom(_) => None,
             SnapshotError::Read { offset, .. }
             | SnapshotError::NotASnapshot { offset }
             | SnapshotError::Version { offset, .. }

@@ -5,8 +5,10 @@ use crate::item::UnixSeconds;
 use crate::key::KEY_BYTES_MAX;
 use crate::store::VALUE_BYTES_MAX;
 
-/// The version of the format that is written and read.
-pub const VERSION: u32 = 1;
+/// The version of the format that is written. It is read, and so is [`VERSION_WITHOUT_ORIGIN`].
+pub const VERSION: u32 = 2;
+/// The version before it, in which no file says what it was taken from.
+pub const VERSION_WITHOUT_ORIGIN: u32 = 1;
 /// A block is closed when it has so many bytes of records.
 pub const BLOCK_BYTES: usize = 256 << 10;
 /// No block has more bytes of records: a longer one is refused before it is read.
@@ -36,15 +38,19 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// Puts the checksum of all bytes but the last four there.
 fn seal<const N: usize>(mut bytes: [u8; N]) -> [u8; N] {
-    let (body, checksum) = bytes.split_at_mut(N - 4);
-    checksum.copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    put_seal(&mut bytes);
     bytes
 }
 
-/// Checks what [`seal`] put there.
-fn check_seal(bytes: &[u8], offset: u64, part: &'static str) -> Result<(), SnapshotError> {
+/// Puts the checksum of all bytes but the last four there.
+pub fn put_seal(bytes: &mut [u8]) {
+    let (body, checksum) = bytes.split_at_mut(bytes.len() - 4);
+    checksum.copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+}
+
+/// Checks what [`put_seal`] put there.
+pub fn check_seal(bytes: &[u8], offset: u64, part: &'static str) -> Result<(), SnapshotError> {
     let (body, _) = bytes.split_at(bytes.len() - 4);
     check_sum(body, u32_at(bytes, bytes.len() - 4), offset, part)
 }
@@ -55,7 +61,7 @@ pub fn check_sum(bytes: &[u8], stored: u32, offset: u64, part: &'static str) -> 
     if computed == stored { Ok(()) } else { Err(SnapshotError::Checksum { offset, part, stored, computed }) }
 }
 
-fn check_reserved(is_zero: bool, offset: u64) -> Result<(), SnapshotError> {
+pub fn check_reserved(is_zero: bool, offset: u64) -> Result<(), SnapshotError> {
     if is_zero { Ok(()) } else { Err(SnapshotError::Malformed { offset, what: "reserved bytes are not zero" }) }
 }
 
@@ -63,15 +69,21 @@ fn check_reserved(is_zero: bool, offset: u64) -> Result<(), SnapshotError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     pub taken_at: UnixSeconds,
+    pub version: u32,
 }
 
 impl Header {
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[16..24].copy_from_slice(&u64::from(self.taken_at).to_le_bytes());
         seal(bytes)
+    }
+
+    /// Whether the file may say what it was taken from.
+    pub fn has_origin(self) -> bool {
+        self.version != VERSION_WITHOUT_ORIGIN
     }
 
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, SnapshotError> {
@@ -79,7 +91,7 @@ impl Header {
             return Err(SnapshotError::NotASnapshot { offset: offset as u64 });
         }
         let version = u32_at(bytes, VERSION_AT as usize);
-        if version != VERSION {
+        if version != VERSION && version != VERSION_WITHOUT_ORIGIN {
             return Err(SnapshotError::Version { offset: VERSION_AT, found: version });
         }
         check_seal(bytes, 0, "the header")?;
@@ -87,6 +99,7 @@ impl Header {
         check_reserved(u32_at(bytes, 24) == 0, 24)?;
         let taken_at = u64_at(bytes, 16).try_into();
         Ok(Header {
+            version,
             taken_at: taken_at
                 .map_err(|_| SnapshotError::Malformed { offset: 16, what: "the time of the snapshot is past 2106" })?,
         })

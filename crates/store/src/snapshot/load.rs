@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use super::error::SnapshotError;
+use super::error::{NoRoom, SnapshotError};
 use super::reader::Reader;
 use super::record::Record;
 use crate::error::Refused;
 use crate::item::{Put, UnixSeconds};
+use crate::moment::Moment;
 use crate::store::Store;
 
 /// Bytes that are read from a file at once.
@@ -21,7 +22,7 @@ const BURST: usize = 16;
 pub enum Misfit {
     /// It is counted and left out: for a cache, which may lose items.
     Count,
-    /// Loading ends with an error.
+    /// Loading ends with an error, which says how many there are.
     Refuse,
 }
 
@@ -45,8 +46,10 @@ pub struct Loaded {
     pub stored: u64,
     /// Records that expired since the snapshot was taken.
     pub expired: u64,
-    /// Records that were refused, by a cache too small for them.
+    /// Records that were refused, by a partition too small for them.
     pub misfits: u64,
+    /// Bytes of their keys and values.
+    pub misfit_bytes: u64,
     /// Items that a cache lost to make place for others.
     pub evicted: u64,
     /// Records that belong to none of the partitions.
@@ -59,7 +62,7 @@ pub struct Loaded {
 /// [`SnapshotError`].
 pub fn load_file<S: Store>(
     path: &Path,
-    now: UnixSeconds,
+    now: impl Into<Moment>,
     partitions: &mut [S],
     route: impl FnMut(&[u8]) -> Option<usize>,
     misfit: Misfit,
@@ -72,32 +75,34 @@ pub fn load_file<S: Store>(
     load(input, now, partitions, route, misfit, |at| progress(Progress { file_bytes, ..at }))
 }
 
-/// Loads a snapshot, at the time `now`, into the partitions that `route` names for each key by their index; `None` for a partition that is not
+/// Loads a snapshot, at the time `now`, whose wall clock the times in the file are of, into the partitions that `route` names for each key by their index; `None` for a partition that is not
 /// among them. So either one thread loads all, or each loads its own from the same file.
 ///
 /// Tells of its progress after each block. After an error the partitions hold a part of the snapshot: throw them away.
 ///
 /// # Errors
-/// [`SnapshotError`]; [`SnapshotError::Misfit`] only with [`Misfit::Refuse`].
+/// [`SnapshotError`]; [`SnapshotError::NoRoom`] only with [`Misfit::Refuse`].
 ///
 /// # Panics
 /// If `route` names a partition that there is not.
 pub fn load<S: Store>(
     input: impl Read,
-    now: UnixSeconds,
+    now: impl Into<Moment>,
     partitions: &mut [S],
     mut route: impl FnMut(&[u8]) -> Option<usize>,
     misfit: Misfit,
     mut progress: impl FnMut(Progress),
 ) -> Result<Loaded, SnapshotError> {
+    let now = now.into();
     let mut reader = Reader::new(input)?;
     let mut loaded = Loaded { taken_at: reader.taken_at(), ..Loaded::default() };
-    partitions.iter_mut().for_each(|partition| partition.set_now(now));
+    partitions.iter_mut().for_each(|partition| partition.set_now(now.now));
     let evicted = |partitions: &[S]| -> u64 {
         let stats = partitions.iter().map(|partition| partition.stats());
         stats.map(|stats| stats.evicted_log + stats.evicted_index).sum()
     };
     let evicted_before = evicted(partitions);
+    let origin = reader.origin().cloned();
     let mut at = Progress::default();
     while let Some(mut records) = reader.next_block()? {
         let mut burst = Vec::with_capacity(BURST);
@@ -106,29 +111,34 @@ pub fn load<S: Store>(
             while burst.len() < BURST {
                 let offset = records.offset();
                 let Some(record) = records.next().transpose()? else { break };
+                let record = Record { expires: record.expires.map(|at| now.from_wall(at)), ..record };
                 at.records += 1;
                 match route(record.key) {
                     None => loaded.elsewhere += 1,
-                    Some(_) if record.expires.is_some_and(|at| at <= now) => loaded.expired += 1,
+                    Some(_) if record.expires.is_some_and(|at| at <= now.now) => loaded.expired += 1,
                     Some(to) => burst.push((to, record, offset)),
                 }
             }
             if burst.is_empty() {
                 break;
             }
-            store(partitions, &burst, misfit, &mut loaded)?;
+            store(partitions, &burst, &mut loaded)?;
         }
         at.bytes = reader.offset();
         progress(at);
     }
+    partitions.iter_mut().for_each(Store::loaded);
     loaded.evicted = evicted(partitions) - evicted_before;
+    if misfit == Misfit::Refuse && loaded.misfits > 0 {
+        let memory = partitions.iter().map(|partition| partition.stats().memory_bytes_max).fold(0, u64::saturating_add);
+        return Err(SnapshotError::NoRoom(NoRoom::new(&loaded, memory, origin.as_ref())));
+    }
     Ok(loaded)
 }
 
 fn store<S: Store>(
     partitions: &mut [S],
     burst: &[(usize, Record<'_>, u64)],
-    misfit: Misfit,
     loaded: &mut Loaded,
 ) -> Result<(), SnapshotError> {
     for (to, record, _) in burst {
@@ -145,7 +155,10 @@ fn store<S: Store>(
         };
         match partition.put(&key, record.value, put) {
             Ok(_) => loaded.stored += 1,
-            Err(Refused::TooLarge { .. } | Refused::Full) if misfit == Misfit::Count => loaded.misfits += 1,
+            Err(Refused::TooLarge { .. } | Refused::Full) => {
+                loaded.misfits += 1;
+                loaded.misfit_bytes += (record.key.len() + record.value.len()) as u64;
+            }
             Err(source) => {
                 let key = String::from_utf8_lossy(record.key).into_owned();
                 return Err(SnapshotError::Misfit { offset: *offset, key, source });

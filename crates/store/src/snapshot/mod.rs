@@ -14,12 +14,13 @@
 //!
 //! **Memory is bounded.** Items go as blocks of about [`BLOCK_BYTES`] through a queue of [`BLOCKS_QUEUED_MAX`] to the collector's thread, which
 //! adds checksums and writes. When the disk is slow the sweep waits ([`Turn::Wait`]); copies that cannot wait are kept, up to
-//! [`BLOCKS_KEPT_MAX`] blocks for each core; beyond them the operation that needs the copy waits for the disk, and after [`STALL_MAX`] the snapshot
-//! is given up instead.
+//! [`BLOCKS_KEPT_MAX`] blocks for each core; beyond them operations that need copies wait for the disk, [`STALL_MAX`] between two bursts at most, and
+//! at [`KEPT_BYTES_MAX`] the snapshot is given up.
 //!
 //! | File | What it holds |
 //! |---|---|
 //! | `format` | what stands where in a file |
+//! | `origin` | what a snapshot was taken from |
 //! | `record` | items as bytes, and blocks of them |
 //! | `writer`, `reader` | a file as a stream |
 //! | `file` | a file that replaces another only when it is complete |
@@ -35,19 +36,21 @@ mod format;
 mod load;
 mod lock;
 mod meeting;
+mod origin;
 mod reader;
 mod record;
 mod save;
 mod sweep;
 mod writer;
 
-pub use error::{SaveError, SnapshotError};
+pub use error::{NoRoom, SaveError, SnapshotError};
 pub use format::{BLOCK_BYTES, BLOCK_BYTES_MAX, VERSION};
 pub use load::{Loaded, Misfit, Progress, load, load_file};
 pub use lock::SnapshotLock;
 pub use meeting::{MEETINGS_MAX, PAUSE_MAX};
+pub use origin::{Origin, PARTITIONS_MAX, origin_of};
 pub use reader::{Reader, Records};
 pub use record::{Block, Record};
 pub use save::{BLOCKS_QUEUED_MAX, Collector, Part, Report, Turn, save};
-pub use sweep::{BLOCKS_KEPT_MAX, STALL_MAX, STEP_BYTES, STEP_RANGES};
+pub use sweep::{BLOCKS_KEPT_MAX, KEPT_BYTES_MAX, STALL_MAX, STEP_BYTES, STEP_RANGES};
 pub use writer::{Totals, Writer};

@@ -6,6 +6,7 @@ use super::error::SnapshotError;
 use super::format::{
     BLOCK_HEADER_BYTES, BLOCK_TAG, BlockHeader, HEADER_BYTES, Header, TRAILER_BYTES, TRAILER_TAG, Trailer, check_sum,
 };
+use super::origin::{ORIGIN_HEADER_BYTES, ORIGIN_TAG, Origin, OriginHeader};
 use super::record::Record;
 use crate::item::UnixSeconds;
 
@@ -19,6 +20,9 @@ pub struct Reader<R> {
     /// What was read so far, as the trailer of it would say.
     so_far: Trailer,
     payload: Vec<u8>,
+    origin: Option<Origin>,
+    /// The next tag, which was read already.
+    tag: Option<[u8; 4]>,
     is_over: bool,
 }
 
@@ -33,7 +37,38 @@ impl<R: Read> Reader<R> {
         read(&mut input, &mut bytes, &mut offset, "the header")?;
         let header = Header::parse(&bytes)?;
         let so_far = Trailer { blocks: 0, records: 0, payload_bytes: 0, headers_checksum: crc32c::crc32c(&bytes) };
-        Ok(Reader { input, header, offset, so_far, payload: Vec::new(), is_over: false })
+        let mut reader =
+            Reader { input, header, offset, so_far, payload: Vec::new(), origin: None, tag: None, is_over: false };
+        if reader.header.has_origin() {
+            reader.read_origin()?;
+        }
+        Ok(reader)
+    }
+
+    /// Reads what the snapshot was taken from, if it says so.
+    fn read_origin(&mut self) -> Result<(), SnapshotError> {
+        let start = self.offset;
+        let mut tag = [0; 4];
+        read(&mut self.input, &mut tag, &mut self.offset, "the origin")?;
+        if u32::from_le_bytes(tag) != ORIGIN_TAG {
+            self.tag = Some(tag);
+            return Ok(());
+        }
+        let mut bytes = vec![0; ORIGIN_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&tag);
+        read(&mut self.input, &mut bytes[4..], &mut self.offset, "the origin")?;
+        let head = OriginHeader::parse(&bytes, start)?;
+        // The number was checked.
+        bytes.resize(ORIGIN_HEADER_BYTES + head.shapes_bytes(), 0);
+        read(&mut self.input, &mut bytes[ORIGIN_HEADER_BYTES..], &mut self.offset, "the origin")?;
+        self.origin = Some(head.parse_shapes(&bytes[ORIGIN_HEADER_BYTES..], start + ORIGIN_HEADER_BYTES as u64)?);
+        self.so_far.headers_checksum = crc32c::crc32c_append(self.so_far.headers_checksum, &bytes);
+        Ok(())
+    }
+
+    /// What the snapshot was taken from, if it says so.
+    pub fn origin(&self) -> Option<&Origin> {
+        self.origin.as_ref()
     }
 
     /// When the snapshot was taken.
@@ -55,8 +90,11 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         let mut tag = [0; 4];
-        let start = self.offset;
-        read(&mut self.input, &mut tag, &mut self.offset, "the header of a block, or the trailer")?;
+        let mut start = self.offset;
+        match self.tag.take() {
+            Some(read) => (tag, start) = (read, start - 4),
+            None => read(&mut self.input, &mut tag, &mut self.offset, "the header of a block, or the trailer")?,
+        }
         match u32::from_le_bytes(tag) {
             BLOCK_TAG => self.read_block(start).map(Some),
             TRAILER_TAG => self.read_trailer(start).map(|()| None),

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use super::error::SaveError;
 use super::file::Replacement;
 use super::meeting::{Meeting, Outcome};
+use super::origin::{Origin, PARTITIONS_MAX};
 use super::sweep::{Copier, Effort, Piece, Step};
 use super::writer::{Totals, Writer};
-use crate::item::UnixSeconds;
+use crate::moment::Moment;
+use crate::shape::Shape;
 use crate::sweep::Sweep;
 
 /// Most blocks between the cores and the thread that writes.
@@ -18,16 +20,19 @@ pub const BLOCKS_QUEUED_MAX: usize = 8;
 /// How often the collector asks whether a core has given up, while nothing comes.
 const FAILURE_LOOK: Duration = Duration::from_millis(50);
 
-/// A snapshot of `cores` partitions that is to be taken now, at `taken_at`: a part for each core, in any order, and what collects them in a
-/// file. Items that expired by `taken_at` are left out.
+/// A snapshot of `cores` partitions that is to be taken now, at `taken_at`: a part for each core, in the order that the snapshot keeps, and what
+/// collects them in a file. Items that expired by `taken_at` are left out. Times in the file are those of the wall clock.
 ///
 /// # Panics
-/// If there are no cores.
-pub fn save(cores: usize, taken_at: UnixSeconds) -> (Vec<Part>, Collector) {
-    assert!(cores > 0, "a snapshot of something");
-    let shared = Arc::new(Shared { meeting: Meeting::new(cores), failure: Mutex::new(None) });
+/// If there are no cores, or more than [`PARTITIONS_MAX`].
+pub fn save(cores: usize, taken_at: impl Into<Moment>) -> (Vec<Part>, Collector) {
+    let taken_at = taken_at.into();
+    assert!((1..=PARTITIONS_MAX).contains(&cores), "a snapshot of something, within limits");
+    let shapes = Mutex::new(vec![Shape::default(); cores]);
+    let shared = Arc::new(Shared { meeting: Meeting::new(cores), failure: Mutex::new(None), shapes });
     let (output, pieces) = sync_channel(BLOCKS_QUEUED_MAX);
-    let part = |_| Part {
+    let part = |core| Part {
+        core,
         shared: shared.clone(),
         output: output.clone(),
         taken_at,
@@ -35,7 +40,7 @@ pub fn save(cores: usize, taken_at: UnixSeconds) -> (Vec<Part>, Collector) {
         attempts: 0,
         stage: Stage::New,
     };
-    ((0..cores).map(part).collect(), Collector { shared: shared.clone(), pieces, taken_at, cores })
+    ((0..cores).map(part).collect(), Collector { shared: shared.clone(), pieces, taken_at, cores, routing: [0; 16] })
 }
 
 /// What the cores and the collector share.
@@ -44,6 +49,8 @@ struct Shared {
     meeting: Meeting,
     /// Why a core gave up.
     failure: Mutex<Option<SaveError>>,
+    /// The shapes of the partitions. All are there once the cores have met.
+    shapes: Mutex<Vec<Shape>>,
 }
 
 impl Shared {
@@ -51,6 +58,15 @@ impl Shared {
     fn fail(&self, why: SaveError) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
         self.meeting.cancel();
+    }
+
+    /// Says what the partition of a core is like. Before the core meets the others, so that whoever gets a piece finds all shapes.
+    fn tell_shape(&self, core: usize, shape: Shape) {
+        self.shapes.lock().unwrap_or_else(PoisonError::into_inner)[core] = shape;
+    }
+
+    fn origin(&self, routing: [u8; 16]) -> Origin {
+        Origin { routing, partitions: self.shapes.lock().unwrap_or_else(PoisonError::into_inner).clone() }
     }
 
     fn check(&self) -> Result<(), SaveError> {
@@ -73,9 +89,10 @@ pub enum Turn {
 /// snapshot for all.
 #[derive(Debug)]
 pub struct Part {
+    core: usize,
     shared: Arc<Shared>,
     output: SyncSender<Piece>,
-    taken_at: UnixSeconds,
+    taken_at: Moment,
     pause: Duration,
     attempts: u32,
     stage: Stage,
@@ -113,6 +130,7 @@ impl Part {
         if !self.shared.meeting.is_known() {
             return Turn::Again;
         }
+        self.shared.tell_shape(self.core, partition.shape());
         let (outcome, pause) = self.shared.meeting.attend();
         self.pause = self.pause.max(pause);
         self.attempts += 1;
@@ -191,11 +209,18 @@ pub struct Report {
 pub struct Collector {
     shared: Arc<Shared>,
     pieces: Receiver<Piece>,
-    taken_at: UnixSeconds,
+    taken_at: Moment,
     cores: usize,
+    routing: [u8; 16],
 }
 
 impl Collector {
+    /// Has the snapshot keep how keys were divided over its partitions, in 16 bytes that mean nothing here: [`Origin::routing`].
+    #[must_use]
+    pub fn routed_by(self, routing: [u8; 16]) -> Collector {
+        Collector { routing, ..self }
+    }
+
     /// Writes the file, which takes its name when it is complete and on the disk: `path` with `.tmp` behind until then. Waits for the
     /// cores and the disk: give it a thread of its own.
     ///
@@ -213,11 +238,16 @@ impl Collector {
     fn write(self, file: &mut Replacement, report: &mut Report) -> Result<Totals, SaveError> {
         let path = file.unfinished().to_owned();
         let io = |source| SaveError::Io { what: "write", path: path.clone(), source };
-        let mut writer = Writer::new(file, self.taken_at).map_err(io)?;
-        let mut ended = 0;
+        let mut writer = Writer::new(file, self.taken_at.to_wall(self.taken_at.now)).map_err(io)?;
+        let (mut ended, mut has_origin) = (0, false);
         while ended < self.cores {
             let piece = self.pieces.recv_timeout(FAILURE_LOOK);
             self.shared.check()?;
+            if piece.is_ok() && !has_origin {
+                // There is a piece, so the cores have met.
+                writer.write_origin(&self.shared.origin(self.routing)).map_err(io)?;
+                has_origin = true;
+            }
             match piece {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(SaveError::Abandoned),

@@ -8,20 +8,25 @@ use std::time::{Duration, Instant};
 
 use super::error::SaveError;
 use super::record::{Block, Record};
-use crate::item::{Item, UnixSeconds};
+use crate::item::Item;
 use crate::key::KeyHash;
+use crate::moment::Moment;
 use crate::sweep::{Sweep, Visit, Watch};
 
 /// Most ranges of hashes that are visited between two bursts.
 pub const STEP_RANGES: usize = 256;
 /// About how many bytes are copied between two bursts. The last range of a step may exceed it.
 pub const STEP_BYTES: usize = 32 << 10;
-/// Most blocks that a core keeps when the disk is slow, of changes that could not wait.
+/// Blocks that a core keeps when the disk is slow, of changes that could not wait, before further changes wait a little.
 pub const BLOCKS_KEPT_MAX: usize = 16;
-/// Longest time that one operation waits for the disk. Then the snapshot is given up.
-pub const STALL_MAX: Duration = Duration::from_millis(500);
+/// Longest time that operations wait for the disk between two steps, all together.
+pub const STALL_MAX: Duration = Duration::from_millis(1);
+/// Most bytes of blocks that a core keeps when the disk is slow, before the snapshot is given up.
+pub const KEPT_BYTES_MAX: usize = 64 << 20;
 /// How often a waiting operation asks.
 const STALL_STEP: Duration = Duration::from_micros(100);
+/// How often operations ask between two steps, all together. Sleeps are counted and not timed: a thread that the system wakes late has waited once.
+const STALL_STEPS_MAX: u32 = (STALL_MAX.as_micros() / STALL_STEP.as_micros()) as u32;
 /// Limit of the bits that number the ranges: what is noted of each takes 8 MiB then.
 const RANGE_BITS_MAX: u32 = 26;
 
@@ -57,10 +62,14 @@ pub struct Copier {
     next: usize,
     /// A bit for each range: it was copied before its turn.
     early: Vec<u64>,
-    taken_at: UnixSeconds,
+    taken_at: Moment,
     block: Block,
     /// Full blocks that the queue has no place for.
     kept: VecDeque<Block>,
+    /// Bytes of their records.
+    kept_bytes: usize,
+    /// How often operations may still ask the disk before the next step.
+    stall_steps: u32,
     output: SyncSender<Piece>,
     failure: Option<SaveError>,
     effort: Effort,
@@ -81,13 +90,7 @@ pub enum Step {
 
 impl Copier {
     /// Of a partition as it is now, which its core stood still for `pause` to see. Items that expired by `taken_at` are left out.
-    pub fn new(
-        items: &dyn Visit,
-        snapshot: usize,
-        taken_at: UnixSeconds,
-        output: SyncSender<Piece>,
-        pause: Duration,
-    ) -> Copier {
+    pub fn new(items: &dyn Visit, snapshot: usize, taken_at: Moment, output: SyncSender<Piece>, pause: Duration) -> Copier {
         let range_bits = items.range_bits().clamp(6, RANGE_BITS_MAX);
         Copier {
             snapshot,
@@ -97,6 +100,8 @@ impl Copier {
             taken_at,
             block: Block::default(),
             kept: VecDeque::new(),
+            kept_bytes: 0,
+            stall_steps: STALL_STEPS_MAX,
             output,
             failure: None,
             effort: Effort { pause, ..Effort::default() },
@@ -119,6 +124,7 @@ impl Copier {
     fn fail(&mut self, why: SaveError) {
         self.failure.get_or_insert(why);
         self.kept.clear();
+        self.kept_bytes = 0;
         self.block = Block::default();
     }
 
@@ -133,10 +139,11 @@ impl Copier {
     }
 
     fn add(&mut self, key: &[u8], item: &Item<'_>) {
-        if self.failure.is_some() || item.expires.is_some_and(|at| at <= self.taken_at) {
+        if self.failure.is_some() || item.expires.is_some_and(|at| at <= self.taken_at.now) {
             return;
         }
-        self.block.push(&Record::of(key, item));
+        let expires = item.expires.map(|at| self.taken_at.to_wall(at));
+        self.block.push(&Record { expires, ..Record::of(key, item) });
         if self.block.is_full() {
             self.close_block();
         }
@@ -144,6 +151,7 @@ impl Copier {
 
     fn close_block(&mut self) {
         if !self.block.is_empty() {
+            self.kept_bytes += self.block.payload().len();
             self.kept.push_back(std::mem::take(&mut self.block));
         }
     }
@@ -151,8 +159,9 @@ impl Copier {
     /// Moves full blocks to the queue as long as it has place; says whether it had for all.
     fn push_out(&mut self) -> bool {
         while let Some(block) = self.kept.pop_front() {
+            let bytes = block.payload().len();
             match self.output.try_send(Piece::Block(block)) {
-                Ok(()) => {}
+                Ok(()) => self.kept_bytes -= bytes,
                 Err(TrySendError::Full(Piece::Block(block))) => {
                     self.kept.push_front(block);
                     return false;
@@ -168,15 +177,15 @@ impl Copier {
         true
     }
 
-    /// Waits in the middle of an operation until the disk has taken a block.
+    /// Waits in the middle of an operation for the disk to take a block, but not for long: what it does not take is kept.
     fn stall(&mut self) {
         let begun = Instant::now();
-        while !self.push_out() && self.kept.len() > BLOCKS_KEPT_MAX {
-            if begun.elapsed() >= STALL_MAX {
-                self.fail(SaveError::TooSlow);
-            } else {
-                std::thread::sleep(STALL_STEP);
-            }
+        while self.stall_steps > 0 && !self.push_out() && self.kept.len() > BLOCKS_KEPT_MAX {
+            self.stall_steps -= 1;
+            std::thread::sleep(STALL_STEP);
+        }
+        if self.kept_bytes > KEPT_BYTES_MAX {
+            self.fail(SaveError::TooSlow);
         }
         self.effort.stall = self.effort.stall.max(begun.elapsed());
     }
@@ -196,6 +205,7 @@ impl Copier {
 
     /// Visits the next ranges.
     pub fn step(&mut self, items: &dyn Visit) -> Step {
+        self.stall_steps = STALL_STEPS_MAX;
         if !self.push_out() {
             return Step::Full;
         }
@@ -241,5 +251,69 @@ impl Watch for Copier {
 
     fn before_flush(&mut self, _items: &dyn Visit) {
         self.fail(SaveError::Flushed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+    use crate::{Model, Put, Store as _};
+
+    /// A block each.
+    const VALUE_BYTES: usize = 256 << 10;
+
+    /// Changes of long values while the disk takes nothing.
+    #[test]
+    fn a_disk_that_hangs_holds_a_core_for_a_bounded_time_and_memory() {
+        let mut store = Model::new();
+        let keys: Vec<String> = (0..400).map(|number| format!("key{number}")).collect();
+        for key in &keys {
+            let key = store.key(key.as_bytes()).unwrap();
+            store.put(&key, &vec![b'v'; VALUE_BYTES], Put::default()).unwrap();
+        }
+        let (output, _pieces) = sync_channel(1);
+        let mut copier = Copier::new(&store, 1, 0, output, Duration::ZERO);
+        let mut changed = keys.iter().map(|key| store.key(key.as_bytes()).unwrap().hash());
+        // A burst: all of its operations together wait as long as one may.
+        for hash in changed.by_ref().take(BLOCKS_KEPT_MAX + 16) {
+            copier.before_change(&store, hash);
+        }
+        assert_eq!((copier.stall_steps, copier.failure.is_none()), (0, true));
+        assert!(copier.kept.len() > BLOCKS_KEPT_MAX, "what cannot wait is kept");
+        assert!(matches!(copier.step(&store), Step::Full));
+        assert_eq!(copier.stall_steps, STALL_STEPS_MAX);
+        // Up to a limit of memory.
+        for hash in changed {
+            copier.before_change(&store, hash);
+            assert!(copier.kept_bytes <= KEPT_BYTES_MAX, "{} bytes", copier.kept_bytes);
+        }
+        assert!(matches!(copier.failure, Some(SaveError::TooSlow)), "{:?}", copier.failure);
+        assert!(copier.kept.is_empty());
+    }
+
+    #[test]
+    fn a_disk_that_is_slow_gets_all_of_it_in_the_end() {
+        let mut store = Model::new();
+        for number in 0..100 {
+            let key = format!("key{number}");
+            let key = store.key(key.as_bytes()).unwrap();
+            store.put(&key, &vec![b'v'; VALUE_BYTES], Put::default()).unwrap();
+        }
+        let (output, pieces) = sync_channel(1);
+        let mut copier = Copier::new(&store, 1, 0, output, Duration::ZERO);
+        for number in 0..100 {
+            let key = format!("key{number}");
+            copier.before_change(&store, store.key(key.as_bytes()).unwrap().hash());
+        }
+        let (mut records, mut is_complete) = (0, false);
+        while !is_complete {
+            is_complete = matches!(copier.step(&store), Step::Complete);
+            while let Ok(Piece::Block(block)) = pieces.try_recv() {
+                records += block.records();
+            }
+        }
+        assert_eq!((records, copier.kept_bytes), (100, 0));
     }
 }

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::format::{BlockHeader, HEADER_BYTES, Header, TRAILER_BYTES, Trailer};
+use super::format::{BlockHeader, HEADER_BYTES, Header, TRAILER_BYTES, Trailer, VERSION};
+use super::origin::Origin;
 use super::record::Block;
 use crate::item::UnixSeconds;
 
@@ -34,10 +35,22 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Those of the output.
     pub fn new(mut output: W, taken_at: UnixSeconds) -> io::Result<Writer<W>> {
-        let header = Header { taken_at }.to_bytes();
+        let header = Header { taken_at, version: VERSION }.to_bytes();
         output.write_all(&header)?;
         let totals = Totals { file_bytes: HEADER_BYTES as u64, ..Totals::default() };
         Ok(Writer { output, totals, payload_bytes: 0, headers_checksum: crc32c::crc32c(&header) })
+    }
+
+    /// Writes what the snapshot is taken from. Once, before the first block, or not at all.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn write_origin(&mut self, origin: &Origin) -> io::Result<()> {
+        let bytes = origin.to_bytes();
+        self.output.write_all(&bytes)?;
+        self.headers_checksum = crc32c::crc32c_append(self.headers_checksum, &bytes);
+        self.totals.file_bytes += bytes.len() as u64;
+        Ok(())
     }
 
     /// Writes a block, unless it is empty.

@@ -83,6 +83,27 @@ fn a_cache_loses_only_what_it_says_it_evicted() {
     }
 }
 
+/// As many segments as a partition of gigabytes has.
+#[test]
+fn hundreds_of_segments_make_no_difference() {
+    for (seed, mode) in seeds().flat_map(|seed| [(seed, Mode::Cache), (seed, Mode::Store)]) {
+        for (layout, segment) in [(Layout::Inline, 4 << 10), (Layout::Log, 4 << 10), (Layout::Inline, 16 << 10)] {
+            println!("seed {seed} {mode:?} {layout:?} {segment}");
+            let config = PartitionConfig { layout, segment: Some(segment), ..PartitionConfig::new(mode, 3 * MIB) };
+            let mut pair = Pair::new(Partition::with_secret(config, [seed, !seed]).expect("a few MiB of memory"));
+            let mut random = Random(seed);
+            for shape in [Shape::SMALL, Shape::MIXED, Shape::SMALL] {
+                for _ in 0..60_000 {
+                    pair.step(&mut random, &Shape { keys: 60_000, deletes: 2, flushes: 2, ..shape });
+                }
+                pair.compare_all();
+            }
+            assert!(if mode == Mode::Cache { pair.refused == 0 } else { pair.lost == 0 });
+            println!("{:?}", pair.stats());
+        }
+    }
+}
+
 #[test]
 fn a_cache_follows_a_change_of_what_it_holds() {
     for seed in seeds() {

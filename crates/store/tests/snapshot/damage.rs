@@ -72,9 +72,9 @@ fn nothing_may_follow_and_nothing_may_be_repeated_or_missing() {
 fn other_files_are_named_as_such() {
     assert!(matches!(read(&[b'x'; 100]), Err(SnapshotError::NotASnapshot { offset: 0 })));
     let (mut bytes, _) = small_file();
-    bytes[8] = 2;
+    bytes[8] = 3;
     let error = read(&bytes).unwrap_err();
-    assert_eq!(error.to_string(), "at byte 8: the snapshot has version 2 of the format, this program reads version 1");
+    assert_eq!(error.to_string(), "at byte 8: the snapshot has version 3 of the format, this program reads versions 1 to 2");
     let missing = std::path::Path::new("/nonexistent/snapshot");
     let error = load_file(missing, 0, &mut [Model::new()], |_| Some(0), Misfit::Refuse, |_| {}).unwrap_err();
     assert_eq!((error.offset(), error.to_string().as_str()), (None, "cannot open the snapshot /nonexistent/snapshot"));

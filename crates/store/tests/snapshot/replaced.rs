@@ -1,10 +1,11 @@
 //! The file is replaced as a whole or not at all, also when the process that writes it is killed.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use dunlin_store::snapshot::{Misfit, SaveError, Turn, load_file, save};
+use dunlin_store::snapshot::{Misfit, SaveError, SnapshotLock, Turn, load_file, save};
 use dunlin_store::{Condition, MEMORY_BYTES_MIN, Mode, Model, Partition, PartitionConfig, Put, Refused, Store, Sweep};
 
 const FILE: &str = "DUNLIN_TEST_SNAPSHOT";
@@ -12,6 +13,8 @@ const TURNS: &str = "DUNLIN_TEST_TURNS";
 const ITEMS: usize = 2_000;
 /// Times that a writer is killed.
 const KILLS: usize = 12;
+const SIGKILL: i32 = 9;
+const SIGXFSZ: i32 = 25;
 
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("replaced-{name}-{}", std::process::id()));
@@ -109,7 +112,8 @@ fn a_killed_writer_leaves_the_last_complete_snapshot() {
         assert!(lines.any(|line| line.unwrap().ends_with(told)), "the writer ended by itself");
         // If it does not wait for this, where it stands is chance, and different from time to time.
         child.kill().unwrap();
-        child.wait().unwrap();
+        // One that failed by itself, and was not there to be killed, has not passed.
+        assert_eq!(child.wait().unwrap().signal(), Some(SIGKILL));
         let is_stale = path.with_extension("tmp").exists();
         stale += u32::from(is_stale);
         let found = round(&path);
@@ -124,6 +128,79 @@ fn a_killed_writer_leaves_the_last_complete_snapshot() {
     take(&mut partition(last + 1), &path).unwrap();
     assert_eq!(round(&path), last + 1, "an unfinished file is taken over");
     assert!(!path.with_extension("tmp").exists());
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// What a start does: it takes the right to the file, loads it, and saves again.
+fn start(path: &Path, expected: Option<u32>) {
+    let lock = SnapshotLock::take(path).unwrap();
+    assert_eq!(path.exists(), expected.is_some());
+    if let Some(expected) = expected {
+        assert_eq!(round(path), expected);
+    }
+    let next = expected.unwrap_or(0) + 100;
+    take(&mut partition(next), path).unwrap();
+    drop(lock);
+    assert_eq!(round(path), next);
+    let left: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["snapshot"], "nothing else stays behind");
+}
+
+/// The kernel kills the writer at the write that would make the file longer than that.
+#[test]
+fn a_writer_that_is_killed_at_any_length_leaves_a_start_that_works() {
+    let directory = directory("length");
+    let path = directory.join("snapshot");
+    take(&mut partition(1), &path).unwrap();
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    let sectors = (bytes - 1) / 512;
+    let mut last = 1;
+    for limit in [0, 1, 2, sectors / 3, sectors / 2, sectors - 1, sectors] {
+        let mut child = Command::new("sh");
+        child.args(["-c", "ulimit -c 0; ulimit -f \"$0\"; exec \"$@\""]).arg(limit.to_string());
+        child.arg(std::env::current_exe().unwrap());
+        child.args(["--exact", "replaced::child", "--ignored", "--nocapture"]).env(FILE, &path).stdout(Stdio::null());
+        let status = child.stderr(Stdio::null()).status().unwrap();
+        assert_eq!(status.signal(), Some(SIGXFSZ), "{limit} of {sectors} sectors: {status}");
+        assert!(std::fs::metadata(directory.join("snapshot.tmp")).unwrap().len() <= limit * 512);
+        start(&path, Some(last));
+        last += 100;
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Each state that a kill between two steps leaves: the lock is taken or not, the new file is not there, is begun, or is complete and has its
+/// own name still; and so at the very first snapshot.
+#[test]
+fn a_kill_between_any_two_steps_leaves_a_start_that_works() {
+    let directory = directory("steps");
+    let path = directory.join("snapshot");
+    let file = |round| {
+        let other = directory.join("other");
+        take(&mut partition(round), &other).unwrap();
+        let bytes = std::fs::read(&other).unwrap();
+        std::fs::remove_file(&other).unwrap();
+        bytes
+    };
+    let (old, new) = (file(1), file(2));
+    for is_first in [true, false] {
+        for is_locked in [true, false] {
+            for unfinished in [None, Some(0), Some(1), Some(new.len() / 2), Some(new.len() - 1), Some(new.len())] {
+                let expected = if is_first { None } else { Some(1) };
+                let _ = std::fs::remove_file(&path);
+                if !is_first {
+                    std::fs::write(&path, &old).unwrap();
+                }
+                if is_locked {
+                    std::fs::write(directory.join("snapshot.lock"), b"").unwrap();
+                }
+                if let Some(bytes) = unfinished {
+                    std::fs::write(directory.join("snapshot.tmp"), &new[..bytes]).unwrap();
+                }
+                start(&path, expected);
+            }
+        }
+    }
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use dunlin_store::snapshot::{Misfit, Part, SaveError, Turn, load_file, save};
 use dunlin_store::{
-    Condition, Delta, Layout, MEMORY_BYTES_MIN, Mode, Model, Partition, PartitionConfig, Put, Side, Store, Sweep, Visit,
+    Condition, Delta, Layout, MEMORY_BYTES_MIN, Mode, Model, Moment, Partition, PartitionConfig, Put, Side, Store, Sweep,
+    Visit,
 };
 
 /// Of a normal test run; `DUNLIN_SEEDS` gives more.
@@ -229,6 +230,41 @@ fn all_cores_begin_at_one_instant() {
             String::from_utf8(found[0].peek(&key).unwrap().value.to_vec()).unwrap().parse().unwrap()
         };
         assert!(number(b"effect") <= number(b"cause"), "round {round}: {} after {}", number(b"effect"), number(b"cause"));
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// The wall clock was set since the partition was first told the time. The file has its times, and whoever loads them has a clock of its own.
+#[test]
+fn times_in_a_file_are_those_of_the_wall_clock() {
+    let directory = directory("wall");
+    let path = directory.join("file");
+    let start = 1_000_000;
+    for (ahead_then, ahead_now) in [(0, 0), (86_400, 0), (-500, 0), (0, 1_000), (-500, 86_400)] {
+        let mut partition = Model::new();
+        partition.set_now(start);
+        for (text, expires) in [("a", Some(start + 60)), ("b", Some(start + 5)), ("c", None)] {
+            let key = partition.key(text.as_bytes()).unwrap();
+            partition.put(&key, b"v", Put { expires, ..Put::default() }).unwrap();
+        }
+        let taken_at = Moment { now: start, wall_ahead: ahead_then };
+        let (mut parts, collector) = save(1, taken_at);
+        let writer = std::thread::spawn({
+            let path = path.clone();
+            move || collector.write_to(&path)
+        });
+        while parts[0].turn(&mut partition) != Turn::Over {
+            std::thread::yield_now();
+        }
+        writer.join().unwrap().unwrap();
+        // Ten seconds later by the wall clock.
+        let wall = i64::from(taken_at.to_wall(start)) + 10;
+        let now = Moment { now: (wall - ahead_now) as u32, wall_ahead: ahead_now };
+        let mut found = [Model::new()];
+        let loaded = load_file(&path, now, &mut found, |_| Some(0), Misfit::Refuse, |_| {}).unwrap();
+        assert_eq!((i64::from(loaded.taken_at), loaded.stored, loaded.expired), (wall - 10, 2, 1));
+        let expires = |key: &[u8]| found[0].peek(&found[0].key(key).unwrap()).unwrap().expires;
+        assert_eq!((expires(b"a"), expires(b"c")), (Some(now.now + 50), None));
     }
     std::fs::remove_dir_all(&directory).unwrap();
 }

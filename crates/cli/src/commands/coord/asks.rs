@@ -8,6 +8,7 @@ use anyhow::Result;
 use dunlin_bench::peer::Interrupt;
 use dunlin_coord::embedded::Embedded;
 use dunlin_coord::{CoordError, Coordinator};
+use dunlin_smr::ClusterId;
 
 use super::joins::NotSafe;
 use super::manager::Manager;
@@ -24,9 +25,9 @@ pub struct Target {
     /// Its nodes, all or some: ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME
     #[arg(long, value_name = "REPLICAS", required_unless_present = "etcd", conflicts_with = "etcd")]
     peers: Option<Replicas>,
-    /// The number of their cluster, as they were started with
-    #[arg(long, value_name = "NUMBER", default_value = "0", conflicts_with = "etcd")]
-    cluster: u64,
+    /// The number of their cluster, as `dunlin raft status` shows it: no other is asked. Without it that counts which most of these nodes are of
+    #[arg(long, value_name = "NUMBER", conflicts_with = "etcd")]
+    cluster: Option<ClusterId>,
     /// Instead, the etcd that keeps it: http://HOST:PORT,...
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     etcd: Vec<String>,
@@ -99,9 +100,12 @@ fn try_ask(target: &Target, work: impl AsyncFnOnce(&Manager) -> Result<Outcome>)
     let (endpoint, client) = cluster::connect(peers, target.cluster, target.timeout)?;
     endpoint.block_on(async {
         let manager = Manager::Embedded(Box::new(Embedded::new(client)));
-        let outcome = work(&manager).await?;
-        manager.close().await;
-        Ok(outcome)
+        let outcome = work(&manager).await;
+        if outcome.is_ok() {
+            manager.close().await;
+        }
+        manager.warn_of_strangers();
+        outcome
     })
 }
 

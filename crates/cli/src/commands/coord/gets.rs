@@ -1,6 +1,5 @@
 //! `dunlin coord get`.
 
-use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -8,9 +7,9 @@ use dunlin_bench::peer::Interrupt;
 use dunlin_coord::Coordinator;
 
 use super::asks::{Outcome, Target, ask};
-use crate::output::{self, OutputError};
+use crate::output;
 
-/// Print a value of the tree, and nothing else
+/// Print a value of the tree, and nothing else but the end of its line on a terminal
 ///
 /// Exit code 0 if there is one, 1 if there is none.
 #[derive(Debug, clap::Args)]
@@ -35,8 +34,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         if arguments.facts {
             output::line(format_args!("version  {}\nlength   {} B", entry.version, entry.value.len()))?;
         } else {
-            let mut out = stdout().lock();
-            out.write_all(&entry.value).and_then(|()| out.flush()).map_err(OutputError)?;
+            output::value(&entry.value)?;
         }
         Ok(Outcome::Done)
     })

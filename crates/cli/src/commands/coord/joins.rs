@@ -13,6 +13,7 @@ use dunlin_coord::{CoordError, Coordinator, HEARTBEAT_EVERY, Membership, Token};
 
 use super::asks::{Outcome, Target, attend, pause, unless_interrupted};
 use super::manager::Manager;
+use crate::commands::raft::cluster::Interrupted;
 use crate::commands::seconds;
 use crate::output;
 
@@ -49,8 +50,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     attend(&arguments.target, async |manager| {
         let joining = manager.join(arguments.member, arguments.about.as_bytes());
-        let Some(joined) = unless_interrupted(manager, interrupt, joining).await else { return Ok(Outcome::Done) };
-        let membership = joined?;
+        let joined = unless_interrupted(manager, interrupt, joining).await;
+        let membership = joined.ok_or(Interrupted)??;
         let Membership { member, incarnation, epoch } = membership;
         output::line(format_args!("joined as member {member}, incarnation {incarnation}: epoch {epoch}; ctrl-C leaves"))?;
         if let Some(stayed) = unless_interrupted(manager, interrupt, stay(arguments, manager, &membership)).await {
@@ -104,7 +105,7 @@ async fn stay(arguments: &Arguments, manager: &Manager, membership: &Membership)
 
 /// Says again and again that the member is there, and prints the epochs.
 async fn heard(manager: &Manager, membership: &Membership) -> Error {
-    let mut epoch = membership.epoch;
+    let (mut epoch, mut is_unheard) = (membership.epoch, false);
     loop {
         match manager.heartbeat(membership).await {
             Ok(now) if now != epoch => {
@@ -112,9 +113,14 @@ async fn heard(manager: &Manager, membership: &Membership) -> Error {
                 if let Err(error) = output::line(format_args!("epoch {epoch}")) {
                     return error.into();
                 }
+                is_unheard = false;
             }
-            Ok(_) => {}
-            Err(error) if is_of_the_moment(&error) => {}
+            Ok(_) => is_unheard = false,
+            Err(error) if is_of_the_moment(&error) => {
+                if !std::mem::replace(&mut is_unheard, true) {
+                    eprintln!("dunlin: {error}; asking again, but this member may be taken for failed meanwhile");
+                }
+            }
             Err(error) => return error.into(),
         }
         pause(manager, HEARTBEAT_EVERY).await;

@@ -11,6 +11,8 @@ use dunlin_coord::{
 };
 use dunlin_net::AnyTransport;
 
+use crate::commands::raft::cluster::warn_of_strangers;
+
 /// The cluster manager, wherever it is kept.
 pub enum Manager {
     /// By nodes of its own.
@@ -32,6 +34,15 @@ macro_rules! on {
 }
 
 impl Manager {
+    /// Names nodes of other clusters that were reached.
+    pub fn warn_of_strangers(&self) {
+        match self {
+            Manager::Embedded(embedded) => warn_of_strangers(embedded.client()),
+            #[cfg(feature = "etcd")]
+            Manager::Etcd(_) => {}
+        }
+    }
+
     /// Says that nothing more is asked.
     pub async fn close(&self) {
         match self {

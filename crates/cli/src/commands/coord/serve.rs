@@ -66,7 +66,6 @@ pub struct Arguments {
 struct Coordination {
     watchman: WatchmanConfig,
     members: Vec<(u64, dunlin_net::Addr)>,
-    cluster: u64,
 }
 
 impl Service for Coordination {
@@ -86,8 +85,7 @@ impl Service for Coordination {
         endpoint: &Rc<Endpoint<AnyTransport>>,
         node: &Node<Machine, L>,
     ) -> Result<Watchman> {
-        let config = ClientConfig { cluster: self.cluster, ..ClientConfig::default() };
-        let client = Client::new(endpoint, self.members.iter().cloned(), config);
+        let client = Client::new(endpoint, self.members.iter().cloned(), ClientConfig::default());
         Ok(Watchman::start(endpoint, node, client, self.watchman)?)
     }
 }
@@ -95,6 +93,6 @@ impl Service for Coordination {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let watchman = arguments.patience.config()?;
-    let (members, cluster) = (arguments.replica.members().to_vec(), arguments.replica.cluster());
-    serve(&arguments.replica, &Coordination { watchman, members, cluster }, interrupt)
+    let members = arguments.replica.members().to_vec();
+    serve(&arguments.replica, &Coordination { watchman, members }, interrupt)
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::asks::{Outcome, Target, attend, pause, unless_interrupted};
 use super::manager::Manager;
+use crate::commands::raft::cluster::Interrupted;
 use crate::output;
 
 /// Before a cluster manager that did not answer is asked again.
@@ -68,17 +69,16 @@ impl FromStr for ScopeArgument {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     attend(&arguments.target, async |manager| {
-        let watched = unless_interrupted(manager, interrupt, watch(arguments, manager)).await;
+        // If nobody answers from the start, it ends with that; later it is asked again.
+        let now = unless_interrupted(manager, interrupt, manager.members()).await.ok_or(Interrupted)??.revision;
+        let after = arguments.after.unwrap_or(now);
+        let watched = unless_interrupted(manager, interrupt, watch(arguments, manager, after)).await;
         watched.unwrap_or(Ok(()))?;
         Ok(Outcome::Done)
     })
 }
 
-async fn watch(arguments: &Arguments, manager: &Manager) -> Result<()> {
-    let after = match arguments.after {
-        Some(after) => after,
-        None => manager.members().await?.revision,
-    };
+async fn watch(arguments: &Arguments, manager: &Manager, after: Revision) -> Result<()> {
     let mut watch = Watch::new(manager, arguments.scope.0.clone(), after);
     let mut left = arguments.count.unwrap_or(u64::MAX);
     while left > 0 {

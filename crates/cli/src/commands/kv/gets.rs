@@ -1,12 +1,11 @@
 //! `dunlin kv get`.
 
-use std::io::{IsTerminal, Write, stdout};
 use std::process::ExitCode;
 
 use anyhow::Result;
 
 use super::client::{Found, Server, ask};
-use crate::output::{self, OutputError};
+use crate::output;
 
 /// Print the value of a key
 ///
@@ -40,10 +39,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             return Ok(Found::All);
         }
         let Some(value) = client.get(key).await? else { return Ok(Found::NotAll) };
-        let mut out = stdout().lock();
-        // For people; a file gets the bytes as they are.
-        let end: &[u8] = if out.is_terminal() && !value.ends_with(b"\n") { b"\n" } else { b"" };
-        out.write_all(&value).and_then(|()| out.write_all(end)).and_then(|()| out.flush()).map_err(OutputError)?;
+        output::value(&value)?;
         Ok(Found::All)
     })
 }

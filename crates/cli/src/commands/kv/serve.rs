@@ -13,7 +13,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use dunlin_bench::peer::Interrupt;
 use dunlin_kv::memcached::{LOOK_DEFAULT, Listen};
-use dunlin_kv::server::{CONNECTIONS_MAX_DEFAULT, Server, ServerConfig, exposed_addresses};
+use dunlin_kv::server::{
+    CONNECTIONS_MAX_DEFAULT, IDLE_MAX_DEFAULT, Server, ServerConfig, SnapshotSaving, exposed_addresses,
+};
 use dunlin_net::Addr;
 use dunlin_store::snapshot::{Progress, Report};
 use dunlin_store::{KeyFunction, Mode};
@@ -47,9 +49,13 @@ pub struct Arguments {
     /// Memcached connections at a time
     #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX_DEFAULT, value_parser = connections)]
     connections: usize,
-    /// Seconds without a command after which a memcached connection is closed [default: never]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    idle: Option<u32>,
+    /// Memory that memcached connections of all cores may hold together, beside --memory, for commands that have not come whole and answers
+    /// that are not read; at least 8MiB for each core
+    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
+    connection_memory: usize,
+    /// Seconds without a command after which a memcached connection is closed; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = IDLE_MAX_DEFAULT.as_secs() as u32)]
+    idle: u32,
     /// Microseconds that a core goes on looking at its memcached connections before it sleeps, while commands follow each other that
     /// closely; 0 for never
     #[arg(long, value_name = "MICROSECONDS", default_value_t = LOOK_DEFAULT.as_micros() as u32)]
@@ -113,7 +119,8 @@ impl Arguments {
             config.memcached = vec!["tcp://127.0.0.1:11211".parse()?];
         }
         config.connections_max = self.connections;
-        config.idle_max = self.idle.map(|seconds| Duration::from_secs(seconds.into()));
+        config.connection_memory_bytes = self.connection_memory;
+        config.idle_max = (self.idle > 0).then(|| Duration::from_secs(self.idle.into()));
         config.look = Duration::from_micros(self.look.into());
         config.memory_bytes = self.memory;
         config.cores = self.cores;
@@ -151,10 +158,19 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     clear_progress();
     let metrics = arguments.metrics.map(|address| server.serve_metrics(address)).transpose()?;
     output::line(ready_line(&server, &arguments, metrics))?;
-    // If a thread ends by itself, stopping says why.
+    let mut saving = None;
+    // If a core fails, stopping says why.
     while !interrupt.is_set() && server.is_running() {
-        if save.swap(false, Ordering::Relaxed) {
-            match server.save() {
+        if saving.is_none() && save.swap(false, Ordering::Relaxed) {
+            match server.begin_save() {
+                Ok(begun) => saving = Some(begun),
+                Err(error) => eprintln!("dunlin: {:#}", anyhow::Error::from(error)),
+            }
+        }
+        // Not waited for: a disk that hangs shall not keep this thread from seeing that the server is to end.
+        if let Some(result) = saving.as_mut().and_then(SnapshotSaving::poll) {
+            saving = None;
+            match result {
                 Ok(report) => eprintln!("dunlin: {}", saved_line(&report)),
                 Err(error) => eprintln!("dunlin: {:#}", anyhow::Error::from(error)),
             }

@@ -61,6 +61,11 @@ fn text(stats: &ServerStats) -> String {
     let connections = stats.connections();
     let told = format!("{} now, {} ever, {} refused", connections.open, connections.accepted, connections.rejected);
     line("connections", told);
+    let held = format!("{} of {}", bytes(connections.memory_bytes), bytes(connections.memory_bytes_max));
+    line(
+        "connection memory",
+        format!("{held}, {} waits, {} closed for it", connections.memory_waits, connections.memory_kicks),
+    );
     line("sessions", stats.sessions().to_string());
     operations(stats, &mut text);
     endpoints(stats, &mut text);

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use dunlin_bench::peer::Interrupt;
 use dunlin_net::Addr;
 use dunlin_smr::wire::request::Change;
@@ -48,7 +48,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         let (id, addr) = &arguments.replica;
         let patience = arguments.cluster.timeout;
         let overview = Overview::look(client).await;
-        let before = overview.leader().context("none of them leads")?;
+        let before = overview.require_leader()?;
         if let Some(known) = before.addresses.get(id) {
             ensure!(*known == addr.to_string(), "{id} is a member already, at {known}: choose an id that was never used");
         }

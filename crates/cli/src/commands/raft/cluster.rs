@@ -16,10 +16,11 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use dunlin_bench::peer::Interrupt;
 use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::udp::{UdpConfig, UdpTransport};
-use dunlin_net::{Addr, AnyTransport};
+use dunlin_net::{Addr, AnyTransport, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
+use dunlin_smr::client::Stranger;
 use dunlin_smr::kv::{Answer, VALUE_BYTES_MAX};
-use dunlin_smr::{ClientConfig, ClientError};
+use dunlin_smr::{ClientConfig, ClientError, ClusterId};
 
 use crate::commands::seconds;
 use crate::output;
@@ -91,9 +92,9 @@ pub struct Cluster {
     /// Replicas that may be asked, all or some: ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME
     #[arg(value_name = "REPLICAS")]
     pub replicas: Replicas,
-    /// The number of the cluster, as its replicas were started with
-    #[arg(long, value_name = "NUMBER", default_value = "0")]
-    pub cluster: u64,
+    /// The number of the cluster, as `dunlin raft status` shows it: no other is asked. Without it that counts which most of these replicas are of
+    #[arg(long, value_name = "NUMBER")]
+    pub cluster: Option<ClusterId>,
     /// How long to wait for the answer, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Duration,
@@ -154,11 +155,27 @@ fn try_ask(cluster: &Cluster, interrupt: &Interrupt, work: impl AsyncFnOnce(&Cli
         let _ = client.close().await;
         Ok(outcome)
     });
-    endpoint.block_on(asked).unwrap_or_else(|| Err(Interrupted.into()))
+    let asked = endpoint.block_on(asked).unwrap_or_else(|| Err(Interrupted.into()));
+    warn_of_strangers(&client);
+    asked
+}
+
+/// Names replicas of other clusters that were reached: something is wrong, even where the command was done.
+pub fn warn_of_strangers<T: Transport>(client: &dunlin_smr::Client<T>) {
+    let Some(asked) = client.cluster() else { return };
+    for Stranger { id, addr, cluster } in client.strangers() {
+        eprintln!(
+            "dunlin: warning: replica {id} at {addr} is of cluster {cluster}, and not of cluster {asked}, which was asked: correct the list"
+        );
+    }
 }
 
 /// A client of these replicas of a cluster, whose operations take so long at most.
-pub fn connect(replicas: &Replicas, cluster: u64, timeout: Duration) -> Result<(Rc<Endpoint<AnyTransport>>, Client)> {
+pub fn connect(
+    replicas: &Replicas,
+    cluster: Option<ClusterId>,
+    timeout: Duration,
+) -> Result<(Rc<Endpoint<AnyTransport>>, Client)> {
     // All replicas get a turn before time is over.
     let turns = replicas.0.len() as u32 + 1;
     let attempt_timeout = (timeout / turns).min(ATTEMPT_TIMEOUT_MAX);

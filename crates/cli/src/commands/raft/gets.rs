@@ -1,6 +1,5 @@
 //! `dunlin raft get`.
 
-use std::io::{IsTerminal, Write, stdout};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -8,7 +7,7 @@ use dunlin_bench::peer::Interrupt;
 use dunlin_smr::kv::{Answer, Query};
 
 use super::cluster::{Cluster, Outcome, ask};
-use crate::output::{self, OutputError};
+use crate::output;
 
 /// Print the value of a key, as it is now
 ///
@@ -40,10 +39,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
                 Ok(Outcome::Done)
             }
             Answer::Value { value, .. } => {
-                let mut out = stdout().lock();
-                // For people; a file gets the bytes as they are.
-                let end: &[u8] = if out.is_terminal() && !value.ends_with(b"\n") { b"\n" } else { b"" };
-                out.write_all(value).and_then(|()| out.write_all(end)).and_then(|()| out.flush()).map_err(OutputError)?;
+                output::value(value)?;
                 Ok(Outcome::Done)
             }
             _ => bail!("the answer is not one of a key-value machine: is that `dunlin raft serve`?"),

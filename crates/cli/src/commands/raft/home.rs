@@ -39,8 +39,6 @@ impl Kind {
 /// Whose a directory is. All of it stays as it was at the first start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
-    /// The number of the cluster.
-    pub cluster: u64,
     /// The id of the replica.
     pub id: u64,
     /// What it replicates.
@@ -157,12 +155,7 @@ fn no_log(path: &Path, Owner { id, .. }: Owner) -> Error {
 
 fn check(path: &Path, found: Owner, wanted: Owner) -> Result<()> {
     let place = path.display();
-    let Owner { cluster, id, kind } = found;
-    ensure!(
-        cluster == wanted.cluster,
-        "{place} is of cluster {cluster}, not of cluster {}: give each its own directory",
-        wanted.cluster
-    );
+    let Owner { id, kind } = found;
     ensure!(id == wanted.id, "{place} is the directory of replica {id}, not of replica {}: give each its own", wanted.id);
     match (kind, wanted.kind) {
         (Kind::KeyValue { limit }, Kind::KeyValue { limit: wanted }) => ensure!(
@@ -190,7 +183,7 @@ fn parse(text: &str) -> Result<(Owner, State)> {
         Some("coordinator") => Kind::Coordinator,
         _ => bail!("it does not say what is replicated"),
     };
-    let owner = Owner { cluster: number("cluster")?, id: number("id")?, kind };
+    let owner = Owner { id: number("id")?, kind };
     let state = match table.get("begun").and_then(toml::Value::as_bool) {
         Some(true) => State::Begun,
         Some(false) => State::Made,
@@ -201,7 +194,7 @@ fn parse(text: &str) -> Result<(Owner, State)> {
 
 /// Writes the file, whole or not at all, and for good.
 fn write(directory: &Directory, path: &Path, owner: Owner, state: State) -> Result<()> {
-    let Owner { cluster, id, kind } = owner;
+    let Owner { id, kind } = owner;
     // Numbers of 64 bits: the format has no larger ones than those with a sign.
     let begun = state == State::Begun;
     let limit = match kind {
@@ -209,7 +202,7 @@ fn write(directory: &Directory, path: &Path, owner: Owner, state: State) -> Resu
         Kind::Coordinator => String::new(),
     };
     let kind = kind.name();
-    let text = format!("{EXPLANATION}cluster = \"{cluster}\"\nid = \"{id}\"\nkind = \"{kind}\"\n{limit}begun = {begun}\n");
+    let text = format!("{EXPLANATION}id = \"{id}\"\nkind = \"{kind}\"\n{limit}begun = {begun}\n");
     let (file, unfinished) = (path.join(NAME), path.join(format!("{NAME}.new")));
     let written = write_flushed(&unfinished, &text).and_then(|()| fs::rename(&unfinished, &file));
     written.and_then(|()| directory.flush_directory()).with_context(|| format!("cannot write {}", file.display()))
@@ -228,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    const OWNER: Owner = Owner { cluster: u64::MAX, id: 3, kind: Kind::KeyValue { limit: 1 << 20 } };
+    const OWNER: Owner = Owner { id: 3, kind: Kind::KeyValue { limit: 1 << 20 } };
 
     fn refused(path: &Path, owner: Owner, why: &str) {
         refused_to(Start::Again, path, owner, why);
@@ -252,7 +245,6 @@ mod tests {
             assert!(!opening.is_new);
         }
         refused(&path, Owner { id: 4, ..OWNER }, "is the directory of replica 3, not of replica 4");
-        refused(&path, Owner { cluster: 0, ..OWNER }, "is of cluster 18446744073709551615, not of cluster 0");
         refused(&path, Owner { kind: Kind::KeyValue { limit: 5 }, ..OWNER }, "start it with that");
         refused(&path, Owner { kind: Kind::Coordinator, ..OWNER }, "of a key-value replica, not of a coordinator one");
 
@@ -268,6 +260,45 @@ mod tests {
         fs::write(path.join(NAME), saved).unwrap();
         refused(&path, OWNER, "is gone, and with it what replica 3 promised");
         refused_to(Start::New, &path, OWNER, "is gone, and with it what replica 3 promised");
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    /// What a kill leaves at each step of the first start, whatever of a file that was being written is there.
+    #[test]
+    fn a_first_start_goes_on_after_a_kill_at_any_step() {
+        let path = std::env::temp_dir().join(format!("dunlin-test-home-killed-{}", std::process::id()));
+        let segment = "log-0000000000000001";
+        drop(open(&path, OWNER, Start::New).unwrap());
+        let log = fs::read(path.join(segment)).unwrap();
+        let begun = fs::read(path.join(NAME)).unwrap();
+        let made = String::from_utf8(begun.clone()).unwrap().replace("begun = true", "begun = false").into_bytes();
+        assert_ne!(made, begun);
+        let (new, unfinished) = (format!("{NAME}.new"), format!("{segment}.tmp"));
+        let file = |name: &str, bytes: &[u8]| (name.to_owned(), bytes.to_vec());
+        let (lock, known) = (file(LOCK_NAME, b""), file(NAME, &made));
+        let steps = [
+            vec![],
+            vec![lock.clone()],
+            vec![lock.clone(), file(&new, b"")],
+            vec![lock.clone(), file(&new, &made)],
+            vec![lock.clone(), known.clone()],
+            vec![lock.clone(), known.clone(), file(&unfinished, b"")],
+            vec![lock.clone(), known.clone(), file(&unfinished, &log[..100])],
+            vec![lock.clone(), known.clone(), file(&unfinished, &log)],
+            vec![lock.clone(), known.clone(), file(segment, &log)],
+            vec![lock.clone(), known.clone(), file(segment, &log), file(&new, &begun[..10])],
+            vec![lock.clone(), known, file(segment, &log), file(&new, &begun)],
+            vec![lock, file(NAME, &begun), file(segment, &log)],
+        ];
+        for (step, files) in steps.iter().enumerate() {
+            fs::remove_dir_all(&path).unwrap();
+            fs::create_dir(&path).unwrap();
+            files.iter().for_each(|(name, bytes)| fs::write(path.join(name), bytes).unwrap());
+            for start in [Start::New, Start::Again] {
+                let opened = open(&path, OWNER, start);
+                assert!(opened.is_ok(), "after step {step}, {start:?}: {:#}", opened.unwrap_err());
+            }
+        }
         fs::remove_dir_all(&path).unwrap();
     }
 

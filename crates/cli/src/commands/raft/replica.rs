@@ -12,7 +12,7 @@ use dunlin_bench::peer::Interrupt;
 use dunlin_net::{Addr, AnyTransport, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::wire::response::{Role, Status};
-use dunlin_smr::{Beginning, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
+use dunlin_smr::{Beginning, ClusterId, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
 use tracing::Level;
 
 use super::cluster::{Replicas, SIGNAL_LOOK, within};
@@ -50,9 +50,9 @@ pub struct Replica {
     /// Listen here instead of at the address that others use: shm:NAME or udp://HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Addr>,
-    /// The number of the cluster: replicas and clients of another are not listened to
-    #[arg(long, value_name = "NUMBER", default_value = "0")]
-    cluster: u64,
+    /// The number of the cluster that it must be of, as `dunlin raft status` shows it: with --join no other is joined. A new cluster draws its own
+    #[arg(long, value_name = "NUMBER", conflicts_with = "new")]
+    cluster: Option<ClusterId>,
     /// How reads are answered: `index` asks a majority; `lease` does not, and is right while no clock runs a fifth faster than another
     #[arg(long, default_value = "index")]
     reads: ReadsArgument,
@@ -101,11 +101,6 @@ impl Replica {
     fn endpoint_config(&self) -> EndpointConfig {
         let spin = Duration::from_micros(self.spin.into());
         EndpointConfig { poll: PollPolicy::Yielding { spin }, ..EndpointConfig::default() }
-    }
-
-    /// The number of the cluster.
-    pub fn cluster(&self) -> u64 {
-        self.cluster
     }
 
     fn config(&self) -> Result<NodeConfig> {
@@ -217,7 +212,7 @@ pub fn serve(arguments: &Replica, service: &impl Service, interrupt: &Interrupt)
         );
         return serve_on(arguments, service, config, MemoryLog::new(), interrupt);
     };
-    let owner = Owner { cluster: arguments.cluster, id: arguments.id, kind: service.kind() };
+    let owner = Owner { id: arguments.id, kind: service.kind() };
     let (log, opening) =
         home::open(path, owner, arguments.start()).with_context(|| format!("replica {} cannot start", arguments.id))?;
     if let Some(torn) = &opening.torn {
@@ -241,7 +236,8 @@ fn serve_on<S: Service, L: LogStore + 'static>(
     let machine = service.machine()?;
     let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(listen)?, arguments.endpoint_config())?);
     let patience = config.tick * config.election_ticks * 2;
-    let node = Node::start(&endpoint, config, log, machine, arguments.beginning())?;
+    let node = Node::start(&endpoint, config, log, machine, arguments.beginning())
+        .with_context(|| format!("replica {} cannot start", arguments.id))?;
     check_members(arguments, own, &node.status())?;
     if arguments.start() == Start::Again && node.status().addresses.is_empty() {
         eprintln!(
@@ -253,12 +249,17 @@ fn serve_on<S: Service, L: LogStore + 'static>(
     output::line(ready_line(arguments, &endpoint.local_addr(), &node.status()))?;
     endpoint.block_on(async {
         let timers = endpoint.timers();
-        let mut said = None;
+        let (mut said, mut cluster) = (None, node.status().cluster);
         while !interrupt.is_set() {
             if let Some(failure) = node.failure() {
                 bail!("replica {} has stopped: {failure}", arguments.id);
             }
-            said = say_who_leads(&node.status(), said);
+            let status = node.status();
+            if cluster != status.cluster {
+                cluster = status.cluster;
+                eprintln!("dunlin: this is replica {} of cluster {}", arguments.id, name(cluster));
+            }
+            said = say_who_leads(&status, said);
             timers.sleep(SIGNAL_LOOK).await;
         }
         let begun = Instant::now();
@@ -304,11 +305,17 @@ fn check_members(arguments: &Replica, own: &Addr, status: &Status) -> Result<()>
 fn ready_line(arguments: &Replica, listening: &Addr, status: &Status) -> String {
     let members: Vec<String> = status.addresses.keys().map(u64::to_string).collect();
     let members = match members.is_empty() {
+        true if arguments.new => "waits to be told the number of the new cluster by another first member".to_owned(),
         true => "waits to be added".to_owned(),
         false => format!("members {}", members.join(", ")),
     };
-    let (id, cluster, place) = (arguments.id, arguments.cluster, arguments.place());
+    let (id, cluster, place) = (arguments.id, name(status.cluster), arguments.place());
     format!("serving replica {id} of cluster {cluster} at {listening}; {members}; log in {place}; ctrl-C ends it")
+}
+
+/// How a cluster is called of which this replica is, or will be.
+fn name(cluster: Option<ClusterId>) -> String {
+    cluster.map_or("(no number yet)".to_owned(), |cluster| cluster.to_string())
 }
 
 /// Says so when another leads than before; gives who leads, and in which term.

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use dunlin_bench::peer::Interrupt;
 use dunlin_net::Addr;
-use dunlin_smr::ClientError;
-use dunlin_smr::wire::response::{Role, Status};
+use dunlin_smr::wire::response::{Foreign, Role, Status};
+use dunlin_smr::{ClientError, ClusterId};
 use serde_json::{Value, json};
 
 use super::cluster::{Client, Cluster, Outcome, all, ask};
@@ -15,11 +15,12 @@ use crate::output;
 
 /// Show how the replicas are
 ///
-/// Exit code 0 if one of them leads, 2 if none does.
+/// Exit code 0 if one of them leads, 2 if none does, or if they are of several clusters.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 All replicas are asked that are named, and those that they name. `lag` counts entries of the log: how far a replica is behind what the leader has
-committed. `pause` is the longest time that a replica did nothing else for a snapshot of its state.
+committed. `pause` is the longest time that a replica did nothing else for a snapshot of its state. A replica that is `waiting` has no number of a cluster yet: it waits
+for another first member, or to be added. One that is `foreign` is of another cluster: its address stands in the wrong list.
 
 Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
   dunlin raft status $R
@@ -32,16 +33,28 @@ pub struct Arguments {
     json: bool,
 }
 
+/// What a replica that was asked says.
+pub enum Seen {
+    /// How it is.
+    Status(Box<Status>),
+    /// That it is of this cluster, which is not the one that is looked at.
+    Foreign(ClusterId),
+    /// Nothing.
+    Silent,
+}
+
 /// What is known of the replicas.
 pub struct Overview {
-    /// Where each is reached, and how it is, if it says so.
-    pub replicas: BTreeMap<u64, (String, Option<Status>)>,
+    /// The cluster that is looked at: that which the user named, or that which most of them are of.
+    pub cluster: Option<ClusterId>,
+    /// Where each is reached, and what it says.
+    pub replicas: BTreeMap<u64, (String, Seen)>,
 }
 
 impl Overview {
     /// Asks all replicas that the client knows, and those that they know.
     pub async fn look(client: &Client) -> Overview {
-        let mut overview = Overview { replicas: BTreeMap::new() };
+        let mut overview = Overview { cluster: client.cluster(), replicas: BTreeMap::new() };
         loop {
             let known = client.members();
             let fresh: Vec<(u64, Addr)> = known.into_iter().filter(|(id, _)| !overview.replicas.contains_key(id)).collect();
@@ -50,35 +63,85 @@ impl Overview {
             }
             let answers = all(fresh.iter().map(|(id, _)| client.status(*id))).await;
             for ((id, addr), answer) in fresh.into_iter().zip(answers) {
-                if let Err(error @ ClientError::OtherCluster { .. }) = &answer {
-                    eprintln!("dunlin: replica {id}: {error}");
-                }
-                for (id, addr) in answer.iter().flat_map(|status| &status.addresses) {
-                    if let Ok(addr) = addr.parse()
-                        && !client.members().iter().any(|(known, _)| known == id)
-                    {
-                        client.learn(*id, addr);
-                    }
-                }
-                overview.replicas.insert(id, (addr.to_string(), answer.ok()));
+                let seen = match answer {
+                    Ok(status) => Seen::Status(Box::new(status)),
+                    Err(ClientError::OtherCluster { found }) => Seen::Foreign(found),
+                    Err(_) => Seen::Silent,
+                };
+                overview.replicas.insert(id, (addr.to_string(), seen));
             }
+            overview.choose_cluster();
+            for (id, addr) in overview.statuses().flat_map(|status| &status.addresses) {
+                if let Ok(addr) = addr.parse()
+                    && !client.members().iter().any(|(known, _)| known == id)
+                {
+                    client.learn(*id, addr);
+                }
+            }
+        }
+    }
+
+    /// Sets apart who is not of the cluster that most are of; of as many, that of the lowest id counts.
+    fn choose_cluster(&mut self) {
+        let count = |cluster| self.statuses().filter(|status| status.cluster == Some(cluster)).count();
+        let numbers = self.statuses().filter_map(|status| status.cluster);
+        self.cluster = self.cluster.or(numbers.reduce(|best, next| if count(next) > count(best) { next } else { best }));
+        for (_, seen) in self.replicas.values_mut() {
+            if let Seen::Status(status) = seen
+                && let Some(theirs) = status.cluster
+                && self.cluster != Some(theirs)
+            {
+                *seen = Seen::Foreign(theirs);
+            }
+        }
+    }
+
+    /// Those that say how they are.
+    fn statuses(&self) -> impl Iterator<Item = &Status> {
+        self.replicas.values().filter_map(|(_, seen)| match seen {
+            Seen::Status(status) => Some(&**status),
+            Seen::Foreign(_) | Seen::Silent => None,
+        })
+    }
+
+    /// The one that leads.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn require_leader(&self) -> Result<&Status> {
+        self.leader().ok_or_else(|| anyhow!(self.trouble().unwrap_or_default()))
+    }
+
+    /// What is wrong, if anything is.
+    fn trouble(&self) -> Option<String> {
+        let foreign = self.replicas.iter().find_map(|(id, (address, seen))| match seen {
+            Seen::Foreign(cluster) => Some(format!("replica {id} at {address} is of cluster {cluster}")),
+            Seen::Status(_) | Seen::Silent => None,
+        });
+        if let Some(foreign) = foreign {
+            let asked = self.cluster.map_or("the one that was asked".into(), |cluster| format!("cluster {cluster}"));
+            return Some(format!("{foreign}, and not of {asked}: correct the list of replicas"));
+        }
+        match (self.statuses().next(), self.leader()) {
+            (None, _) => Some("none of them answers: are they started, and are these their addresses?".into()),
+            (_, None) => Some("none of them leads".into()),
+            _ => None,
         }
     }
 
     /// The one that leads: if several say so, that of the latest term.
     pub fn leader(&self) -> Option<&Status> {
-        let leaders = self.replicas.values().filter_map(|(_, status)| status.as_ref());
-        leaders.filter(|status| status.role == Role::Leader).max_by_key(|status| status.term)
+        self.statuses().filter(|status| status.role == Role::Leader).max_by_key(|status| status.term)
     }
 
     /// Whether this one says how it is.
     pub fn has_answered(&self, id: u64) -> bool {
-        self.replicas.get(&id).is_some_and(|(_, status)| status.is_some())
+        self.replicas.get(&id).is_some_and(|(_, seen)| matches!(seen, Seen::Status(_)))
     }
 
     /// Members as the leader knows them, or whoever has the longest log.
     fn members(&self) -> BTreeSet<u64> {
-        let longest = self.replicas.values().filter_map(|(_, status)| status.as_ref()).max_by_key(|status| status.applied);
+        let longest = self.statuses().max_by_key(|status| status.applied);
         let status = self.leader().or(longest);
         status.map(|status| status.voters.iter().chain(&status.learners).copied().collect()).unwrap_or_default()
     }
@@ -100,8 +163,9 @@ impl Overview {
 }
 
 /// What a role is called.
-fn role_name(role: Role) -> &'static str {
-    match role {
+fn role_name(status: &Status) -> &'static str {
+    match status.role {
+        _ if status.cluster.is_none() => "waiting",
         Role::Follower => "follower",
         Role::Candidate => "candidate",
         Role::Leader => "leader",
@@ -117,20 +181,30 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         } else {
             output::line(as_table(&overview).trim_end())?;
         }
-        if overview.leader().is_none() {
-            bail!("none of them leads");
+        for status in overview.statuses() {
+            for Foreign { id, cluster } in &status.foreign {
+                let own = status.id;
+                eprintln!(
+                    "dunlin: warning: replica {own} has to do with replica {id} of cluster {cluster}: an address stands in the lists of both"
+                );
+            }
         }
-        Ok(Outcome::Done)
+        overview.trouble().map_or(Ok(Outcome::Done), |trouble| Err(anyhow!(trouble)))
     })
 }
 
 fn as_json(overview: &Overview) -> Value {
-    let replica = |(id, (address, status)): (&u64, &(String, Option<Status>))| match status {
-        None => json!({ "id": id, "address": address, "role": "unreachable" }),
-        Some(status) => json!({
+    let number = |cluster: ClusterId| cluster.to_string();
+    let foreign = |foreign: &Foreign| json!({ "id": foreign.id, "cluster": number(foreign.cluster) });
+    let replica = |(id, (address, seen)): (&u64, &(String, Seen))| match seen {
+        Seen::Silent => json!({ "id": id, "address": address, "role": "unreachable" }),
+        Seen::Foreign(cluster) => json!({ "id": id, "address": address, "role": "foreign", "cluster": number(*cluster) }),
+        Seen::Status(status) => json!({
             "id": id,
             "address": address,
-            "role": role_name(status.role),
+            "cluster": status.cluster.map(number),
+            "foreign": status.foreign.iter().map(foreign).collect::<Vec<Value>>(),
+            "role": role_name(status),
             "disk_hangs": status.disk_hangs,
             "vote": overview.vote(*id),
             "term": status.term,
@@ -146,6 +220,7 @@ fn as_json(overview: &Overview) -> Value {
     };
     let replicas: Vec<Value> = overview.replicas.iter().map(replica).collect();
     json!({
+        "cluster": overview.cluster.map(number),
         "leader": overview.leader().map(|leader| leader.id),
         "members": overview.members(),
         "replicas": replicas,
@@ -156,17 +231,17 @@ fn as_table(overview: &Overview) -> String {
     const HEADING: [&str; 10] =
         ["id", "role", "vote", "term", "committed", "applied", "lag", "sessions", "pause", "address"];
     let mut lines = vec![HEADING.map(str::to_owned)];
-    for (id, (address, status)) in &overview.replicas {
+    for (id, (address, seen)) in &overview.replicas {
         let vote = overview.vote(*id).to_owned();
-        let Some(status) = status else {
+        let Seen::Status(status) = seen else {
             let none = String::new;
-            let role = "unreachable".to_owned();
+            let role = if matches!(seen, Seen::Foreign(_)) { "foreign" } else { "unreachable" }.to_owned();
             lines.push([id.to_string(), role, vote, none(), none(), none(), none(), none(), none(), address.clone()]);
             continue;
         };
         lines.push([
             id.to_string(),
-            role_name(status.role).to_owned() + if status.disk_hangs { ", disk hangs" } else { "" },
+            role_name(status).to_owned() + if status.disk_hangs { ", disk hangs" } else { "" },
             vote,
             status.term.to_string(),
             status.committed.to_string(),
@@ -188,5 +263,6 @@ fn as_table(overview: &Overview) -> String {
         });
         padded.collect::<Vec<String>>().join("  ") + "\n"
     };
-    lines.iter().map(line).collect()
+    let heading = overview.cluster.map(|cluster| format!("cluster {cluster}\n"));
+    heading.into_iter().chain(lines.iter().map(line)).collect()
 }

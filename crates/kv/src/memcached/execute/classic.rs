@@ -105,8 +105,7 @@ pub(super) fn store<S: Store>(key: &Key<'_>, unit: &StoreUnit<'_>, store: &mut S
                 forget(key, store);
             }
             context.counters.add(Count::StoreNoMemory);
-            // Told even if no answer is wanted, as memcached does.
-            context.say(NO_MEMORY);
+            context.say_unless(unit.is_quiet, NO_MEMORY);
         }
         Err(Refused::Changed) => context.say_unless(unit.is_quiet, b"EXISTS\r\n"),
         Err(Refused::NotFound) if matches!(unit.verb, Verb::Cas(_)) => context.say_unless(unit.is_quiet, b"NOT_FOUND\r\n"),
@@ -148,8 +147,7 @@ pub(super) fn touch<S: Store>(
         }
         Err(_) => {
             context.counters.add(Count::StoreNoMemory);
-            // Told even if no answer is wanted, as for other operations that find no memory.
-            context.say(OUT_OF_MEMORY);
+            context.say_unless(is_quiet, OUT_OF_MEMORY);
         }
     }
     Outcome::of(&result)
@@ -187,7 +185,7 @@ pub(super) fn count<S: Store>(
         Err(Refused::NotANumber) => context.say_unless(is_quiet, NOT_NUMERIC),
         Err(_) => {
             context.counters.add(Count::StoreNoMemory);
-            context.say(OUT_OF_MEMORY);
+            context.say_unless(is_quiet, OUT_OF_MEMORY);
         }
     }
     Outcome::of(&result)

@@ -16,11 +16,7 @@ pub(super) fn debug<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, con
     out.extend_from_slice(b" exp=");
     match item.expires {
         None => out.extend_from_slice(b"-1"),
-        // The time left, with a minus: memcached subtracts the wrong way round, and tools are used to it.
-        Some(at) => {
-            out.push(b'-');
-            number::write(out, u64::from(at.saturating_sub(context.now)));
-        }
+        Some(at) => number::write(out, u64::from(at.saturating_sub(context.now))),
     }
     out.extend_from_slice(b" la=");
     number::write(out, u64::from(context.now.saturating_sub(item.last_access)));

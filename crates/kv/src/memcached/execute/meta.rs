@@ -58,7 +58,9 @@ fn write_found(found: &Found<'_>, meta: &Meta<'_>, context: &mut Context<'_>) ->
     let Found { item, is_made } = found;
     let (now, options) = (context.now, &meta.options);
     let out = &mut *context.out;
-    if options.wants_value {
+    // A client that has this version already needs no copy of it.
+    let wants_value = options.wants_value && options.cas != Some(item.cas);
+    if wants_value {
         out.reserve(item.value.len() + 64);
         out.extend_from_slice(b"VA ");
         number::write(out, item.value.len() as u64);
@@ -99,7 +101,7 @@ fn write_found(found: &Found<'_>, meta: &Meta<'_>, context: &mut Context<'_>) ->
         out.extend_from_slice(b" W");
     }
     out.extend_from_slice(b"\r\n");
-    if options.wants_value {
+    if wants_value {
         out.extend_from_slice(item.value);
         out.extend_from_slice(b"\r\n");
     }
@@ -138,7 +140,7 @@ pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
         }
     };
     // The time first, which may find no memory: then nobody has won either. Other marks need none.
-    if expires != had && store.touch(key, expires).is_err() {
+    if expires != had && !is_touched(store.touch(key, expires)) {
         return fail(start, context);
     }
     if has_won {
@@ -146,6 +148,11 @@ pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
         remark(key, marks, Token::Keep, store);
     }
     outcome
+}
+
+/// Whether an item has the expiry it is to have, or is gone since it had one in the past.
+fn is_touched(touched: Result<(), Refused>) -> bool {
+    matches!(touched, Ok(()) | Err(Refused::NotFound))
 }
 
 /// Says that there is no memory for what was asked, in place of the answer that began at `start`.
@@ -249,12 +256,18 @@ pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
     for word in meta.flags() {
         match word[0] {
             b'c' => flag(context.out, b'c', result.map_or(0, |stored| stored.cas)),
-            b's' => flag(context.out, b's', store.peek(key).map_or(0, |item| item.value.len() as u64)),
+            b's' => flag(context.out, b's', stored_len(key, value, outcome, store)),
             _ => echo(context.out, meta, word),
         }
     }
     context.say(b"\r\n");
     outcome
+}
+
+/// The length that `s` tells: of the whole item, or of the value that was not stored.
+fn stored_len<S: Store>(key: &Key<'_>, value: &[u8], outcome: Outcome, store: &S) -> u64 {
+    let item = if outcome == Outcome::Hit { store.peek(key) } else { None };
+    item.map_or(value.len(), |item| item.value.len()) as u64
 }
 
 /// Gives an item just changed the token that `E` names, if any. Fails if there is no memory for it; the change stays.
@@ -282,21 +295,27 @@ pub(super) fn delete<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, co
     Outcome::of(&result)
 }
 
-/// `md` with `I` or `x`: the item stays, without its value or as stale, and with another CAS token.
+/// `md` with `I` or `x`: the item stays, as stale and with another CAS token, or without its value, flags, time and marks.
 fn invalidate<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, now: UnixSeconds) -> Result<(), Refused> {
     let options = &meta.options;
-    let Item { cas, expires, marks, .. } = store.peek(key).ok_or(Refused::NotFound)?;
+    let Item { cas, mut marks, .. } = store.peek(key).ok_or(Refused::NotFound)?;
     if options.cas.is_some_and(|token| token != cas) {
         return Err(Refused::Changed);
     }
     if options.drops_value {
-        store.put(key, b"", Put { expires, ..Put::default() })?;
+        let expires = expiry(options.ttl.unwrap_or(0), now);
+        let cas = Some(options.new_cas.unwrap_or(cas));
+        store.put(key, b"", Put { flags: options.client_flags, expires, cas, ..Put::default() })?;
+        marks = Marks::default();
     }
-    // The next client may win again.
-    let marks = if options.invalidates { Marks { is_stale: true, is_won: false, ..marks } } else { marks };
-    if let (true, Some(ttl)) = (options.invalidates, options.ttl) {
+    if !options.invalidates {
+        return Ok(());
+    }
+    if let Some(ttl) = options.ttl {
         store.touch(key, expiry(ttl, now))?;
     }
+    // The next client may win again.
+    let marks = Marks { is_stale: true, is_won: false, ..marks };
     match store.mark(key, marks, options.new_cas.map_or(Token::Next, Token::Exactly)) {
         // A time in the past has deleted it.
         Err(Refused::NotFound) => Ok(()),
@@ -368,10 +387,10 @@ pub(super) fn arithmetic<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S
         context.say(text);
         context.say(b"\r\n");
     }
-    if expires != had && store.touch(key, expires).is_err() {
+    if expires != had && !is_touched(store.touch(key, expires)) {
         return fail(start, context);
     }
-    if options.is_quiet && !is_made {
+    if options.is_quiet {
         context.out.truncate(start);
     }
     Outcome::Hit

@@ -1,6 +1,6 @@
 //! Doing what units ask, on the partition that owns their keys, and writing the answers as memcached would.
 //!
-//! Where this differs from memcached 1.6.18 it is said at the command. In general: a value may have its full 1 MiB (memcached counts its own
+//! Where this differs from memcached 1.6.45 it is said at the command. In general: a value may have its full 1 MiB (memcached counts its own
 //! header), an item does not remember that its key came in base64 (the answer's `b` follows the request), base64 must be
 //! canonical, and `E`, `x` and `ms` with `N` and
 //! `s`, of later versions, are understood.
@@ -15,8 +15,8 @@ use arrayvec::ArrayVec;
 use dunlin_store::{Key, Store, UnixSeconds};
 
 use super::counters::Counters;
-use super::limits::{BURST_UNITS_MAX, OUTPUT_BYTES_MAX};
-use super::parse::{MetaVerb, Unit};
+use super::limits::{BURST_UNITS_MAX, OUTPUT_BYTES_MAX, WORK_BYTES_MAX};
+use super::parse::{MetaVerb, Unit, Verb};
 use crate::memcached::parse::{DecodedKey, KeyText, decode_key};
 use crate::metrics::{CoreMetrics, Outcome};
 pub use expiry::expiry;
@@ -50,18 +50,46 @@ impl Context<'_> {
     }
 }
 
-/// When a burst pauses: the answers in `out` are more than this many bytes.
+/// Where long values may stand among the answers of a burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LongValues {
+    /// Anywhere: the burst pauses behind one.
+    Anywhere,
+    /// Only in front.
+    First,
+    /// Nowhere: the burst pauses before one.
+    Nowhere,
+}
+
+/// When a burst pauses.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pause(pub usize);
+pub(super) struct Pause {
+    /// When the answers in `out` are more than this many bytes.
+    pub answers_max: usize,
+    /// Whether one may get that long by a single value.
+    pub long_values: LongValues,
+}
 
 impl Default for Pause {
     fn default() -> Pause {
-        Pause(OUTPUT_BYTES_MAX)
+        Pause { answers_max: OUTPUT_BYTES_MAX, long_values: LongValues::Anywhere }
     }
 }
 
+/// Why a burst ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BurstEnd {
+    /// All units were run.
+    Done,
+    /// There are as many answers as may be.
+    Answers,
+    /// It moved more than [`WORK_BYTES_MAX`]: other tasks of the core shall have their turn.
+    Work,
+}
+
 /// Runs a burst of at most [`BURST_UNITS_MAX`] units in order and adds their answers to `out`; `done` is told after each. Stops early when
-/// `pause` says so, after at least one. Returns how many were run.
+/// `pause` says so, or after [`WORK_BYTES_MAX`]. Returns how many were run, which is at least one unless long values are to stand nowhere, and
+/// why it ended.
 ///
 /// HERD's two-stage pipeline (thesis section 4.4.1): every key's index line is asked for, then every item's, then the operations run.
 pub(super) fn burst<'u, 'i: 'u, S: Store>(
@@ -71,7 +99,7 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
     out: &mut Vec<u8>,
     pause: Pause,
     mut done: impl FnMut(&Vec<u8>),
-) -> usize {
+) -> (usize, BurstEnd) {
     let Books { now, counters, metrics } = books;
     store.set_now(now);
     let mut decoded = ArrayVec::<DecodedKey, BURST_UNITS_MAX>::new();
@@ -96,8 +124,15 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
         keys.iter().flatten().for_each(|key| store.prefetch_item(key));
     }
     let mut context = Context { now, counters, out };
-    let mut count = 0;
+    let (mut count, mut work) = (0, 0);
     for (unit, key) in units.zip(&keys) {
+        if let Some(key) = key {
+            if is_too_long(unit, key, store, context.out.len(), pause, count) {
+                return (count, BurstEnd::Answers);
+            }
+            work += moved_bytes(unit, key, store);
+        }
+        let answered = context.out.len();
         match (unit, key) {
             (Unit::Say(said), _) => context.say(said),
             (unit, Some(key)) => {
@@ -111,11 +146,45 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
         }
         count += 1;
         done(context.out);
-        if context.out.len() > pause.0 {
-            break;
+        work += context.out.len() - answered;
+        if context.out.len() > pause.answers_max {
+            return (count, BurstEnd::Answers);
+        }
+        if work > WORK_BYTES_MAX {
+            return (count, BurstEnd::Work);
         }
     }
-    count
+    (count, BurstEnd::Done)
+}
+
+/// Whether a retrieval would give a value that is too long to stand where it would.
+#[inline]
+fn is_too_long<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &S, answered: usize, pause: Pause, count: usize) -> bool {
+    let may_be = match pause.long_values {
+        LongValues::Anywhere => return false,
+        LongValues::First => count == 0 && answered == 0,
+        LongValues::Nowhere => false,
+    };
+    let gives_value = match unit {
+        Unit::Get { .. } => true,
+        Unit::Meta(meta) => meta.options.wants_value && meta.verb == MetaVerb::Get,
+        _ => false,
+    };
+    !may_be && gives_value && store.peek(key).is_some_and(|item| answered + item.value.len() > pause.answers_max)
+}
+
+/// Bytes that a command moves beside its answer: its value, and the one that it adds to.
+#[inline]
+fn moved_bytes<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &S) -> usize {
+    let (value, is_added) = match unit {
+        Unit::Store(unit) => (unit.value, matches!(unit.verb, Verb::Append | Verb::Prepend)),
+        Unit::Meta(meta) if meta.verb == MetaVerb::Set => {
+            (meta.value, matches!(meta.options.mode, b'A' | b'a' | b'P' | b'p'))
+        }
+        _ => return 0,
+    };
+    let added_to = if is_added { store.peek(key).map_or(0, |item| item.value.len()) } else { 0 };
+    value.map_or(0, <[u8]>::len) + added_to
 }
 
 /// Does what a unit asks, and says what became of it, if it is an operation.

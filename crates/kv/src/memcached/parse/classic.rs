@@ -3,11 +3,10 @@
 use dunlin_store::{Delta, KEY_BYTES_MAX};
 
 use super::unit::{Ask, Get, StatsKind, StoreUnit, Unit, Verb};
-use super::{Behind, ERROR, Step, Tokens, split_word};
-use crate::memcached::number::{data_len, signed_32, unsigned, unsigned_32};
+use super::{BAD_FORMAT, Behind, ERROR, Step, Tokens, split_word};
+use crate::memcached::number::{data_len, loose_signed_32, loose_unsigned_32, signed_32, unsigned, unsigned_32};
 
-const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
-const VERSION_LINE: &[u8] = concat!("VERSION 1.6.18-dunlin-", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();
+const VERSION_LINE: &[u8] = concat!("VERSION 1.6.45-dunlin-", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();
 const BAD_DATA: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 
@@ -16,9 +15,12 @@ const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 /// memcached has sent some answers when it finds a key too long, and forgets them; here the whole line is looked at first.
 #[inline]
 pub(super) fn retrieval<'a>(verb: &[u8], rest: &'a [u8]) -> Result<(&'a [u8], Get), &'static [u8]> {
-    let (first, behind) = split_word(rest).ok_or(ERROR)?;
+    let (first, behind) = split_word(rest).ok_or(BAD_FORMAT)?;
     let (keys, touch) = match verb {
-        b"gat" | b"gats" => (behind, Some(signed_32(first).ok_or(BAD_EXPTIME)?)),
+        b"gat" | b"gats" => {
+            split_word(behind).ok_or(BAD_FORMAT)?;
+            (behind, Some(signed_32(first).ok_or(BAD_EXPTIME)?))
+        }
         _ => (rest, None),
     };
     // A line no longer than a key has none that is too long.
@@ -31,7 +33,7 @@ pub(super) fn retrieval<'a>(verb: &[u8], rest: &'a [u8]) -> Result<(&'a [u8], Ge
 
 /// Whether no answer is wanted: the last word says so.
 fn is_quiet(tokens: &Tokens<'_>) -> bool {
-    tokens.len() > 1 && tokens.last() == Some(&&b"noreply"[..])
+    tokens.last() == Some(&&b"noreply"[..])
 }
 
 /// An answer, or silence.
@@ -39,52 +41,68 @@ fn unless(is_quiet: bool, said: &'static [u8]) -> &'static [u8] {
     if is_quiet { b"" } else { said }
 }
 
-pub(super) fn command<'a>(verb: &[u8], tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
-    let words = tokens.len();
-    match (verb, words) {
-        (b"set", 5 | 6) => store(Verb::Set, tokens, behind),
-        (b"add", 5 | 6) => store(Verb::Add, tokens, behind),
-        (b"replace", 5 | 6) => store(Verb::Replace, tokens, behind),
-        (b"append", 5 | 6) => store(Verb::Append, tokens, behind),
-        (b"prepend", 5 | 6) => store(Verb::Prepend, tokens, behind),
-        (b"cas", 6 | 7) => store(Verb::Cas(0), tokens, behind),
-        (b"incr", 3 | 4) => arithmetic(Delta::Up, tokens, behind),
-        (b"decr", 3 | 4) => arithmetic(Delta::Down, tokens, behind),
-        (b"delete", 2..=4) => delete(tokens, behind),
-        (b"touch", 3 | 4) => touch(tokens, behind),
-        (b"flush_all", 1..=3) => flush(tokens, behind),
-        (b"verbosity", 2 | 3) => {
-            let said: &[u8] = if unsigned_32(tokens[1]).is_some() { b"OK\r\n" } else { BAD_FORMAT };
-            behind.say(unless(is_quiet(tokens), said))
-        }
-        (b"version", _) => behind.say(VERSION_LINE),
-        (b"quit", _) => behind.unit(Unit::Quit),
-        (b"stats", _) => stats(tokens, behind),
-        (b"shutdown", _) => behind.say(b"ERROR: shutdown not enabled\r\n"),
-        (b"cache_memlimit", 2 | 3) => behind.say(unless(is_quiet(tokens), memory_limit(tokens[1]))),
-        (b"slabs", 4) if tokens[1] == b"reassign" => behind.say(b"CLIENT_ERROR slab reassignment disabled\r\n"),
-        (b"lru_crawler", 3) if tokens[1] == b"crawl" => behind.say(b"CLIENT_ERROR lru crawler disabled\r\n"),
-        (b"lru_crawler", 3) if tokens[1] == b"metadump" => behind.say(b"CLIENT_ERROR lru crawler disabled\r\n"),
-        (b"watch", _) => behind.say(unless(is_quiet(tokens), b"CLIENT_ERROR watch commands not allowed\r\n")),
-        _ => behind.say(ERROR),
+/// Words that a command must have, its name included; more are ignored.
+fn words_min(verb: &[u8]) -> usize {
+    match verb {
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => 5,
+        b"incr" | b"decr" | b"touch" => 3,
+        b"delete" => 2,
+        _ => 0,
     }
+}
+
+pub(super) fn command<'a>(verb: &[u8], tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
+    if tokens.len() < words_min(verb) {
+        return behind.say(BAD_FORMAT);
+    }
+    match verb {
+        b"set" => store(Verb::Set, tokens, behind),
+        b"add" => store(Verb::Add, tokens, behind),
+        b"replace" => store(Verb::Replace, tokens, behind),
+        b"append" => store(Verb::Append, tokens, behind),
+        b"prepend" => store(Verb::Prepend, tokens, behind),
+        b"cas" => store(Verb::Cas(0), tokens, behind),
+        b"incr" => arithmetic(Delta::Up, tokens, behind),
+        b"decr" => arithmetic(Delta::Down, tokens, behind),
+        b"delete" => delete(tokens, behind),
+        b"touch" => touch(tokens, behind),
+        b"version" => behind.say(VERSION_LINE),
+        b"quit" => behind.unit(Unit::Quit),
+        b"stats" => stats(tokens, behind),
+        b"watch" => behind.say(b"CLIENT_ERROR watch commands not allowed\r\n"),
+        _ => rare(tokens, behind),
+    }
+}
+
+/// What memcached looks for last, by the first word of the line, which may have spaces in front of it.
+fn rare<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
+    let word = |at: usize| tokens.get(at).copied().unwrap_or_default();
+    let said: &[u8] = match (word(0), tokens.len()) {
+        (b"flush_all", _) => return flush(tokens, behind),
+        (b"verbosity", _) => unsigned_32(word(1)).map_or(BAD_FORMAT, |_| b"OK\r\n"),
+        (b"shutdown", _) => b"SERVER_ERROR: shutdown not enabled\r\n",
+        (b"cache_memlimit", _) => memory_limit(word(1)),
+        (b"slabs", 4) if word(1) == b"reassign" => b"CLIENT_ERROR slab reassignment disabled\r\n",
+        (b"lru_crawler", 3) if matches!(word(1), b"crawl" | b"metadump" | b"mgdump") => {
+            b"CLIENT_ERROR lru crawler disabled\r\n"
+        }
+        // A web page can make a browser send this, and what it likes behind it: that must not be read as commands.
+        (_, 2..) if tokens.last().is_some_and(|last| last.starts_with(b"HTTP/")) => return Step::Close,
+        _ => ERROR,
+    };
+    behind.say(unless(is_quiet(tokens), said))
 }
 
 fn store<'a>(verb: Verb, tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
     let is_quiet = is_quiet(tokens);
-    let key = tokens[1];
-    let bad = || behind.say(unless(is_quiet, BAD_FORMAT));
-    let numbers = (unsigned_32(tokens[2]), signed_32(tokens[3]), data_len(tokens[4]));
-    let (Some(flags), Some(exptime), Some(len)) = numbers else { return bad() };
-    if key.len() > KEY_BYTES_MAX {
-        return bad();
-    }
-    let verb = match verb {
-        Verb::Cas(_) => match unsigned(tokens[5]) {
-            Some(token) => Verb::Cas(token),
-            None => return bad(),
-        },
-        other => other,
+    // Without a length nobody knows where the next command begins. With one, the data is never taken for commands, whatever else is wrong.
+    let Some(len) = data_len(tokens[4]) else { return behind.say(BAD_FORMAT) };
+    let Some(verb) = with_token(verb, tokens) else {
+        return behind.swallow(Unit::Say(unless(is_quiet, BAD_FORMAT)), len);
+    };
+    let (key, numbers) = (tokens[1], (loose_unsigned_32(tokens[2]), loose_signed_32(tokens[3])));
+    let ((Some(flags), Some(exptime)), ..=KEY_BYTES_MAX) = (numbers, key.len()) else {
+        return behind.swallow(Unit::Say(unless(is_quiet, BAD_FORMAT)), len);
     };
     let unit = StoreUnit { verb, key, flags, exptime, value: None, is_quiet };
     if len > behind.value_bytes_max {
@@ -94,6 +112,14 @@ fn store<'a>(verb: Verb, tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
         Err(bytes) => Step::Need(bytes),
         Ok(None) => behind.with_data(Unit::Say(unless(is_quiet, BAD_DATA)), len),
         Ok(value) => behind.with_data(Unit::Store(StoreUnit { value, ..unit }), len),
+    }
+}
+
+/// A storage command with the CAS token it names, if it wants one.
+fn with_token(verb: Verb, tokens: &Tokens<'_>) -> Option<Verb> {
+    match verb {
+        Verb::Cas(_) => Some(Verb::Cas(unsigned(tokens.get(5)?)?)),
+        other => Some(other),
     }
 }
 
@@ -109,17 +135,7 @@ fn arithmetic<'a>(delta: fn(u64) -> Delta, tokens: &Tokens<'a>, behind: &Behind<
 }
 
 fn delete<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
-    let key = tokens[1];
-    let is_quiet = tokens.len() > 2 && is_quiet(tokens);
-    let is_valid = match tokens.len() {
-        2 => true,
-        3 => tokens[2] == b"0" || is_quiet,
-        _ => tokens[2] == b"0" && is_quiet,
-    };
-    if !is_valid {
-        let usage = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
-        return behind.say(unless(is_quiet, usage));
-    }
+    let (key, is_quiet) = (tokens[1], is_quiet(tokens));
     if key.len() > KEY_BYTES_MAX {
         return behind.say(unless(is_quiet, BAD_FORMAT));
     }
@@ -156,6 +172,18 @@ fn memory_limit(megabytes: &[u8]) -> &'static [u8] {
     }
 }
 
+/// `stats cachedump CLASS ITEMS`.
+fn dump(tokens: &Tokens<'_>) -> Result<StatsKind, &'static [u8]> {
+    /// Slab classes that memcached has. All items here are of class 1.
+    const CLASSES_MAX: u32 = 64;
+    let [_, _, class, items_max, ..] = tokens[..] else { return Err(b"CLIENT_ERROR bad command line\r\n") };
+    match (unsigned_32(class).ok_or(BAD_FORMAT)?, unsigned_32(items_max).ok_or(BAD_FORMAT)?) {
+        (1, items_max) => Ok(StatsKind::Dump { items_max }),
+        (CLASSES_MAX.., _) => Err(b"CLIENT_ERROR Illegal slab id\r\n"),
+        _ => Ok(StatsKind::DumpNothing),
+    }
+}
+
 fn stats<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
     let kind = match tokens.get(1).copied() {
         None => StatsKind::General,
@@ -165,7 +193,10 @@ fn stats<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
         Some(b"sizes" | b"sizes_disable") => StatsKind::Sizes,
         Some(b"conns") => StatsKind::Connections,
         Some(b"reset") => StatsKind::Reset,
-        Some(b"cachedump") => return behind.say(b"CLIENT_ERROR stats cachedump not allowed\r\n"),
+        Some(b"cachedump") => match dump(tokens) {
+            Ok(kind) => kind,
+            Err(said) => return behind.say(said),
+        },
         Some(b"detail") => match tokens.get(2).copied() {
             Some(b"off") => return behind.say(b"OK\r\n"),
             Some(b"on" | b"dump") => return behind.say(b"CLIENT_ERROR counts by prefix are not kept\r\n"),

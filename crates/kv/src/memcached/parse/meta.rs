@@ -3,14 +3,13 @@
 use dunlin_store::KEY_BYTES_MAX;
 
 use super::unit::{Meta, MetaOptions, MetaVerb, Unit, decode_key};
-use super::{Behind, ERROR, Step, Tokens, split_word};
+use super::{BAD_FORMAT, Behind, Step, Tokens, split_word};
 use crate::memcached::limits::{META_TOKENS_MAX, OPAQUE_BYTES_MAX};
 use crate::memcached::number::{data_len, signed_32, unsigned, unsigned_32};
 
-const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 const BAD_FLAG: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";
-const LONG_FLAGS: &[u8] = b"CLIENT_ERROR options flags too long\r\n";
+const LONG_FLAGS: &[u8] = b"CLIENT_ERROR options flags are too long\r\n";
 const LONG_OPAQUE: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
 
 /// What is wrong with the flags of a command.
@@ -60,10 +59,8 @@ fn options(key: &[u8], flags: &[&[u8]]) -> Result<MetaOptions, Wrong> {
                 Some(flags) => options.client_flags = flags,
                 None => wrong = Some(wrong.unwrap_or(BAD_FORMAT)),
             },
-            b'M' => match token {
-                [mode] => options.mode = *mode,
-                _ => wrong = Some(b"CLIENT_ERROR incorrect length for M token\r\n"),
-            },
+            // What stands behind the first byte is ignored; without one the space that follows is the mode, and there is none such.
+            b'M' => options.mode = token.first().copied().unwrap_or(b' '),
             b'D' => match unsigned(token) {
                 Some(delta) => options.delta = Some(delta),
                 None => wrong = Some(b"CLIENT_ERROR invalid numeric delta value\r\n"),
@@ -95,15 +92,40 @@ fn flags_of(text: &[u8], skipped: usize) -> &[u8] {
     (0..skipped).fold(text, |rest, _| split_word(rest).map_or(&[][..], |(_, rest)| rest))
 }
 
-/// The key, if the line has one that is short enough, and not too many words; else the answer.
-fn key_of<'a>(tokens: &Tokens<'a>, long_flags: &'static [u8]) -> Result<&'a [u8], &'static [u8]> {
-    let key = *tokens.get(1).ok_or(ERROR)?;
+/// Why a command is refused before its flags are read.
+enum Refusal {
+    /// It is not known what the line is.
+    Line,
+    /// The line is one, but too long or its key is.
+    Words(&'static [u8]),
+}
+
+/// The key and the flags, of which the first is word number `first`.
+fn words_of<'a, 't>(tokens: &'t Tokens<'a>, first: usize) -> Result<(&'a [u8], &'t [&'a [u8]]), Refusal> {
+    let flags = tokens.get(first..).ok_or(Refusal::Line)?;
+    if flags.iter().any(|flag| !matches!(flag[0], b'A'..=b'z' | b'0'..=b'9')) {
+        return Err(Refusal::Line);
+    }
+    let key = tokens[1];
     if key.len() > KEY_BYTES_MAX {
-        Err(BAD_FORMAT)
+        Err(Refusal::Words(BAD_FORMAT))
     } else if tokens.len() > META_TOKENS_MAX {
-        Err(long_flags)
+        Err(Refusal::Words(LONG_FLAGS))
     } else {
-        Ok(key)
+        Ok((key, flags))
+    }
+}
+
+/// The key and options of a command without data, or what is answered.
+fn parts<'a>(tokens: &Tokens<'a>) -> Result<(&'a [u8], MetaOptions), &'static [u8]> {
+    let (key, flags) = words_of(tokens, 2).map_err(|refusal| match refusal {
+        Refusal::Line => BAD_FORMAT,
+        Refusal::Words(said) => said,
+    })?;
+    match options(key, flags) {
+        Ok(options) => Ok((key, options)),
+        Err(Wrong::Flags(said)) => Err(said),
+        Err(Wrong::Opaque) => Err(LONG_OPAQUE),
     }
 }
 
@@ -112,46 +134,36 @@ fn single<'a>(verb: MetaVerb, key: &'a [u8], text: &'a [u8], options: MetaOption
 }
 
 pub(super) fn get<'a>(tokens: &Tokens<'a>, text: &'a [u8], behind: &Behind<'a>) -> Step<'a> {
-    let key = match key_of(tokens, b"CLIENT_ERROR options flags are too long\r\n") {
-        Ok(key) => key,
-        Err(said) => return behind.say(said),
-    };
-    match options(key, &tokens[2..]) {
-        Ok(options) => behind.unit(single(MetaVerb::Get, key, text, options)),
-        Err(Wrong::Flags(said)) => behind.say(said),
-        Err(Wrong::Opaque) => behind.say(LONG_OPAQUE),
+    match parts(tokens) {
+        Ok((key, options)) => behind.unit(single(MetaVerb::Get, key, text, options)),
+        Err(said) => behind.say(said),
     }
 }
 
 pub(super) fn delete<'a>(tokens: &Tokens<'a>, text: &'a [u8], behind: &Behind<'a>) -> Step<'a> {
-    let key = match key_of(tokens, LONG_FLAGS) {
-        Ok(key) => key,
-        Err(said) => return behind.say(said),
-    };
-    match options(key, &tokens[2..]) {
-        Ok(options) => behind.unit(single(MetaVerb::Delete, key, text, options)),
-        Err(Wrong::Flags(_)) => behind.say(BAD_FLAG),
-        Err(Wrong::Opaque) => behind.say(LONG_OPAQUE),
+    match parts(tokens) {
+        Ok((key, options)) => behind.unit(single(MetaVerb::Delete, key, text, options)),
+        Err(said) => behind.say(said),
     }
 }
 
 pub(super) fn arithmetic<'a>(tokens: &Tokens<'a>, text: &'a [u8], behind: &Behind<'a>) -> Step<'a> {
-    let key = match key_of(tokens, LONG_FLAGS) {
-        Ok(key) => key,
-        Err(said) => return behind.say(said),
-    };
-    match options(key, &tokens[2..]) {
-        Ok(MetaOptions { mode, .. }) if !matches!(mode, 0 | b'I' | b'+' | b'D' | b'-') => {
+    match parts(tokens) {
+        Ok((_, MetaOptions { mode, .. })) if !matches!(mode, 0 | b'I' | b'+' | b'D' | b'-') => {
             behind.say(b"CLIENT_ERROR invalid mode for ma M token\r\n")
         }
-        Ok(options) => behind.unit(single(MetaVerb::Arithmetic, key, text, options)),
-        Err(Wrong::Flags(_)) => behind.say(BAD_FLAG),
-        Err(Wrong::Opaque) => behind.say(LONG_OPAQUE),
+        Ok((key, options)) => behind.unit(single(MetaVerb::Arithmetic, key, text, options)),
+        Err(LONG_OPAQUE) => behind.say(LONG_OPAQUE),
+        Err(_) if words_of(tokens, 2).is_err_and(|refusal| matches!(refusal, Refusal::Line)) => behind.say(BAD_FORMAT),
+        Err(_) => behind.say(BAD_FLAG),
     }
 }
 
 pub(super) fn debug<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
-    let Some(&key) = tokens.get(1).filter(|key| key.len() <= KEY_BYTES_MAX) else { return behind.say(BAD_FORMAT) };
+    let key = match words_of(tokens, 2) {
+        Ok((key, _)) => key,
+        Err(_) => return behind.say(BAD_FORMAT),
+    };
     let is_base64 = tokens.get(2) == Some(&&b"b"[..]);
     if is_base64 && decode_key(key).is_none() {
         return behind.say(BAD_FORMAT);
@@ -161,13 +173,16 @@ pub(super) fn debug<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
 }
 
 pub(super) fn set<'a>(tokens: &Tokens<'a>, text: &'a [u8], behind: &Behind<'a>) -> Step<'a> {
-    let key = match key_of(tokens, LONG_FLAGS) {
-        Ok(key) => key,
-        Err(said) => return behind.say(said),
-    };
-    let Some(len) = tokens.get(2).and_then(|word| data_len(word)) else { return behind.say(BAD_FORMAT) };
+    let words = words_of(tokens, 3);
+    let len = tokens.get(2).and_then(|word| data_len(word));
+    let (Some(len), Ok(_) | Err(Refusal::Words(_))) = (len, &words) else { return behind.say(BAD_FORMAT) };
     let refuse = |said| behind.swallow(Unit::Say(said), len);
-    let options = match options(key, &tokens[3..]) {
+    let (key, flags) = match words {
+        Ok(words) => words,
+        Err(Refusal::Words(said)) => return refuse(said),
+        Err(Refusal::Line) => return behind.say(BAD_FORMAT),
+    };
+    let options = match options(key, flags) {
         Ok(options) => options,
         Err(Wrong::Flags(said)) => return refuse(said),
         Err(Wrong::Opaque) => return refuse(LONG_OPAQUE),

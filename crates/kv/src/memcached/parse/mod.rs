@@ -11,7 +11,7 @@ mod unit;
 use arrayvec::ArrayVec;
 use memchr::memchr;
 
-use super::limits::{LEADING_SPACES_MAX, LINE_BYTES_MAX, RETRIEVAL_LINE_BYTES_MAX, TOKENS_MAX};
+use super::limits::{LEADING_SPACES_MAX, LINE_BYTES_MAX, LINE_BYTES_MIN, RETRIEVAL_LINE_BYTES_MAX, TOKENS_MAX};
 pub use unit::{Ask, Get, Meta, MetaOptions, MetaVerb, StatsKind, StoreUnit, Unit, Verb};
 pub(crate) use unit::{DecodedKey, KeyText, decode_key};
 
@@ -111,27 +111,30 @@ fn line(input: &[u8], scanned: usize, value_bytes_max: usize) -> Step<'_> {
     if used > LINE_BYTES_MAX && used > line_bytes_max(&input[..end]) {
         return Step::Close;
     }
-    // As memcached: a line feed alone ends a line too, and a zero byte hides what stands behind it.
-    let end = if end > 1 && input[end - 1] == b'\r' { end - 1 } else { end };
-    let end = memchr(0, &input[..end]).unwrap_or(end);
+    // As memcached: a line feed alone ends a line too.
+    let end = if end > 0 && input[end - 1] == b'\r' { end - 1 } else { end };
     let text = &input[..end];
-    match split_word(text) {
-        Some((verb @ (b"get" | b"gets" | b"gat" | b"gats" | b"bget"), rest)) => {
+    if used < LINE_BYTES_MIN {
+        return Step::Unit(Unit::Say(BAD_FORMAT), used, Mode::Line);
+    }
+    let (verb, rest) = text.split_at(memchr(b' ', text).unwrap_or(end));
+    match verb {
+        b"get" | b"gets" | b"gat" | b"gats" => {
             let tail = used - end;
             classic::retrieval(verb, rest).map_or_else(
                 |said| Step::Unit(Unit::Say(said), used, Mode::Line),
                 |(rest, get)| match keys(&input[end - rest.len()..used], rest.len(), tail, get) {
                     Step::Unit(unit, taken, mode) => Step::Unit(unit, end - rest.len() + taken, mode),
-                    _ => Step::Unit(Unit::Say(b"END\r\n"), used, Mode::Line),
+                    _ => Step::Unit(Unit::Say(BAD_FORMAT), used, Mode::Line),
                 },
             )
         }
-        Some((verb, _)) if verb.len() >= 2 => command(verb, text, used, input, value_bytes_max),
-        _ => Step::Unit(Unit::Say(ERROR), used, Mode::Line),
+        _ => command(verb, text, used, input, value_bytes_max),
     }
 }
 
 const ERROR: &[u8] = b"ERROR\r\n";
+const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 
 /// What is left of the input behind a line, and where to go on.
 struct Behind<'a> {

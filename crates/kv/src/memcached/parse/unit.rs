@@ -136,6 +136,13 @@ pub enum StatsKind {
     Connections,
     /// `stats reset`
     Reset,
+    /// `stats cachedump` of the one class that has items.
+    Dump {
+        /// Items at most; zero for as many as there is room for.
+        items_max: u32,
+    },
+    /// `stats cachedump` of another class.
+    DumpNothing,
 }
 
 /// What concerns all cores.

@@ -131,7 +131,7 @@ fn the_connected_peer_may_die_and_come_back() {
     let addr = b.local;
     drop(b);
     let start = a.now();
-    while a.peer_health(to_b) != PeerHealth::Dead {
+    while a.peer_health(to_b) != PeerHealth::Refused {
         assert!(a.now() - start < 10_000_000_000, "the refusal was not noticed");
         send(&mut a, to_b, b"anyone?");
         a.rx_burst();

@@ -100,6 +100,11 @@ impl SimDisk {
         self.any_life().changes()
     }
 
+    /// Errors so far that the disk gave as it was told to: stopped, full, or a flush that failed. Any other error is one of whoever uses it.
+    pub fn faults(&self) -> u64 {
+        self.any_life().faults()
+    }
+
     /// Lets the flush fail that comes after so many others.
     pub fn fail_flush_after(&self, flushes: u64) {
         self.any_life().fail_flush_after(flushes);

@@ -45,6 +45,7 @@ pub struct State {
     /// Rises with each crash.
     life: u64,
     changes: u64,
+    faults: u64,
     stop_at: Option<u64>,
     fail_flush_in: Option<u64>,
     hangs_until: u64,
@@ -61,6 +62,7 @@ impl State {
             changes_of_names: Vec::new(),
             life: 0,
             changes: 0,
+            faults: 0,
             stop_at: None,
             fail_flush_in: None,
             hangs_until: 0,
@@ -73,6 +75,10 @@ impl State {
 
     pub fn changes(&self) -> u64 {
         self.changes
+    }
+
+    pub fn faults(&self) -> u64 {
+        self.faults
     }
 
     pub fn random(&mut self) -> u64 {
@@ -130,6 +136,7 @@ impl State {
     /// Counts a change. Whether it is done, and whether whoever asked for it may know.
     fn change(&mut self) -> io::Result<()> {
         if self.stop_at.is_some_and(|at| self.changes >= at) {
+            self.faults += 1;
             return Err(io::Error::other("the disk does not answer"));
         }
         self.changes += 1;
@@ -145,9 +152,10 @@ impl State {
     }
 
     /// Whether files may have so many bytes more.
-    fn check_space(&self, more: usize) -> io::Result<()> {
+    fn check_space(&mut self, more: usize) -> io::Result<()> {
         let used: usize = self.names.values().map(|file| self.files[*file].read().len()).sum();
         if (used + more) as u64 > self.config.capacity_bytes {
+            self.faults += 1;
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
@@ -216,12 +224,15 @@ impl State {
         match &mut self.fail_flush_in {
             Some(0) => {
                 self.fail_flush_in = None;
+                self.faults += 1;
                 return true;
             }
             Some(left) => *left -= 1,
             None => {}
         }
-        self.config.flush_failures > 0.0 && self.random.chance(self.config.flush_failures)
+        let fails = self.config.flush_failures > 0.0 && self.random.chance(self.config.flush_failures);
+        self.faults += u64::from(fails);
+        fails
     }
 
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {

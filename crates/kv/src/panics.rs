@@ -1,0 +1,49 @@
+//! Panics of tasks: caught where the task runs, and told to somebody, so that nobody waits for a task that is gone.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+
+use futures::FutureExt as _;
+
+/// What a panic said.
+pub(crate) fn reason(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    format!("it panicked: {}", text.unwrap_or("with no text"))
+}
+
+/// Runs `work`. If it panics, tells `failed` what it said instead of passing the panic on.
+///
+/// What the work shared with others is as the panic left it: whoever is told must not let them go on as if nothing had happened.
+pub(crate) async fn guarded<F: Future>(work: F, failed: impl FnOnce(String)) -> Option<F::Output> {
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(output) => Some(output),
+        Err(payload) => {
+            failed(reason(&*payload));
+            None
+        }
+    }
+}
+
+/// The same for work that waits for nothing.
+pub(crate) fn guarded_now<R>(work: impl FnOnce() -> R, failed: impl FnOnce(String)) -> Option<R> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| failed(reason(&*payload))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_is_told_and_not_passed_on() {
+        let told = RefCell::new(Vec::new());
+        let note = |why: String| told.borrow_mut().push(why);
+        assert_eq!(guarded_now(|| 1, note), Some(1));
+        assert_eq!(guarded_now(|| -> u32 { panic!("one") }, note), None);
+        assert_eq!(guarded(async { panic!("number {}", 2) }, note).now_or_never(), Some(None::<()>));
+        assert_eq!(guarded_now(|| std::panic::panic_any(3), note), None::<()>);
+        assert_eq!(*told.borrow(), ["it panicked: one", "it panicked: number 2", "it panicked: with no text"]);
+    }
+}

@@ -1,0 +1,161 @@
+//! What connections hold while they wait stays within the budget of their core, whatever their clients do.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use dunlin_kv::memcached::{CORE_BYTES_MIN, Count, HOLD_SECONDS_MAX};
+
+use super::script::START;
+use super::sockets::{Order, Server, ask, expect_end, resident_bytes};
+
+/// Beside the budget: what each connection may have, and what is in use for a moment.
+const CONNECTION_BYTES: usize = 8 << 10;
+const BESIDE_BYTES: usize = 16 << 20;
+
+/// Says as much of `bytes` as the server takes.
+fn say_some(client: &mut TcpStream, bytes: &[u8]) -> usize {
+    client.set_nonblocking(true).unwrap();
+    let mut said = 0;
+    while said < bytes.len() {
+        match client.write(&bytes[said..]) {
+            Ok(len) => said += len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    client.set_nonblocking(false).unwrap();
+    said
+}
+
+fn set_request(key: &str, value: &[u8]) -> Vec<u8> {
+    [format!("set {key} 0 0 {}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
+}
+
+/// Small commands, which need no memory of the budget.
+fn ask_small(server: &Server) {
+    let mut client = server.connect();
+    ask(&mut client, b"set small 0 0 3\r\nabc\r\n", b"STORED\r\n");
+    ask(&mut client, &set_request("kib", &[b'k'; 1024]), b"STORED\r\n");
+    ask(&mut client, b"get small\r\n", b"VALUE small 0 3\r\nabc\r\nEND\r\n");
+}
+
+#[test]
+fn unfinished_values_stay_within_the_budget_and_small_commands_are_served() {
+    const CLIENTS: usize = 400;
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    let before = resident_bytes();
+    let request = set_request("big", &vec![b'v'; 1 << 20]);
+    let mut clients = Vec::new();
+    for number in 0..CLIENTS {
+        let mut client = server.connect();
+        // Of different lengths, so that some stop in each stage.
+        say_some(&mut client, &request[..request.len() * (1 + number % 9) / 10]);
+        clients.push(client);
+    }
+    server.wait_until(|report| {
+        report.connections as usize == CLIENTS && report.counts.get(Count::MemoryWaits) as usize > CLIENTS / 2
+    });
+    ask_small(&server);
+    let report = server.report();
+    let limit = CORE_BYTES_MIN + CLIENTS * CONNECTION_BYTES;
+    assert!(report.connection_bytes as usize <= limit, "{} bytes are held", report.connection_bytes);
+    assert!(report.connection_bytes_max as usize <= CORE_BYTES_MIN);
+    // Other tests run in this process: this one alone would take 200 MiB.
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < limit + 8 * BESIDE_BYTES, "{grown} bytes more than before");
+    drop(clients);
+    server.wait_until(|report| report.connections == 0 && report.connection_bytes == 0);
+}
+
+#[test]
+fn values_that_come_whole_are_stored_one_after_the_other_when_memory_is_short() {
+    const CLIENTS: usize = 100;
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let mut client = server.connect();
+            std::thread::spawn(move || {
+                let request = set_request(&format!("big{number}"), &vec![b'v'; 1 << 20]);
+                for _ in 0..3 {
+                    ask(&mut client, &request, b"STORED\r\n");
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    let report = server.report();
+    assert_eq!((report.store.items, report.counts.get(Count::MemoryKicks)), (CLIENTS as u64, 0));
+}
+
+#[test]
+fn whoever_holds_memory_for_too_long_that_others_want_is_closed() {
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    let request = set_request("big", &vec![b'v'; 1 << 20]);
+    let mut holders: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
+    for holder in &mut holders {
+        say_some(holder, &request[..request.len() / 2]);
+    }
+    server.wait_until(|report| report.counts.get(Count::MemoryWaits) > 0);
+    let mut honest = server.connect();
+    let sending = std::thread::spawn(move || ask(&mut honest, &set_request("honest", &vec![b'h'; 1 << 20]), b"STORED\r\n"));
+    server.wait_until(|report| report.counts.get(Count::MemoryWaits) as usize > holders.len() - 3);
+    assert_eq!(server.report().counts.get(Count::MemoryKicks), 0);
+    // Whoever waits in line is not closed for that; its turn comes, and then its time.
+    let mut now = START;
+    while !sending.is_finished() {
+        now += HOLD_SECONDS_MAX;
+        assert!(server.orders.send(Order::SetNow(now)).is_ok());
+        server.report();
+        std::thread::yield_now();
+    }
+    sending.join().unwrap();
+    expect_end(&mut holders[0]);
+}
+
+#[test]
+fn unread_answers_stay_within_the_budget_and_come_whole_when_they_are_read() {
+    const CLIENTS: usize = 40;
+    const GETS: usize = 8;
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    let value = vec![b'v'; 1 << 20];
+    ask(&mut server.connect(), &set_request("big", &value), b"STORED\r\n");
+    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.write_all(&b"get big\r\n".repeat(GETS)).unwrap();
+    }
+    server.wait_until(|report| report.counts.get(Count::MemoryWaits) > 0 && report.counts.get(Count::Backpressure) > 1);
+    let report = server.report();
+    let limit = CORE_BYTES_MIN + CLIENTS * (CONNECTION_BYTES + (64 << 10));
+    assert!(report.connection_bytes as usize <= limit, "{} bytes are held", report.connection_bytes);
+    ask_small(&server);
+    let answer: Arc<[u8]> = [&b"VALUE big 0 1048576\r\n"[..], &value, b"\r\nEND\r\n"].concat().into();
+    let reading = clients.into_iter().map(|mut client| {
+        let answer = answer.clone();
+        std::thread::spawn(move || {
+            let mut got = vec![0; answer.len()];
+            for _ in 0..GETS {
+                client.read_exact(&mut got).unwrap();
+                assert!(got == *answer);
+            }
+        })
+    });
+    reading.collect::<Vec<_>>().into_iter().for_each(|client| client.join().unwrap());
+    assert_eq!(server.report().counts.get(Count::MemoryKicks), 0);
+    server.wait_until(|report| report.connections == 0 && report.connection_bytes == 0);
+}
+
+#[test]
+fn long_lines_stay_within_the_budget() {
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    let line = [&b"get"[..], &b" abcdefg".repeat(100_000)].concat();
+    let mut clients: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        say_some(client, &line);
+    }
+    server.wait_until(|report| report.counts.get(Count::MemoryWaits) > 0);
+    ask_small(&server);
+    let report = server.report();
+    let limit = CORE_BYTES_MIN + clients.len() * CONNECTION_BYTES;
+    assert!(report.connection_bytes as usize <= limit, "{} bytes are held", report.connection_bytes);
+}

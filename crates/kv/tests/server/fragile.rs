@@ -1,0 +1,117 @@
+//! A partition that fails on purpose.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dunlin_store::{
+    Delta, Item, Key, KeyError, KeyHash, Marks, Partition, Put, Refused, Shape, Side, Store, StoreStats, Stored, Sweep,
+    Token, UnixSeconds, Visit, Watch,
+};
+
+/// Keys that begin so make [`Fragile`] panic when they are stored.
+pub const PANIC: &[u8] = b"panic";
+
+/// A partition that panics when a key that begins with [`PANIC`] is stored. If it is to be `unreadable`, it panics from then on also when
+/// it is visited.
+#[derive(Debug)]
+pub struct Fragile {
+    pub partition: Partition,
+    pub is_broken: bool,
+    pub unreadable: Arc<AtomicBool>,
+}
+
+impl Store for Fragile {
+    fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, KeyError> {
+        self.partition.key(bytes)
+    }
+
+    fn prefetch(&self, key: &Key<'_>) {
+        self.partition.prefetch(key);
+    }
+
+    fn prefetch_item(&self, key: &Key<'_>) {
+        self.partition.prefetch_item(key);
+    }
+
+    fn set_now(&mut self, now: UnixSeconds) {
+        self.partition.set_now(now);
+    }
+
+    fn get(&mut self, key: &Key<'_>) -> Option<Item<'_>> {
+        self.partition.get(key)
+    }
+
+    fn peek(&self, key: &Key<'_>) -> Option<Item<'_>> {
+        self.partition.peek(key)
+    }
+
+    fn put(&mut self, key: &Key<'_>, value: &[u8], put: Put) -> Result<Stored, Refused> {
+        if key.bytes().starts_with(PANIC) {
+            self.is_broken = true;
+            panic!("a fault on purpose");
+        }
+        self.partition.put(key, value, put)
+    }
+
+    fn extend(&mut self, key: &Key<'_>, bytes: &[u8], side: Side, unchanged: Option<u64>) -> Result<Stored, Refused> {
+        self.partition.extend(key, bytes, side, unchanged)
+    }
+
+    fn count(&mut self, key: &Key<'_>, delta: Delta, unchanged: Option<u64>) -> Result<(u64, Stored), Refused> {
+        self.partition.count(key, delta, unchanged)
+    }
+
+    fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> Result<(), Refused> {
+        self.partition.touch(key, expires)
+    }
+
+    fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> Result<(), Refused> {
+        self.partition.mark(key, marks, token)
+    }
+
+    fn delete(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<(), Refused> {
+        self.partition.delete(key, unchanged)
+    }
+
+    fn flush(&mut self) {
+        self.partition.flush();
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.partition.stats()
+    }
+
+    fn loaded(&mut self) {
+        self.partition.loaded();
+    }
+
+    fn expire_some(&mut self) {
+        self.partition.expire_some();
+    }
+}
+
+impl Visit for Fragile {
+    fn range_bits(&self) -> u32 {
+        self.partition.range_bits()
+    }
+
+    fn visit(&self, hashes: RangeInclusive<u64>, each: &mut dyn FnMut(KeyHash, &[u8], &Item<'_>)) {
+        assert!(!self.is_broken || !self.unreadable.load(Ordering::Relaxed), "another fault on purpose");
+        self.partition.visit(hashes, each);
+    }
+}
+
+impl Sweep for Fragile {
+    fn watch(&mut self, watch: Box<dyn Watch>) -> Option<Box<dyn Watch>> {
+        self.partition.watch(watch)
+    }
+
+    fn shape(&self) -> Shape {
+        self.partition.shape()
+    }
+
+    fn unwatch(&mut self) -> Option<Box<dyn Watch>> {
+        self.partition.unwatch()
+    }
+}

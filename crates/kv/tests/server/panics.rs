@@ -1,0 +1,120 @@
+//! A core that panics ends the whole server soon, with its reason, and what can be saved is saved.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use dunlin_kv::KvClient;
+use dunlin_kv::client::ClientConfig;
+use dunlin_kv::server::{Server, ServerConfig, ServerError};
+use dunlin_net::AnyTransport;
+use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_store::{Mode, Partition, Shape};
+
+use super::client::{Client, config, path, wait_for_the_end};
+use super::fragile::Fragile;
+
+const ITEMS: u32 = 200;
+
+/// A server of two cores that is to save to a file, and whose cores panic when they are asked to.
+fn fragile(name: &str, unreadable: bool) -> (Server, ServerConfig, PathBuf) {
+    let mut config = config(name, 2);
+    let file = path(name).with_extension("snapshot");
+    config.mode = Mode::Store;
+    config.snapshot = Some(file.clone());
+    config.patience = Duration::from_secs(5);
+    let unreadable = Arc::new(AtomicBool::new(unreadable));
+    let make = move |config, _: Option<&Shape>| {
+        Ok(Fragile { partition: Partition::new(config)?, is_broken: false, unreadable: unreadable.clone() })
+    };
+    let server = Server::start_with(config.clone(), make, |_| {}).unwrap();
+    (server, config, file)
+}
+
+/// How many of the items a server has that starts with this snapshot.
+fn loaded(config: &ServerConfig, snapshot: &Path) -> u32 {
+    let mut config = config.clone();
+    config.snapshot = Some(snapshot.to_owned());
+    let server = Server::start(config.clone(), |_| {}).unwrap();
+    let found = Client::connect(&config).count("key", ITEMS);
+    server.stop().unwrap();
+    found
+}
+
+fn remove(file: &Path) {
+    for extension in ["snapshot", "snapshot.before", "snapshot.rescue"] {
+        let _ = std::fs::remove_file(file.with_extension(extension));
+    }
+}
+
+/// The reason, with all causes.
+fn told(error: &ServerError) -> String {
+    let mut told = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        told += &format!(": {cause}");
+        source = cause.source();
+    }
+    told
+}
+
+#[test]
+fn a_core_that_panics_for_a_memcached_client_ends_the_server_and_saves_all() {
+    // Whichever core has the connection, and whichever the key.
+    for (at, key) in ["panic1", "panic2", "panic3", "panic4"].into_iter().enumerate() {
+        let (server, config, file) = fragile(&format!("mc-panic{at}"), false);
+        Client::connect(&config).fill("key", ITEMS);
+        let mut idle = Client::connect(&config);
+        idle.ask(b"mn\r\n", b"MN\r\n");
+        let mut client = Client::connect(&config);
+        client.say(format!("set {key} 0 0 1\r\nx\r\n").as_bytes());
+        wait_for_the_end(&server);
+        let error = server.stop().unwrap_err();
+        let told = told(&error);
+        assert!(told.contains("a fault on purpose") && told.contains("panicked"), "{told}");
+        assert!(told.contains(&format!("all {ITEMS} items")), "{told}");
+        // Both ends of it are closed; nothing waits for an answer that will not come.
+        client.rest();
+        idle.rest();
+        assert_eq!(loaded(&config, &file), ITEMS);
+        remove(&file);
+    }
+}
+
+#[test]
+fn a_core_that_panics_for_a_native_client_ends_the_server_and_saves_all() {
+    let (server, config, file) = fragile("native-panic", false);
+    Client::connect(&config).fill("key", ITEMS);
+    let address = server.addresses()[0].clone();
+    let endpoint = Endpoint::new(AnyTransport::for_peer(&address).unwrap(), EndpointConfig::default()).unwrap();
+    let endpoint = Rc::new(endpoint);
+    let client = KvClient::new(&endpoint, &address, ClientConfig::default());
+    let client = client.with_deadline(Some(Duration::from_secs(1)));
+    // Not answered, or told that the server goes away.
+    assert!(endpoint.block_on(client.set(b"panic", b"x")).is_err());
+    wait_for_the_end(&server);
+    let told = told(&server.stop().unwrap_err());
+    assert!(told.contains("a fault on purpose") && told.contains(&format!("all {ITEMS} items")), "{told}");
+    assert_eq!(loaded(&config, &file), ITEMS);
+    remove(&file);
+}
+
+#[test]
+fn items_that_cannot_be_read_after_a_panic_leave_the_snapshot_of_before_and_the_rest_is_rescued() {
+    let (server, config, file) = fragile("unreadable", true);
+    let mut client = Client::connect(&config);
+    client.fill("key", ITEMS / 2);
+    server.save().unwrap();
+    client.fill("key", ITEMS);
+    client.say(b"set panic 0 0 1\r\nx\r\n");
+    wait_for_the_end(&server);
+    let told = told(&server.stop().unwrap_err());
+    let rescue = file.with_extension("snapshot.rescue");
+    assert!(told.contains("a fault on purpose") && told.contains(rescue.to_str().unwrap()), "{told}");
+    assert_eq!(loaded(&config, &file), ITEMS / 2, "the one before");
+    let rescued = loaded(&config, &rescue);
+    assert!((ITEMS / 4..ITEMS).contains(&rescued), "{rescued} items of the core that is whole");
+    remove(&file);
+}

@@ -1,0 +1,75 @@
+//! Whoever can forge a source address may guess the tag of a session, 24 bits of which one value is right. How often is limited here.
+//!
+//! A right guess cannot be told from a packet of the other end, so what limits guesses keeps out both. A session that was guessed at too
+//! often hears nothing until the period is over: whoever guesses fast enough can hold a session up, as with any flood, but not speak in its
+//! name. `docs/wire-protocol.md`, section 13, has the figures.
+
+use std::collections::HashMap;
+
+use dunlin_net::Route;
+
+use super::Core;
+use super::session::State;
+use crate::wire::{Header, MASK_24};
+
+/// Wrong tags in packets for one session from its other end's address, in one period, after which it hears nothing until the next. Honest ends
+/// send some: late packets of a session that had the same number.
+const GUESSES_MAX: u32 = 64;
+/// Wrong names of sessions in RESETs, from all addresses, in one period, after which RESETs are not looked at until the next. A peer that was
+/// restarted and is not heard counts as silent in time.
+const RESET_GUESSES_MAX: u32 = 64;
+/// How long they are counted, in nanoseconds.
+const PERIOD: u64 = 100_000_000;
+/// Set in [`super::session::Session::local_tag`] of a session that hears nothing: no packet has such a tag.
+const DEAF: u32 = 1 << 31;
+
+/// Guesses of this period.
+#[derive(Debug, Default)]
+pub(crate) struct Guesses {
+    /// By session: as many entries as there are sessions at most.
+    by_session: HashMap<u32, u32>,
+    resets: u32,
+    since: u64,
+}
+
+impl Core {
+    /// A packet was not for the session that it names. If it came from the other end's address, its tag was wrong.
+    #[cold]
+    pub fn note_wrong_tag(&mut self, header: &Header, from: Option<Route>) {
+        let Some(session) = self.sessions.get_mut(header.session as usize) else { return };
+        let is_open = matches!(session.state, State::Connected | State::Closing);
+        if !is_open || from != Some(session.route) || session.local_tag & DEAF != 0 {
+            return;
+        }
+        let count = self.guesses.by_session.entry(header.session).or_default();
+        *count += 1;
+        if *count >= GUESSES_MAX {
+            session.local_tag |= DEAF;
+            self.counters.sessions_guessed_at += 1;
+        }
+        self.arm_tick();
+    }
+
+    /// Whether RESETs are looked at.
+    pub fn hears_resets(&self) -> bool {
+        self.guesses.resets < RESET_GUESSES_MAX
+    }
+
+    /// A RESET named no session of ours with its sender.
+    pub fn note_wrong_reset(&mut self) {
+        self.guesses.resets += 1;
+        self.arm_tick();
+    }
+
+    /// Begins the next period, if it is time.
+    pub fn tick_guesses(&mut self) {
+        if self.now.saturating_sub(self.guesses.since) < PERIOD {
+            return;
+        }
+        self.guesses.since = self.now;
+        self.guesses.resets = 0;
+        for (session, _) in self.guesses.by_session.drain() {
+            self.sessions[session as usize].local_tag &= MASK_24;
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Memory that other ends make this endpoint hold, under one budget ([`crate::EndpointConfig::held_bytes_max`]): requests that arrive, requests
+//! in the hands of handlers, and responses that are kept, whoever owns their memory.
+//!
+//! Bytes are counted for the host that causes them. A host may hold as much as it leaves free: alone half of the budget, and beside others half
+//! of what these leave. So however many hoard, the next one finds something, and where all of many want as much as they get, they come to
+//! hold the same (Choudhury and Hahne's dynamic thresholds, as switches share their buffers).
+//!
+//! What exceeds a share is refused as early as can be: a request of several packets at its first, and, while any host has more than
+//! three quarters of its share, its other requests too, before they run. A response that has no room all the same is an error of its call.
+//!
+//! Responses are given up that nobody asks for ([`Core::give_up_response`]). A client that wants one asks at least once in each retransmission timeout.
+//!
+//! The responses of one packet that follow each other in a slot use one buffer, which is counted when it grows: a stream of small calls
+//! costs a comparison.
+
+use super::Core;
+use super::serve::ServeState;
+use crate::msgbuf::{self, MsgBuf};
+use crate::payload::Payload;
+use crate::wire::Status;
+
+/// The budget is no more than three quarters of what message buffers may take in this process: the rest is for requests and responses of
+/// calls from here, and for the caches of other threads.
+const SHARE_OF_BUFFERS: (u64, u64) = (3, 4);
+
+impl Core {
+    /// Works out the budget anew: the limit of message buffers may have changed.
+    pub fn set_budget(&mut self) {
+        let (part, of) = SHARE_OF_BUFFERS;
+        self.budget = self.config.held_bytes_max.min(msgbuf::limit_bytes() / of * part);
+    }
+
+    /// Most bytes that a host may hold, if all others hold `others`.
+    fn share_of_budget(&self, others: u64) -> u64 {
+        (self.budget.saturating_sub(others) / 2).min(self.config.peer_limits.held_bytes_max)
+    }
+
+    /// Whether `bytes` more may be held for a host.
+    #[inline]
+    pub fn may_hold(&self, host: u32, bytes: u64) -> bool {
+        let held = self.peers.hosts.share(host).map_or(0, |share| share.held_bytes);
+        held + bytes <= self.share_of_budget(self.held_bytes - held)
+    }
+
+    /// Counts bytes that are held for a host.
+    pub fn hold(&mut self, host: u32, bytes: u64) {
+        if let Some(share) = self.peers.hosts.share_mut(host) {
+            share.held_bytes += bytes;
+            self.held_bytes += bytes;
+        }
+    }
+
+    /// Counts them off.
+    pub fn let_go(&mut self, host: u32, bytes: u64) {
+        if let Some(share) = self.peers.hosts.share_mut(host) {
+            share.held_bytes -= bytes;
+            self.held_bytes -= bytes;
+        }
+    }
+
+    fn host_of_session(&self, session: u32) -> u32 {
+        self.peers.host_of(self.sessions[session as usize].peer)
+    }
+
+    /// Whether the other end of a session may begin to send a request of so many bytes.
+    pub fn may_receive(&self, session: u32, bytes: usize) -> bool {
+        self.may_hold(self.host_of_session(session), bytes as u64)
+    }
+
+    /// Counts the buffer of a request that begins to arrive.
+    pub fn charge_receiving(&mut self, session: u32, bytes: usize) {
+        self.hold(self.host_of_session(session), bytes as u64);
+    }
+
+    /// Counts it off, when the request is complete or given up.
+    pub fn refund_receiving(&mut self, session: u32, bytes: usize) {
+        self.let_go(self.host_of_session(session), bytes as u64);
+    }
+
+    /// Whether a new request of a session is refused, since its host has most of its share. Asked only while any host has.
+    #[cold]
+    pub fn is_over_share(&self, session: u32) -> bool {
+        let held = self.peers.hosts.share(self.host_of_session(session)).map_or(0, |share| share.held_bytes);
+        self.has_most(held)
+    }
+
+    fn has_most(&self, held: u64) -> bool {
+        held > self.share_of_budget(self.held_bytes - held) / 4 * 3
+    }
+
+    /// Looks whether any host still has most of its share.
+    pub fn tick_memory(&mut self) {
+        self.set_budget();
+        self.is_crowded = self.is_crowded && self.peers.hosts.shares().any(|share| self.has_most(share.held_bytes));
+    }
+
+    /// Counts a response that needs more than its slot has counted so far. Says whether it may be kept.
+    #[cold]
+    pub fn charge_response(&mut self, index: u32, response: &Payload) -> bool {
+        let bytes = response.as_msgbuf().map_or(response.len(), MsgBuf::capacity) as u32;
+        let serve = &self.serves[index as usize];
+        let more = u64::from(bytes.saturating_sub(serve.charged));
+        let host = self.host_of_session(serve.session);
+        let fits = self.may_hold(host, more);
+        if fits {
+            self.hold(host, more);
+            self.serves[index as usize].charged = bytes;
+        }
+        let held = self.peers.hosts.share(host).map_or(0, |share| share.held_bytes);
+        self.is_crowded |= !fits || self.has_most(held);
+        fits
+    }
+
+    /// Counts the small buffer of an entry that a slot takes; without room for it, the entry goes without.
+    #[cold]
+    pub fn charge_spare(&mut self, index: u32, session: u32) {
+        let host = self.host_of_session(session);
+        let serve = &self.serves[index as usize];
+        debug_assert!(serve.charged == 0, "an entry that no slot has is not counted");
+        let bytes = serve.spare.as_ref().map_or(0, MsgBuf::capacity) as u32;
+        if self.may_hold(host, u64::from(bytes)) {
+            self.hold(host, u64::from(bytes));
+            self.serves[index as usize].charged = bytes;
+        } else {
+            self.serves[index as usize].spare = None;
+        }
+    }
+
+    /// Counts off a response that is gone. The small buffer beside it stays with the slot.
+    #[cold]
+    pub fn refund_response(&mut self, index: u32) {
+        let spare = self.serves[index as usize].spare.as_ref().map_or(0, MsgBuf::capacity) as u32;
+        self.refund_down_to(index, spare);
+    }
+
+    /// Counts off all that an entry had counted, when its slot gives it up.
+    #[cold]
+    pub fn refund_all(&mut self, index: u32) {
+        self.refund_down_to(index, 0);
+    }
+
+    fn refund_down_to(&mut self, index: u32, kept: u32) {
+        let serve = &mut self.serves[index as usize];
+        let (session, freed) = (serve.session, serve.charged.saturating_sub(kept));
+        serve.charged -= freed;
+        self.let_go(self.host_of_session(session), u64::from(freed));
+    }
+
+    /// Drops a response that nobody has asked for in a long time. Whoever asks after all is told that it is gone.
+    pub fn give_up_response(&mut self, index: u32) {
+        let serve = &mut self.serves[index as usize];
+        debug_assert!(serve.state == ServeState::Responded);
+        if serve.tx_batch == self.tx.batch {
+            self.tx.forget_serve(index);
+        }
+        serve.status = Status::ResponseTooLarge;
+        if let Some(response) = serve.response.take() {
+            self.counters.responses_expired += 1;
+            self.discard(response);
+        }
+        self.refund_response(index);
+    }
+}

@@ -1,0 +1,169 @@
+//! What somebody says who can forge another's address: it ends nothing, and it must not be free to try again.
+
+use std::time::Duration;
+
+use dunlin_net::{Addr, PeerHealth};
+use dunlin_rpc::wire::control::{Connect, Presence};
+use dunlin_rpc::wire::{Header, Kind, MASK_24};
+use dunlin_rpc::{CallError, ConnectError, EndpointConfig, Session};
+
+use crate::pair::{Lab, address, config};
+use crate::raw::{Opened, Raw, connect, control, packet};
+
+const ECHO: u8 = 1;
+const NEVER: u8 = 2;
+
+fn lab() -> Lab {
+    let lab = Lab::pair();
+    let echo = |request: dunlin_rpc::Request<'_>| {
+        let payload = request.payload();
+        request.respond(payload);
+    };
+    lab.server().register(ECHO, echo).unwrap();
+    let held = std::cell::RefCell::new(Vec::new());
+    lab.server().register(NEVER, move |request| held.borrow_mut().push(request.defer().unwrap())).unwrap();
+    lab
+}
+
+fn call(lab: &Lab, session: &Session) {
+    assert_eq!(&lab.drive(1, session.call(ECHO, b"there?".to_vec())).unwrap().response[..], b"there?");
+}
+
+#[test]
+fn a_refused_port_is_a_hint() {
+    let lab = lab();
+    let (session, other) = (lab.connect(), lab.connect());
+    let mut waiting = Box::pin(session.call(NEVER, vec![1]));
+    // Somebody says so all the time, of both ends.
+    lab.network.set_health(1, PeerHealth::Refused);
+    lab.network.set_health(2, PeerHealth::Refused);
+    for _ in 0..50 {
+        lab.run_for(Duration::from_millis(100));
+        assert!(lab.client().poll_once(waiting.as_mut()).is_none());
+        call(&lab, &other);
+    }
+    assert!(session.is_open() && other.is_open());
+    let pings = lab.client().stats().counters.pings_sent;
+    assert!(pings < 5 * 250, "{pings} in 5 s");
+    // A session opens all the same.
+    call(&lab, &lab.connect());
+}
+
+#[test]
+fn a_peer_that_is_gone_is_noticed_after_a_few_questions() {
+    for has_call in [true, false] {
+        let lab = lab();
+        let session = lab.connect();
+        let call = has_call.then(|| Box::pin(session.call(NEVER, vec![1])));
+        lab.run_for(Duration::from_millis(20));
+        let before = lab.client().stats().counters.pings_sent;
+        lab.network.set_health(1, PeerHealth::Refused);
+        let start = lab.network.now();
+        // The server runs no more.
+        while session.is_open() {
+            lab.client().run_once();
+            lab.network.advance(Duration::from_micros(20));
+        }
+        let time = Duration::from_nanos(lab.network.now() - start);
+        // Without calls, the next look may be a tenth of a second away.
+        assert!(time < Duration::from_millis(if has_call { 120 } else { 220 }), "{time:?}");
+        let pings = lab.client().stats().counters.pings_sent - before;
+        // A call that times out asks too.
+        assert!((3..=8).contains(&pings), "{pings}");
+        if let Some(mut call) = call {
+            let error = lab.client().poll_once(call.as_mut()).unwrap().unwrap_err().error;
+            assert_eq!(error, CallError::PeerDied);
+        }
+    }
+}
+
+#[test]
+fn nobody_listens_where_several_handshakes_find_nobody() {
+    let lab = Lab::new(&[config(), EndpointConfig { seed: Some(8), ..config() }]);
+    lab.network.set_health(50, PeerHealth::Refused);
+    let start = lab.network.now();
+    let error = lab.drive(1, lab.client().connect(&Addr::Node(50))).unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+    let time = Duration::from_nanos(lab.network.now() - start);
+    assert!((Duration::from_millis(20)..Duration::from_millis(100)).contains(&time), "{time:?}");
+    assert!(lab.drive(1, lab.client().connect(&address(0))).is_ok());
+}
+
+/// A packet of the other end's address that ends the session if the tag is right.
+fn close(opened: &Opened, tag: u32) -> Vec<u8> {
+    let presence = Presence { incarnation: connect().incarnation, token: 0 };
+    control(&Header { tag, ..opened.header(Kind::Close, 0, 0) }, &presence)
+}
+
+#[test]
+fn tags_cannot_be_tried_one_after_the_other() {
+    let lab = lab();
+    let mut raw = Raw::new(&lab, 66);
+    let opened = raw.open(&lab, connect());
+    let other = raw.open(&lab, Connect { nonce: 1, session: 6, ..connect() });
+    // Whoever tries them all does not get to the right one: with each that is wrong, the session hears less.
+    let right = opened.accept.tag;
+    for tag in (1..=200).map(|i| (right - i) & MASK_24) {
+        raw.send(&close(&opened, tag));
+        lab.turn();
+        lab.turn();
+    }
+    raw.send(&close(&opened, right));
+    raw.answers(&lab);
+    let stats = lab.server().stats();
+    assert_eq!((stats.sessions, stats.counters.sessions_guessed_at), (2, 1));
+    // The other end is not told that its session is unknown, and another session hears.
+    let request = |opened: &Opened| packet(&opened.header(Kind::Request, Header::data_aux(ECHO, 32), 8), &[0; 32]);
+    raw.send(&request(&opened));
+    assert!(raw.answers(&lab).is_empty());
+    raw.send(&request(&other));
+    assert_eq!(raw.answers(&lab)[0].0.kind, Kind::Response);
+    // It goes on after a while.
+    lab.run_for(Duration::from_millis(250));
+    raw.receive();
+    raw.send(&request(&opened));
+    assert_eq!(raw.answers(&lab)[0].0.kind, Kind::Response);
+    // A few late packets of an earlier session do no harm.
+    for tag in 1..20 {
+        raw.send(&close(&opened, tag));
+    }
+    raw.send(&close(&opened, right));
+    raw.answers(&lab);
+    assert_eq!(lab.server().stats().sessions, 1);
+}
+
+#[test]
+fn strangers_cannot_stop_a_session_from_hearing() {
+    let lab = lab();
+    let mut raw = Raw::new(&lab, 66);
+    let opened = raw.open(&lab, connect());
+    let mut stranger = Raw::new(&lab, 67);
+    for tag in 1..=1000 {
+        stranger.send(&close(&opened, tag));
+        lab.turn();
+    }
+    assert_eq!(lab.server().stats().counters.sessions_guessed_at, 0);
+}
+
+#[test]
+fn resets_cannot_be_tried_one_after_the_other() {
+    let lab = lab();
+    let mut raw = Raw::new(&lab, 66);
+    raw.open(&lab, connect());
+    let asked = connect();
+    let reset = |tag: u32| {
+        let presence = Presence { incarnation: asked.incarnation, token: asked.session as u64 | u64::from(tag) << 24 };
+        control(&Header::new(Kind::Reset, 0, MASK_24, 0, 0), &presence)
+    };
+    for tag in 1000..1200 {
+        raw.send(&reset(tag));
+        lab.turn();
+    }
+    raw.send(&reset(asked.tag));
+    raw.answers(&lab);
+    assert_eq!(lab.server().stats().sessions, 1);
+    lab.run_for(Duration::from_millis(250));
+    raw.send(&reset(asked.tag));
+    raw.answers(&lab);
+    assert_eq!(lab.server().stats().sessions, 0);
+}

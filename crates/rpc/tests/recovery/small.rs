@@ -1,0 +1,115 @@
+//! Calls of one packet that are lost together.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_rpc::wire::{Header, Kind};
+use dunlin_rpc::{EndpointConfig, Session};
+
+use crate::scripted::Fate::{Arrives, IsLost};
+use crate::stage::{SIZED, Stage, config, request};
+
+const SLOTS: usize = 8;
+
+fn with_rto_min(rto_min: Duration) -> EndpointConfig {
+    EndpointConfig { rto_min, rto_initial: rto_min.max(config().rto_initial), ..config() }
+}
+
+/// Calls all slots at once; gives when each call ended, in nanoseconds from now.
+fn call_all(stage: &Stage, session: &Session) -> Vec<u64> {
+    let start = stage.network.now();
+    let mut calls: Vec<_> = (0..SLOTS).map(|_| Box::pin(session.call(SIZED, request(4, 4)))).collect();
+    let ends = Rc::new(RefCell::new(Vec::new()));
+    stage.drive(std::future::poll_fn(|context| {
+        calls.retain_mut(|call| match call.as_mut().poll(context) {
+            std::task::Poll::Ready(reply) => {
+                assert_eq!(reply.unwrap().response.len(), 4);
+                ends.borrow_mut().push(stage.network.now() - start);
+                false
+            }
+            std::task::Poll::Pending => true,
+        });
+        if calls.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    }));
+    ends.take()
+}
+
+#[test]
+fn calls_that_are_lost_together_come_back_together() {
+    for rto_min in [1, 20].map(Duration::from_millis) {
+        for answers_are_lost in [false, true] {
+            let (stage, session) = Stage::with(config(), with_rto_min(rto_min));
+            for _ in 0..50 {
+                call_all(&stage, &session);
+            }
+            let before = stage.counters();
+            for _ in 0..5 {
+                let mut left = SLOTS;
+                let lose = move |header: &Header| {
+                    let hits = matches!(header.kind, Kind::Request | Kind::Response) && left > 0;
+                    left -= usize::from(hits);
+                    if hits { IsLost } else { Arrives }
+                };
+                if answers_are_lost {
+                    stage.on_answer(lose)
+                } else {
+                    stage.on_request(lose)
+                }
+                let ends = call_all(&stage, &session);
+                let rto = rto_min.as_nanos() as u64;
+                assert!(ends[0] < rto + rto / 4, "the first of {ends:?}");
+                assert!(ends[SLOTS - 1] < 2 * rto, "the last of {ends:?}");
+                // A round trip that is known again ends the back-off at once.
+                call_all(&stage, &session);
+                assert_eq!(session.stats().unwrap().rto, rto_min);
+            }
+            let again = stage.counters().tx_packets_again - before.tx_packets_again;
+            assert_eq!(again as usize, 5 * SLOTS, "each was sent again once");
+            assert_eq!(stage.counters().pings_sent, before.pings_sent, "nobody doubts that the server lives");
+            assert_eq!(stage.counters().congestion_onsets, before.congestion_onsets);
+        }
+    }
+}
+
+/// Karn's rule must not keep a timeout that is too short for ever.
+#[test]
+fn a_handler_that_became_slower_than_the_timeout_is_learnt() {
+    let (stage, session) = Stage::new();
+    for _ in 0..20 {
+        stage.call(&session, 4, 4);
+    }
+    let mut again = Vec::new();
+    for _ in 0..6 {
+        let before = stage.counters().tx_packets_again;
+        stage.answers.borrow_mut().set(|header| match header.kind {
+            Kind::Response => crate::scripted::Fate::ComesLate(5_000_000),
+            _ => Arrives,
+        });
+        stage.call(&session, 4, 4);
+        again.push(stage.counters().tx_packets_again - before);
+    }
+    assert_eq!(again[1..], [0; 5], "{again:?}");
+    assert!(session.stats().unwrap().rto > Duration::from_millis(5));
+}
+
+#[test]
+fn a_response_that_was_given_up_ends_its_call() {
+    let (stage, session) = Stage::new();
+    // The server lives, and nothing that it is asked for arrives.
+    stage.on_request(|header| if header.kind == Kind::RequestForResponse { IsLost } else { Arrives });
+    let mut call = Box::pin(session.call(SIZED, request(4, 100_000)));
+    while stage.server.stats().counters.responses_expired == 0 {
+        stage.turn();
+        stage.network.advance(Duration::from_micros(50));
+        assert!(stage.client.poll_once(call.as_mut()).is_none());
+    }
+    assert_eq!(stage.server.stats().held_bytes, 0);
+    stage.on_request(|_| Arrives);
+    let failure = stage.drive(call).unwrap_err();
+    assert_eq!(failure.error, dunlin_rpc::CallError::ResponseTooLarge);
+    let stats = session.stats().unwrap();
+    assert_eq!(stats.credits, stats.credits_max);
+    stage.call(&session, 4, 100_000);
+}

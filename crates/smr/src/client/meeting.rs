@@ -1,0 +1,155 @@
+//! The first contact of a client that was told no number of a cluster: it asks all replicas that it was told of which cluster they are of, before it asks for anything
+//! else. From then on it asks for nothing of any other cluster.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use dunlin_net::{Addr, Transport};
+
+use super::{Client, ClientError};
+use crate::cluster_id::ClusterId;
+use crate::wire::request::Request;
+use crate::wire::response::{Response, Status};
+
+/// Replicas of other clusters that a client remembers.
+const STRANGERS_MAX: usize = 64;
+
+/// A replica of another cluster than the one that a client asks, at an address that it was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stranger {
+    /// The id under which the client was told of it.
+    pub id: u64,
+    /// Where it is reached.
+    pub addr: Addr,
+    /// Which cluster it is of.
+    pub cluster: ClusterId,
+}
+
+type Asking<'a> = Pin<Box<dyn Future<Output = Option<ClusterId>> + 'a>>;
+
+impl<T: Transport> Client<T> {
+    /// The number of the cluster that it asks: as it was told, or learned at first contact.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.cluster.get()
+    }
+
+    /// Replicas of other clusters that have answered, at addresses that this client was told: its list of replicas is wrong.
+    pub fn strangers(&self) -> Vec<Stranger> {
+        self.strangers.borrow().clone()
+    }
+
+    /// Learns the number of the cluster, unless it is known; one operation does so, and others wait for it.
+    pub(super) async fn meet(&self, deadline: u64) -> Result<(), ClientError> {
+        loop {
+            if self.cluster.get().is_some() {
+                return Ok(());
+            }
+            if !self.is_meeting.replace(true) {
+                break;
+            }
+            self.pause(deadline, false).await?;
+        }
+        let _meeting = Meeting(self);
+        loop {
+            let answers = self.ask_all(deadline).await;
+            if let Some(cluster) = agreed(&answers)? {
+                self.cluster.set(Some(cluster));
+                answers.iter().for_each(|(id, of)| _ = of.is_some_and(|of| self.is_stranger(*id, of)));
+                return Ok(());
+            }
+            self.pause(deadline, false).await?;
+        }
+    }
+
+    /// Of which cluster each replica is, as soon as more than half of them say the same, or none is waited for any more.
+    async fn ask_all(&self, deadline: u64) -> Vec<(u64, Option<ClusterId>)> {
+        let ids: Vec<u64> = self.members.borrow().keys().copied().collect();
+        let mut asking: Vec<Option<Asking<'_>>> = ids.iter().map(|id| Some(self.ask_whose(*id, deadline))).collect();
+        let mut answers: Vec<(u64, Option<ClusterId>)> = ids.into_iter().map(|id| (id, None)).collect();
+        poll_fn(|context| {
+            for (future, (_, answer)) in asking.iter_mut().zip(&mut answers) {
+                if let Some(Poll::Ready(cluster)) = future.as_mut().map(|future| future.as_mut().poll(context)) {
+                    *answer = cluster;
+                    *future = None;
+                }
+            }
+            let is_over = asking.iter().all(Option::is_none) || majority(&answers).is_some();
+            if is_over { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        answers
+    }
+
+    fn ask_whose(&self, id: u64, deadline: u64) -> Asking<'_> {
+        Box::pin(async move {
+            let reply = self.ask_one(id, &Request::Status, deadline).await.ok()?;
+            match Response::parse(&reply).ok()? {
+                Response::Ok(bytes) => Status::parse(bytes).ok()?.cluster,
+                _ => None,
+            }
+        })
+    }
+
+    /// Whether a replica that has answered is of another cluster, which is noted.
+    pub(super) fn is_stranger(&self, id: u64, cluster: ClusterId) -> bool {
+        if self.cluster.get() == Some(cluster) {
+            return false;
+        }
+        let mut strangers = self.strangers.borrow_mut();
+        let is_known = strangers.iter().any(|stranger| stranger.id == id && stranger.cluster == cluster);
+        if let (false, true, Some(addr)) = (is_known, strangers.len() < STRANGERS_MAX, self.members.borrow().get(&id)) {
+            tracing::warn!(id, %addr, %cluster, "a replica of another cluster is reached at an address that was given for one of this");
+            strangers.push(Stranger { id, addr: addr.clone(), cluster });
+        }
+        true
+    }
+}
+
+/// The number that more than half of those say who were asked.
+fn majority(answers: &[(u64, Option<ClusterId>)]) -> Option<ClusterId> {
+    let count = |cluster: ClusterId| answers.iter().filter(|(_, answer)| *answer == Some(cluster)).count();
+    answers.iter().find_map(|(_, answer)| answer.filter(|cluster| 2 * count(*cluster) > answers.len()))
+}
+
+/// The number that counts: what more than half say, else what all say who have answered; `None` if nobody has.
+///
+/// # Errors
+/// [`ClientError::SeveralClusters`] if they differ.
+fn agreed(answers: &[(u64, Option<ClusterId>)]) -> Result<Option<ClusterId>, ClientError> {
+    if let Some(cluster) = majority(answers) {
+        return Ok(Some(cluster));
+    }
+    let mut told = answers.iter().filter_map(|(id, cluster)| Some((*id, (*cluster)?)));
+    let Some(first) = told.next() else { return Ok(None) };
+    match told.find(|(_, cluster)| *cluster != first.1) {
+        Some(other) => Err(ClientError::SeveralClusters { one: first, other }),
+        None => Ok(Some(first.1)),
+    }
+}
+
+/// Lets others ask, whatever became of this attempt.
+struct Meeting<'a, T: Transport>(&'a Client<T>);
+
+impl<T: Transport> Drop for Meeting<'_, T> {
+    fn drop(&mut self) {
+        self.0.is_meeting.set(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_number_is_agreed_on_or_none() {
+        let [one, two] = [1, 2].map(|bits| ClusterId::from_bits(bits).unwrap());
+        let all = |answers: &[Option<ClusterId>]| agreed(&(1..).zip(answers.iter().copied()).collect::<Vec<_>>());
+        assert_eq!(all(&[None, None]), Ok(None));
+        assert_eq!(all(&[None, Some(one), None]), Ok(Some(one)));
+        assert_eq!(all(&[Some(two), Some(one), Some(one)]), Ok(Some(one)));
+        let several = ClientError::SeveralClusters { one: (1, two), other: (3, one) };
+        assert_eq!(all(&[Some(two), None, Some(one)]), Err(several.clone()));
+        assert_eq!(all(&[Some(two), Some(two), Some(one), Some(one)]), Err(several));
+    }
+}

@@ -1,0 +1,257 @@
+//! How a replica learns the number of its cluster, before which it takes part in nothing.
+//!
+//! The first members are started independently, each with the same list. The one with the lowest id draws the number. The others ask for it: one another in turn, giving
+//! the list, and those answer who have the number and the same list. With the number a first member makes the snapshot with which all of them begin, so it keeps both
+//! or neither. Whoever is added later has no log until a snapshot comes: that has the number.
+
+use std::collections::BTreeSet;
+
+use dunlin_net::Addr;
+use dunlin_net::random::Random;
+use dunlin_rpc::{CallOptions, ConnectError, MsgBuf, Session};
+use raft::eraftpb::{Message, MessageType, Snapshot};
+
+use super::WeakNode;
+use super::core::{Core, Job};
+use super::snapshots::{FIRST, first_batch};
+use crate::cluster_id::ClusterId;
+use crate::config::{NodeConfig, NodeError};
+use crate::log::LogStore;
+use crate::machine::StateMachine;
+use crate::state::Origin;
+use crate::wire::CLIENT;
+use crate::wire::members::Members;
+use crate::wire::message::{ENVELOPE_BYTES, parse};
+use crate::wire::request::Request;
+use crate::wire::response::Response;
+
+/// What a replica without a number waits for.
+pub(super) enum Waiting {
+    /// The other first members.
+    Founders(Asking),
+    /// The snapshot of a leader.
+    Leader,
+}
+
+/// A first member that asks the others.
+pub(super) struct Asking {
+    founders: Members,
+    /// Who was asked last; 0 if nobody was.
+    asked: u64,
+    is_under_way: bool,
+    /// Ticks before the next is asked.
+    pause: u32,
+    /// Who said something against it, which is not logged again.
+    refused_by: BTreeSet<u64>,
+}
+
+impl Asking {
+    pub fn new(founders: Members) -> Asking {
+        Asking { founders, asked: 0, is_under_way: false, pause: 0, refused_by: BTreeSet::new() }
+    }
+
+    /// Who is asked next, unless one is, or it is too early.
+    fn next(&mut self, own: u64) -> Option<Question> {
+        self.pause = self.pause.saturating_sub(1);
+        if self.is_under_way || self.pause > 0 {
+            return None;
+        }
+        let others = || self.founders.iter().filter(|(id, _)| **id != own);
+        let (id, address) = others().find(|(id, _)| **id > self.asked).or_else(|| others().next())?;
+        let question = Question { id: *id, addr: address.parse().ok()?, founders: self.founders.clone() };
+        (self.is_under_way, self.asked) = (true, question.id);
+        Some(question)
+    }
+}
+
+/// A question to another first member.
+pub(super) struct Question {
+    id: u64,
+    pub addr: Addr,
+    founders: Members,
+}
+
+/// What came of it.
+pub(super) enum Told {
+    Number(ClusterId),
+    Refused(String),
+    /// It is not there, or has none yet.
+    Nothing,
+}
+
+/// Asks, on a session that is opened for it, and tells the replica.
+pub(super) async fn ask<M: StateMachine + 'static, L: LogStore + 'static>(
+    node: WeakNode<M, L>,
+    question: Question,
+    connecting: impl Future<Output = Result<Session, ConnectError>>,
+    options: CallOptions,
+) {
+    let id = question.id;
+    let told = match connecting.await {
+        Ok(session) => {
+            let told = ask_on(&session, question, options).await;
+            drop(session.close());
+            told
+        }
+        Err(_) => None,
+    };
+    if let Some(node) = node.upgrade() {
+        node.enter(|core| core.on_told(id, told.unwrap_or(Told::Nothing)));
+    }
+}
+
+async fn ask_on(session: &Session, question: Question, options: CallOptions) -> Option<Told> {
+    let request = Request::Founded { founders: question.founders };
+    let mut buffer = MsgBuf::with_len(request.encoded_len()).ok()?;
+    request.encode(&mut buffer);
+    let reply = session.call_with(CLIENT, buffer, options).await.ok()?;
+    match Response::parse(&reply.response).ok()? {
+        Response::Ok(bytes) => ClusterId::from_bits(u64::from_le_bytes(bytes.try_into().ok()?)).map(Told::Number),
+        Response::Refused(why) => Some(Told::Refused(why)),
+        _ => None,
+    }
+}
+
+/// Draws the number of a new cluster.
+///
+/// # Errors
+/// If the system has no random numbers.
+pub(super) fn draw(config: &NodeConfig) -> Result<ClusterId, NodeError> {
+    if let Some(seed) = config.seed {
+        let mut random = Random::new(!seed);
+        return Ok(ClusterId::draw(|| random.next()));
+    }
+    let mut failed = None;
+    let id = ClusterId::draw(|| {
+        getrandom::u64().unwrap_or_else(|error| {
+            failed = Some(error.to_string());
+            1
+        })
+    });
+    failed.map_or(Ok(id), |why| Err(NodeError::Random { why }))
+}
+
+impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// The number of the cluster; `None` as long as this replica takes part in nothing.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.cluster
+    }
+
+    /// Asks another first member for the number, if it is missing.
+    pub fn ask_for_number(&mut self) {
+        if let Some(Waiting::Founders(asking)) = &mut self.waiting
+            && let Some(question) = asking.next(self.config.id)
+        {
+            self.jobs.push(Job::AskForNumber(question));
+        }
+    }
+
+    /// Another first member was asked for the number.
+    fn on_told(&mut self, by: u64, told: Told) {
+        let (None, Some(Waiting::Founders(asking))) = (&self.failure, &mut self.waiting) else { return };
+        asking.is_under_way = false;
+        match told {
+            Told::Number(cluster) => self.found(cluster),
+            Told::Refused(why) => {
+                asking.pause = self.config.election_ticks;
+                if asking.refused_by.insert(by) {
+                    tracing::warn!(
+                        id = self.config.id,
+                        by,
+                        "a first member does not give the number of the new cluster: {why}"
+                    );
+                }
+            }
+            Told::Nothing => asking.pause = self.config.heartbeat_ticks,
+        }
+    }
+
+    /// Begins as one of the first members of this cluster.
+    fn found(&mut self, cluster: ClusterId) {
+        let Some(Waiting::Founders(Asking { founders, .. })) = self.waiting.take() else { return };
+        tracing::info!(id = self.config.id, %cluster, "is a first member of this cluster");
+        self.state.members.clone_from(&founders);
+        self.state.origin = Some(Origin { cluster, founders });
+        let mut message = Message { from: self.config.id, to: self.config.id, term: FIRST, ..Message::default() };
+        message.set_msg_type(MessageType::MsgSnapshot);
+        message.set_snapshot(first_batch(&self.state).snapshot.unwrap_or_default());
+        self.cluster = Some(cluster);
+        // As if a leader had sent it, but that none has: nobody is waited for, and nobody answered.
+        let _ = self.raft.step(message);
+        self.raft.raft.become_follower(FIRST, raft::INVALID_ID);
+        self.raft.raft.msgs.clear();
+    }
+
+    /// Answers a first member that asks for the number.
+    pub fn tell_number(&mut self, theirs: &Members) -> Result<ClusterId, Response<'static>> {
+        let Some(Origin { cluster, founders }) = &self.state.origin else {
+            return Err(Response::NotLeader { leader: None });
+        };
+        let (cluster, is_same) = (*cluster, theirs == founders);
+        // What it says it must not forget.
+        if !self.raft.mut_store().durable().is_ok_and(|durable| durable >= self.founded) {
+            return Err(Response::NotLeader { leader: None });
+        }
+        if is_same {
+            return Ok(cluster);
+        }
+        let list = |members: &Members| {
+            members.iter().map(|(id, address)| format!("{id}={address}")).collect::<Vec<String>>().join(",")
+        };
+        let why = format!(
+            "replica {} is of cluster {cluster}, founded by {}, and not by {}: give all first members of a new cluster the same list, with addresses that no other \
+             cluster has",
+            self.config.id,
+            list(founders),
+            list(theirs)
+        );
+        self.foreign.refused_founder(self.config.id, &why);
+        Err(Response::Refused(why))
+    }
+
+    /// Answers a leader, as one that has nothing and needs a snapshot, without a promise: what it says in return is true whatever comes. Gives the cluster that was
+    /// answered, and the messages.
+    pub fn answer_while_waiting(&mut self, bytes: &[u8], theirs: ClusterId) -> Option<Vec<Message>> {
+        let is_wanted = self.config.cluster.is_none_or(|ours| ours == theirs);
+        if !matches!(self.waiting, Some(Waiting::Leader)) || !is_wanted || bytes.len() < ENVELOPE_BYTES {
+            return None;
+        }
+        let Ok(messages) = parse(bytes, theirs.bits()) else {
+            self.counters.bad += 1;
+            return None;
+        };
+        let own = self.config.id;
+        let answers =
+            messages.into_iter().filter(|message| message.to == own && message.from != own).filter_map(|message| {
+                let mut answer = Message { from: own, to: message.from, term: message.term, ..Message::default() };
+                match message.get_msg_type() {
+                    MessageType::MsgAppend => {
+                        answer.set_msg_type(MessageType::MsgAppendResponse);
+                        (answer.index, answer.reject) = (message.index, true);
+                    }
+                    MessageType::MsgHeartbeat => answer.set_msg_type(MessageType::MsgHeartbeatResponse),
+                    _ => return None,
+                }
+                Some(answer)
+            });
+        Some(answers.collect())
+    }
+
+    /// Whether a snapshot that has come whole is one of this replica's cluster. One that waits for a leader is of the cluster of the first snapshot that has it as
+    /// a member.
+    pub fn admits_snapshot(&mut self, snapshot: &Snapshot, theirs: ClusterId) -> bool {
+        let members = snapshot.get_metadata().get_conf_state();
+        let has_own = members.voters.contains(&self.config.id) || members.learners.contains(&self.config.id);
+        let is_wanted = self.config.cluster.is_none_or(|ours| ours == theirs);
+        let origin = Origin::of_snapshot(&snapshot.data).ok().filter(|origin| origin.cluster == theirs && is_wanted);
+        match (self.cluster, &self.waiting, origin) {
+            (Some(ours), _, Some(_)) => ours == theirs,
+            (None, Some(Waiting::Leader), Some(origin)) if has_own => {
+                tracing::info!(id = self.config.id, cluster = %theirs, "joins this cluster");
+                (self.cluster, self.state.origin, self.waiting) = (Some(theirs), Some(origin), None);
+                true
+            }
+            _ => false,
+        }
+    }
+}

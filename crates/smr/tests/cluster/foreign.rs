@@ -1,0 +1,329 @@
+//! Clusters that reach each other by mistake: an address that stands in the lists of two, or was used before.
+
+use std::time::Duration;
+
+use dunlin_net::Addr;
+use dunlin_net::random::Random;
+use dunlin_rpc::{CallOptions, MsgBuf};
+use dunlin_smr::kv::{Command, Condition};
+use dunlin_smr::wire;
+use dunlin_smr::wire::request::Change;
+use dunlin_smr::wire::response::{Foreign, Role, Status};
+use dunlin_smr::{Beginning, Client, ClientConfig, ClientError, ClusterId, MemoryLog};
+
+use super::change;
+use super::harness::{Cluster, World, client_config, config};
+
+/// Longer than some elections.
+const LONG: Duration = Duration::from_millis(200);
+
+/// Members 1, 2 and 3 at these nodes.
+fn members(nodes: [u32; 3]) -> Vec<(u64, Addr)> {
+    (1..).zip(nodes).map(|(id, node)| (id, Addr::Node(node))).collect()
+}
+
+fn put(key: &[u8], value: &[u8]) -> Vec<u8> {
+    Command::Put { key, value, condition: Condition::Always }.encode()
+}
+
+/// The first members with these ids found a cluster, those that run.
+fn found(world: &World, client: u32, nodes: [u32; 3], run: &[u64]) -> Cluster {
+    let all = members(nodes);
+    let mut cluster = Cluster::planned(world, client, all.clone(), config());
+    for id in run {
+        cluster.start(*id, MemoryLog::new(), Beginning::First(all.clone()));
+    }
+    cluster
+}
+
+/// The list of another cluster has the address of the third replica of this one, which has the same id there.
+#[test]
+fn two_clusters_that_share_an_address_do_not_merge() {
+    for more in [0, 30] {
+        let world = World::new();
+        let mut here = found(&world, 1000, [1, 2, 3], &[1, 2, 3]);
+        here.put("a", b"here").unwrap();
+        let there = found(&world, 2000, [11, 12, 3], &[1, 2]);
+        there.put("a", b"there").unwrap();
+        for number in 0..20 {
+            here.put(&format!("here {number}"), b"1").unwrap();
+            there.put(&format!("there {number}"), b"2").unwrap();
+        }
+        // Logs of equal and of other lengths.
+        for number in 0..more {
+            there.put(&format!("more {number}"), b"").unwrap();
+        }
+        here.turns(LONG);
+        let third = here.node(3);
+        assert_eq!((third.failure(), here.local(3, "there 3"), there.local(1, "here 3")), (None, None, None));
+        // Who leads fails, and what was acknowledged is there.
+        for id in [1, 2] {
+            if here.node(id).status().role == Role::Leader {
+                here.stop(id);
+                break;
+            }
+        }
+        for number in 0..20 {
+            assert_eq!(here.get(&format!("here {number}")).unwrap().as_deref(), Some(&b"1"[..]), "{number}");
+            assert_eq!(there.get(&format!("there {number}")).unwrap().as_deref(), Some(&b"2"[..]), "{number}");
+        }
+        assert_eq!(here.get("a").unwrap().as_deref(), Some(&b"here"[..]));
+        assert_eq!(there.get("a").unwrap().as_deref(), Some(&b"there"[..]));
+    }
+}
+
+/// An envelope of messages as another replica would send it, each of these words: kind, to, from, term, log term, index, commit, commit term.
+fn envelope(cluster: u64, messages: &[[u64; 8]]) -> MsgBuf {
+    let mut bytes = vec![2, 0];
+    bytes.extend_from_slice(&(messages.len() as u16).to_le_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&cluster.to_le_bytes());
+    for [kind, words @ ..] in messages {
+        bytes.extend_from_slice(&[*kind as u8, 0, 0, 0, 0, 0, 0, 0]);
+        let all = words.iter().chain(&[0; 4]);
+        all.for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+    }
+    let mut buffer = MsgBuf::with_len(bytes.len()).unwrap();
+    buffer.copy_from_slice(&bytes);
+    buffer
+}
+
+/// The same of one append, with entries of these terms.
+fn append(cluster: u64, words: [u64; 7], terms: &[u64]) -> MsgBuf {
+    let [to, from, term, log_term, index, commit, commit_term] = words;
+    let mut bytes = envelope(cluster, &[[APPEND, to, from, term, log_term, index, commit, commit_term]]).to_vec();
+    let count = bytes.len() - 8;
+    bytes[count..].copy_from_slice(&(terms.len() as u64).to_le_bytes());
+    for (term, index) in terms.iter().zip(index + 1..) {
+        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(&term.to_le_bytes());
+        bytes.extend_from_slice(&index.to_le_bytes());
+    }
+    let mut buffer = MsgBuf::with_len(bytes.len()).unwrap();
+    buffer.copy_from_slice(&bytes);
+    buffer
+}
+
+/// Raft's numbers of what may be said in one.
+const HEARTBEAT: u64 = 8;
+const APPEND: u64 = 3;
+
+/// Sends envelopes to a replica, one after the other, and gives the cluster of each answer, if there is one.
+fn send(cluster: &Cluster, id: u64, envelopes: impl IntoIterator<Item = MsgBuf>) -> Vec<Option<u64>> {
+    let work = async {
+        let session = cluster.endpoint.connect(&Addr::Node(id as u32)).await.unwrap();
+        let mut answers = Vec::new();
+        for envelope in envelopes {
+            let options = CallOptions::timeout(Duration::from_millis(20));
+            let answer = session.call_with(wire::PEER, envelope, options).await.ok();
+            answers.push(answer.map(|answer| u64::from_le_bytes(answer.response[8..16].try_into().unwrap())));
+        }
+        answers
+    };
+    cluster.drive(work)
+}
+
+#[test]
+fn one_forged_heartbeat_stops_nobody() {
+    let cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    cluster.until("all have it", |cluster| (1..=3).all(|id| cluster.local(id, "a").is_some()));
+    let number = cluster.node(1).status().cluster.unwrap().bits();
+    for id in 1..=3 {
+        let Status { term, leader, last, .. } = cluster.node(id).status();
+        let from = leader.filter(|leader| *leader != id).unwrap_or(id % 3 + 1);
+        // Of the leader's term and of a later one: this replica is said to have more than it has.
+        for term in [term, term + 1] {
+            send(&cluster, id, [envelope(number, &[[HEARTBEAT, id, from, term, 0, 0, last + 1, 0]])]);
+            cluster.turns(LONG);
+            assert_eq!(cluster.node(id).failure(), None);
+        }
+    }
+    cluster.put("a", b"2").unwrap();
+    assert_eq!((1..=3).find_map(|id| cluster.node(id).failure()), None);
+}
+
+/// A log on disk would refuse them, and with that stop.
+#[test]
+fn entries_whose_terms_fall_or_are_later_than_their_leader_are_dropped() {
+    let cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    cluster.turns(LONG);
+    let leader = cluster.leader();
+    let id = leader % 3 + 1;
+    let Status { cluster: number, term, last, .. } = cluster.node(id).status();
+    let number = number.unwrap().bits();
+    for terms in [[term, term - 1], [term - 1, term], [term, term + 1], [0, term]] {
+        let before = cluster.node(id).counters().bad;
+        send(&cluster, id, [append(number, [id, leader, term, term, last, last, term], &terms)]);
+        assert_eq!((cluster.node(id).counters().bad, cluster.node(id).status().last), (before + 1, last), "{terms:?}");
+    }
+    cluster.put("a", b"2").unwrap();
+}
+
+/// With the right number and others, from members and others, of any term. `DUNLIN_SEEDS=10000` tries more.
+#[test]
+fn stray_heartbeats_stop_nobody_whatever_they_say() {
+    for seed in 0..std::env::var("DUNLIN_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40) {
+        let mut random = Random::new(seed);
+        let cluster = Cluster::new(3, config());
+        cluster.put("a", b"1").unwrap();
+        let number = cluster.node(1).status().cluster.unwrap().bits();
+        for _ in 0..30 {
+            let id = random.between(1, 3);
+            let status = cluster.node(id).status();
+            let mut mostly = |value: u64| if random.below(5) > 0 { value } else { random.next() };
+            let (cluster_said, to, from) = (mostly(number), mostly(id), mostly(id % 3 + 1));
+            let mut near = |value: u64| match random.below(6) {
+                0 => random.next(),
+                1 => u64::MAX,
+                2 => 0,
+                _ => value.saturating_add(random.below(4)).saturating_sub(1),
+            };
+            let [term, log_term, commit_term] = [status.term; 3].map(&mut near);
+            let [kind, index, commit] = [near(HEARTBEAT), near(status.last), near(status.last)];
+            let kind = if kind % 2 == 0 { kind % 20 } else { HEARTBEAT };
+            let one = envelope(cluster_said, &[[kind, to, from, term, log_term, index, commit, commit_term]]);
+            let answers = send(&cluster, id, [one]);
+            let is_foreign = cluster_said != number;
+            assert!(!is_foreign || answers == [Some(number)], "seed {seed}: it is told which cluster this is");
+        }
+        cluster.turns(LONG);
+        for id in 1..=3 {
+            assert_eq!(cluster.node(id).failure(), None, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn what_another_cluster_says_changes_nothing() {
+    let cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    let leader = cluster.leader();
+    let before = cluster.node(leader).status();
+    let number = before.cluster.unwrap().bits();
+    for kind in 0..20 {
+        for id in 1..=3 {
+            let from = id % 3 + 1;
+            let words = [kind, id, from, before.term + 7, before.term, before.last, before.last, before.term];
+            assert_eq!(send(&cluster, id, [envelope(number ^ 1, &[words])]), [Some(number)]);
+        }
+    }
+    cluster.turns(LONG);
+    let after = cluster.node(leader).status();
+    assert_eq!((after.role, after.term), (Role::Leader, before.term));
+    for id in 1..=3 {
+        let status = cluster.node(id).status();
+        let foreign: Vec<u64> = status.foreign.iter().map(|foreign| foreign.cluster.bits()).collect();
+        assert!(foreign == [number ^ 1] && cluster.node(id).counters().foreign == 20, "{status:?}");
+    }
+}
+
+#[test]
+fn both_sides_say_which_cluster_the_other_is_of() {
+    let world = World::new();
+    let here = found(&world, 1000, [1, 2, 3], &[1, 2, 3]);
+    here.put("a", b"1").unwrap();
+    let there = found(&world, 2000, [11, 12, 3], &[1, 2]);
+    there.put("a", b"2").unwrap();
+    here.turns(LONG);
+    let [ours, theirs] = [&here, &there].map(|cluster| cluster.node(1).status().cluster.unwrap());
+    assert_ne!(ours, theirs);
+    let leader = there.leader();
+    assert_eq!(there.node(leader).status().foreign, [Foreign { id: 3, cluster: ours }]);
+    assert!(here.node(3).status().foreign.contains(&Foreign { id: leader, cluster: theirs }));
+    assert_eq!((1..3).map(|id| here.node(id).status().foreign.len()).sum::<usize>(), 0);
+}
+
+#[test]
+fn a_client_of_a_list_that_mixes_clusters_is_told() {
+    let world = World::new();
+    let here = found(&world, 1000, [1, 2, 3], &[1, 2, 3]);
+    let there = found(&world, 2000, [11, 12, 13], &[1, 2, 3]);
+    here.put("a", b"here").unwrap();
+    there.put("a", b"there").unwrap();
+    let ask = |members: Vec<(u64, Addr)>| {
+        let client = Client::new(&here.endpoint, members, ClientConfig { cluster: None, ..client_config() });
+        let asked = here.drive(client.execute(&put(b"a", b"mixed")));
+        (asked.map(drop), client.cluster(), client.strangers())
+    };
+    let [ours, theirs] = [&here, &there].map(|cluster| cluster.node(1).status().cluster.unwrap());
+    // As many of one as of the other: nothing is done.
+    let (asked, cluster, _) = ask(vec![(1, Addr::Node(1)), (2, Addr::Node(12))]);
+    assert!(matches!(asked, Err(ClientError::SeveralClusters { .. })), "{asked:?}");
+    assert_eq!(cluster, None);
+    assert!([&here, &there].map(|cluster| cluster.get("a").unwrap().unwrap()).iter().all(|value| value != b"mixed"));
+    // Most of one: the other is not asked for anything.
+    let (asked, cluster, strangers) = ask(vec![(1, Addr::Node(11)), (2, Addr::Node(2)), (3, Addr::Node(3))]);
+    assert_eq!((asked, cluster), (Ok(()), Some(ours)));
+    assert!(strangers.iter().all(|stranger| (stranger.id, stranger.cluster) == (1, theirs)), "{strangers:?}");
+    assert_eq!(here.get("a").unwrap().as_deref(), Some(&b"mixed"[..]));
+    assert_eq!(there.get("a").unwrap().as_deref(), Some(&b"there"[..]));
+    // Who knows the number insists on it.
+    let insisting = ClientConfig { cluster: Some(theirs), ..client_config() };
+    let client = Client::new(&here.endpoint, here.client.members(), insisting);
+    let asked = here.drive(client.query(b"a")).map(drop);
+    assert_eq!(asked, Err(ClientError::OtherCluster { found: ours }));
+}
+
+#[test]
+fn first_members_agree_on_a_number_in_any_order() {
+    for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1]] {
+        let world = World::new();
+        let mut cluster = found(&world, 1000, [1, 2, 3], &order[..2]);
+        cluster.turns(LONG);
+        if !order[..2].contains(&1) {
+            assert!(order[..2].iter().all(|id| cluster.node(*id).status().cluster.is_none()), "{order:?}");
+        }
+        cluster.start(order[2], MemoryLog::new(), Beginning::First(members([1, 2, 3])));
+        cluster.put("a", b"1").unwrap();
+        cluster.until("all have it", |cluster| (1..=3).all(|id| cluster.local(id, "a").is_some()));
+        let numbers: Vec<_> = (1..=3).map(|id| cluster.node(id).status().cluster).collect();
+        assert!(numbers[0].is_some() && numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+        // It is kept with the log.
+        let log = cluster.stop(2);
+        cluster.start(2, log, Beginning::Join);
+        assert_eq!(cluster.node(2).status().cluster, numbers[0]);
+    }
+}
+
+#[test]
+fn a_first_member_with_another_list_is_of_no_cluster() {
+    let world = World::new();
+    let mut cluster = found(&world, 1000, [1, 2, 3], &[1, 2]);
+    cluster.put("a", b"1").unwrap();
+    // It has the address of the first one for its own first one.
+    cluster.start(3, MemoryLog::new(), Beginning::First(members([1, 12, 3])));
+    cluster.turns(LONG);
+    let status = cluster.node(3).status();
+    assert_eq!((status.cluster, status.term, status.last), (None, 0, 0));
+    cluster.stop(3);
+    cluster.start(3, MemoryLog::new(), Beginning::First(members([1, 2, 3])));
+    cluster.until("it has it", |cluster| cluster.local(3, "a").is_some());
+}
+
+#[test]
+fn who_waits_to_be_added_promises_nothing_to_others() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    cluster.start(4, MemoryLog::new(), Beginning::Join);
+    // Strangers of several clusters, of any term.
+    for stranger in [5, 6, 7] {
+        for kind in 0..20 {
+            send(&cluster, 4, [envelope(stranger, &[[kind, 4, 1, u64::MAX, 1, 9, 9, 1]])]);
+        }
+    }
+    let status = cluster.node(4).status();
+    assert_eq!((status.cluster, status.term, status.last), (None, 0, 0));
+    change(&cluster, Change::AddLearner { id: 4, address: Addr::Node(4).to_string() }).unwrap();
+    cluster.until("4 has it", |cluster| cluster.local(4, "a").is_some());
+    assert_eq!(cluster.node(4).status().cluster, cluster.node(1).status().cluster);
+    change(&cluster, Change::Promote { id: 4 }).unwrap();
+    // One that is told the number joins no other cluster.
+    let number = ClusterId::from_bits(cluster.node(1).status().cluster.unwrap().bits() ^ 1);
+    cluster.config.cluster = number;
+    cluster.start(5, MemoryLog::new(), Beginning::Join);
+    change(&cluster, Change::AddLearner { id: 5, address: Addr::Node(5).to_string() }).unwrap();
+    cluster.turns(LONG);
+    assert_eq!((cluster.node(5).status().cluster, cluster.local(5, "a")), (None, None));
+}

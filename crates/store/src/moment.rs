@@ -1,0 +1,63 @@
+//! The time that a partition is told, beside the time of day.
+
+use crate::item::UnixSeconds;
+
+/// A time as a partition is told it, and how far the wall clock is ahead of that.
+///
+/// Expiry hangs on a time that only passes: a server counts seconds from its start, beginning at the wall clock's. If the wall clock is set, the
+/// difference changes, and no item expires sooner or later for it. What leaves the server or comes from outside as a time of day is converted
+/// with the difference of that moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Moment {
+    /// The time that partitions are told ([`crate::Store::set_now`]).
+    pub now: UnixSeconds,
+    /// Seconds that the wall clock is ahead of it; below zero if it is behind.
+    pub wall_ahead: i64,
+}
+
+impl From<UnixSeconds> for Moment {
+    /// A time at which the wall clock shows the same.
+    fn from(now: UnixSeconds) -> Moment {
+        Moment { now, wall_ahead: 0 }
+    }
+}
+
+impl Moment {
+    /// What the wall clock shows at a time of partitions: at least 1, since zero is never.
+    pub fn to_wall(self, at: UnixSeconds) -> UnixSeconds {
+        shift(at, self.wall_ahead)
+    }
+
+    /// The time of partitions at which the wall clock shows this: at least 1.
+    pub fn from_wall(self, at: UnixSeconds) -> UnixSeconds {
+        shift(at, self.wall_ahead.saturating_neg())
+    }
+}
+
+fn shift(at: UnixSeconds, by: i64) -> UnixSeconds {
+    if by == 0 {
+        return at;
+    }
+    let shifted = i64::from(at).saturating_add(by).clamp(1, i64::from(UnixSeconds::MAX));
+    // Just clamped to that.
+    shifted as UnixSeconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shifted_there_and_back_and_stay_within_limits() {
+        for wall_ahead in [0, 1, -1, 3600, -3600, 1_000_000_000, -1_000_000_000] {
+            let moment = Moment { now: 5, wall_ahead };
+            let at = 1_800_000_000;
+            assert_eq!(i64::from(moment.to_wall(at)), i64::from(at) + wall_ahead);
+            assert_eq!(moment.from_wall(moment.to_wall(at)), at);
+        }
+        let far = |wall_ahead| Moment { now: 0, wall_ahead };
+        assert_eq!([i64::MIN, i64::MAX].map(|ahead| far(ahead).to_wall(7)), [1, UnixSeconds::MAX]);
+        assert_eq!([i64::MIN, i64::MAX].map(|ahead| far(ahead).from_wall(7)), [UnixSeconds::MAX, 1]);
+        assert_eq!(far(-10).to_wall(10), 1, "zero is never");
+    }
+}

@@ -1,0 +1,193 @@
+//! Items that have expired are room: a sweep over the lines of the index finds them.
+//!
+//! Each new item has a few others looked at, and so has each call of [`crate::Store::expire_some`]. A store that would refuse an item looks further. All
+//! of it costs nothing before the first time at which an item can expire, which each pass over the index finds anew.
+
+use super::Partition;
+use super::find::Place;
+use crate::entry::read_entry;
+use crate::item::UnixSeconds;
+use crate::line::{Kind, POINTERS, Pointer};
+use crate::record::Fields;
+use crate::table::WORD_LINES;
+
+/// Items that are looked at with each new one: eight passes in the time that the memory is filled anew.
+const ITEMS_WITH_NEW: usize = 8;
+/// Items that are looked at in one call from outside.
+const ITEMS_AT_ONCE: usize = 1024;
+/// Items that are looked at each time that an item has no room.
+const ITEMS_FOR_ROOM: usize = 4096;
+/// Lines for which a sweep counts as much as for an item: most of them may be free.
+const LINES_OF_ITEM: usize = 8;
+/// A pass may miss an item that moves from one line to another meanwhile. So the next one comes after this time, in seconds, at the latest.
+const PASS_SECONDS: u32 = 60;
+
+/// How far the sweep is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sweeper {
+    /// The line that comes next.
+    hand: usize,
+    /// Nothing expires before; `UnixSeconds::MAX` if nothing ever had an expiry.
+    soonest: UnixSeconds,
+    /// The same, of the lines that this pass has looked at and of what was stored since it began.
+    soonest_of_pass: UnixSeconds,
+    /// Something had an expiry.
+    is_needed: bool,
+}
+
+impl Default for Sweeper {
+    fn default() -> Sweeper {
+        Sweeper { hand: 0, soonest: UnixSeconds::MAX, soonest_of_pass: UnixSeconds::MAX, is_needed: false }
+    }
+}
+
+impl Sweeper {
+    /// An item with this expiry is stored.
+    #[inline]
+    pub(super) fn note(&mut self, expires: UnixSeconds) {
+        if expires != 0 {
+            self.soonest = self.soonest.min(expires);
+            self.soonest_of_pass = self.soonest_of_pass.min(expires);
+            self.is_needed = true;
+        }
+    }
+}
+
+impl Partition {
+    /// Whether anything may have expired.
+    #[inline]
+    pub(super) fn may_have_expired(&self) -> bool {
+        self.sweeper.is_needed && self.sweeper.soonest <= self.clock.now
+    }
+
+    /// A new item is about to be stored: looks at a few others.
+    #[inline]
+    pub(super) fn expire_along(&mut self) {
+        if self.may_have_expired() {
+            self.sweep(ITEMS_WITH_NEW);
+        }
+    }
+
+    /// As much as one call from outside does.
+    pub(super) fn expire_at_once(&mut self) {
+        if self.may_have_expired() {
+            self.sweep(ITEMS_AT_ONCE);
+        }
+    }
+
+    /// Looks for room. True if anything was dropped.
+    #[cold]
+    pub(super) fn expire_for_room(&mut self) -> bool {
+        self.may_have_expired() && self.sweep(ITEMS_FOR_ROOM) > 0
+    }
+
+    /// Drops the expired items in lines of the page of a home, so that its chain can take their lines.
+    pub(super) fn expire_near(&mut self, home: usize) {
+        if !self.may_have_expired() {
+            return;
+        }
+        let first = home / WORD_LINES * WORD_LINES;
+        for line in first..first + WORD_LINES {
+            // What stands behind in the chain may move into the line.
+            while let Some(place) = self.expired_in_line(line) {
+                self.expire(place);
+            }
+        }
+    }
+
+    fn expired_in_line(&self, line: usize) -> Option<Place> {
+        let cell = self.table.line(&self.memory, line);
+        let is_expired = cell.kind() == Kind::Item && cell.record().fields.has_expired(self.clock.now);
+        is_expired.then(|| Place::Line { home: self.table.home_of(&self.memory, &self.hasher, line), line })
+    }
+
+    /// Looks at about so many items from the hand on; says how many it dropped.
+    fn sweep(&mut self, items: usize) -> usize {
+        let mut effort = items * LINES_OF_ITEM;
+        let before = self.counters.expired;
+        while effort > 0 && self.may_have_expired() {
+            if self.sweeper.hand >= self.table.geometry.lines_next {
+                self.end_pass();
+                continue;
+            }
+            let line = self.sweeper.hand;
+            if self.table.is_cleared(line / WORD_LINES) {
+                effort = effort.saturating_sub(1 + self.sweep_line(line) * LINES_OF_ITEM);
+                self.sweeper.hand += 1;
+            } else {
+                // Lines that are not cleared yet, in the middle of an index that grows.
+                self.sweeper.hand = (line / WORD_LINES + 1) * WORD_LINES;
+                effort -= 1;
+            }
+        }
+        (self.counters.expired - before) as usize
+    }
+
+    fn end_pass(&mut self) {
+        let next_pass = self.clock.now.saturating_add(PASS_SECONDS);
+        self.sweeper = Sweeper {
+            hand: 0,
+            soonest: self.sweeper.soonest_of_pass.min(next_pass),
+            soonest_of_pass: UnixSeconds::MAX,
+            is_needed: true,
+        };
+    }
+
+    /// Drops what has expired in a line. Says how many items it looked at.
+    fn sweep_line(&mut self, line: usize) -> usize {
+        let mut looked_at = 0;
+        loop {
+            let (mut expired, mut soonest) = (None, UnixSeconds::MAX);
+            let mut look = |fields: &Fields, slot: usize, at: usize| {
+                looked_at += 1;
+                if fields.has_expired(self.clock.now) {
+                    expired = Some((slot, at));
+                } else if fields.expires != 0 {
+                    soonest = soonest.min(fields.expires);
+                }
+            };
+            let cell = self.table.line(&self.memory, line);
+            let kind = cell.kind();
+            match kind {
+                Kind::Free => {}
+                Kind::Item => look(&cell.record().fields, 0, 0),
+                Kind::Pointers => {
+                    for slot in (0..POINTERS).filter(|&slot| cell.pointer(slot) != Pointer::NONE) {
+                        let at = cell.pointer(slot).at();
+                        look(&read_entry(&self.memory.bytes()[at..]).fields, slot, at);
+                    }
+                }
+            }
+            self.sweeper.soonest_of_pass = self.sweeper.soonest_of_pass.min(soonest);
+            let Some((slot, at)) = expired else { return looked_at };
+            let home = self.table.home_of(&self.memory, &self.hasher, line);
+            self.expire(if kind == Kind::Item { Place::Line { home, line } } else { Place::Log { home, line, slot, at } });
+        }
+    }
+
+    /// Drops an item that has expired.
+    #[cold]
+    pub(super) fn expire(&mut self, place: Place) {
+        self.counters.expired += 1;
+        self.counters.expired_unfetched += u64::from(!self.record(place).fields.marks.is_fetched);
+        self.drop_item(place);
+    }
+
+    /// Drops an item for the room that it takes. False if it had expired, so that it does not count as evicted.
+    pub(super) fn evict(&mut self, place: Place) -> bool {
+        let record = self.record(place);
+        let fields = record.fields;
+        if fields.has_expired(self.clock.now) {
+            self.expire(place);
+            return false;
+        }
+        let hash = self.hasher.hash(record.key);
+        self.changing(hash);
+        let counters = &mut self.counters;
+        counters.evicted_unfetched += u64::from(!fields.marks.is_fetched);
+        counters.evicted_expiring += u64::from(fields.expires != 0);
+        counters.evicted_idle_seconds = self.clock.minutes().saturating_sub(fields.minutes).saturating_mul(60);
+        self.drop_item(place);
+        true
+    }
+}

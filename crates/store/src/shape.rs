@@ -1,0 +1,56 @@
+//! What decides whether items fit a partition, beside the items.
+
+use crate::config::{KeyFunction, Layout, Mode, PartitionConfig, PartitionError};
+
+/// What a partition must have in common with another so that it has place for whatever that one holds: the secret of its hash, and how index
+/// and log share the memory. Under another secret other keys meet in one stretch of the index, and a full store may then refuse some.
+///
+/// A snapshot keeps it of each partition ([`crate::snapshot::Origin`]), and [`crate::Partition::with_shape`] makes a partition of it. Whoever knows
+/// the secret can make keys that slow the partition down: keep it from clients.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shape {
+    pub(crate) secret: [u64; 2],
+    /// Bytes of memory, as configured.
+    pub(crate) memory: u64,
+    /// Bytes of a segment.
+    pub(crate) segment: u64,
+    /// Lines of the index.
+    pub(crate) lines: u64,
+    /// See [`kind`].
+    pub(crate) kind: u8,
+}
+
+impl Shape {
+    /// Whether a partition of these settings can have this shape. If not, it can still hold the items, as far as it has room.
+    pub fn suits(&self, config: &PartitionConfig) -> Result<bool, PartitionError> {
+        let is_same_memory = (self.memory, self.segment) == (config.memory as u64, config.segment_bytes()? as u64);
+        Ok(is_same_memory && self.kind == kind(config))
+    }
+
+    /// Bytes of memory of the partition, index included.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory
+    }
+}
+
+impl std::fmt::Debug for Shape {
+    /// Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Shape { secret: _, memory, segment, lines, kind } = self;
+        f.debug_struct("Shape")
+            .field("memory", memory)
+            .field("segment", segment)
+            .field("lines", lines)
+            .field("kind", kind)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Mode, layout and hash function in one byte: bit 0 a store; bit 1 all items in the log; bit 2 SipHash. Never zero.
+pub(crate) fn kind(config: &PartitionConfig) -> u8 {
+    const KNOWN: u8 = 1 << 7;
+    KNOWN
+        | u8::from(config.mode == Mode::Store)
+        | u8::from(config.layout == Layout::Log) << 1
+        | u8::from(config.key_function == KeyFunction::SipHash) << 2
+}

@@ -1,0 +1,121 @@
+//! Items that expired are room, whether or not anybody asks for them again.
+
+use dunlin_store::{Layout, Mode, Partition, PartitionConfig, Put, Refused, Store};
+
+const MIB: usize = 1 << 20;
+const NOW: u32 = 1_800_000_000;
+const LAYOUTS: [Layout; 2] = [Layout::Inline, Layout::Log];
+
+fn partition(mode: Mode, layout: Layout) -> Partition {
+    let config = PartitionConfig { layout, ..PartitionConfig::new(mode, 4 * MIB) };
+    let mut partition = Partition::with_secret(config, [1, 2]).expect("a few MiB");
+    partition.set_now(NOW);
+    partition
+}
+
+fn put(partition: &mut Partition, number: u64, bytes: usize, expires: Option<u32>) -> Result<(), Refused> {
+    let key = u128::from(number).to_be_bytes();
+    let key = partition.key(&key).expect("16 bytes");
+    partition.put(&key, &vec![7; bytes], Put { expires, ..Put::default() }).map(|_| ())
+}
+
+fn has(partition: &Partition, number: u64) -> bool {
+    let key = u128::from(number).to_be_bytes();
+    partition.peek(&partition.key(&key).expect("16 bytes")).is_some()
+}
+
+/// Stores items until one is refused.
+fn fill(store: &mut Partition, first: u64, bytes: usize, expires: impl Fn(u64) -> Option<u32>) -> u64 {
+    (first..).find(|&number| put(store, number, bytes, expires(number)).is_err()).expect("it fills") - first
+}
+
+#[test]
+fn a_store_full_of_expired_items_is_empty() {
+    for layout in LAYOUTS {
+        for bytes in [0, 20, 100, 1000, 20_000] {
+            let mut store = partition(Mode::Store, layout);
+            let items = fill(&mut store, 0, bytes, |_| Some(NOW + 10));
+            for round in 1..4 {
+                store.set_now(NOW + 10 * round);
+                let first = u64::from(round) << 32;
+                let again = fill(&mut store, first, bytes, |_| Some(NOW + 10 * (round + 1)));
+                assert!(again >= items * 9 / 10, "{layout:?} {bytes}: {again} items, {items} before");
+                assert!((first..first + again).all(|number| has(&store, number)));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_takes_what_fits_beside_items_that_live_on() {
+    for layout in LAYOUTS {
+        for bytes in [20, 100, 1000] {
+            let mut store = partition(Mode::Store, layout);
+            // Every other one expires, so that no line, page or segment is free of others.
+            let items = fill(&mut store, 0, bytes, |number| (number % 2 == 0).then_some(NOW + 10));
+            store.set_now(NOW + 10);
+            let again = fill(&mut store, 1 << 32, bytes, |_| None);
+            assert!(again >= items * 4 / 10, "{layout:?} {bytes}: {again} items of {items}");
+            assert!((0..items).all(|number| has(&store, number) == (number % 2 == 1)));
+            assert_eq!(store.stats().expired, items.div_ceil(2), "every one was found");
+            assert_eq!(put(&mut store, 1 << 40, bytes, None), Err(Refused::Full));
+        }
+    }
+}
+
+#[test]
+fn an_idle_store_finds_what_expired() {
+    for mode in [Mode::Cache, Mode::Store] {
+        for layout in LAYOUTS {
+            let mut store = partition(mode, layout);
+            for number in 0..20_000 {
+                put(&mut store, number, 60, number.is_multiple_of(3).then_some(NOW + 10)).expect("there is room");
+            }
+            store.expire_some();
+            assert_eq!(store.stats().items, 20_000, "nothing expired yet");
+            store.set_now(NOW + 10);
+            let before = store.stats().items;
+            store.expire_some();
+            assert!(before - store.stats().items < 2_500, "one call is bounded");
+            for _ in 0..40 {
+                store.expire_some();
+            }
+            let stats = store.stats();
+            assert_eq!((stats.items, stats.expired, stats.expired_unfetched), (13_333, 6_667, 6_667));
+            assert_eq!(stats.item_bytes, 13_333 * 76);
+        }
+    }
+}
+
+/// With as many new items as expired, a cache need not evict any.
+#[test]
+fn a_cache_evicts_no_live_item_in_place_of_an_expired_one() {
+    for layout in LAYOUTS {
+        for bytes in [20, 100, 1000] {
+            let mut cache = partition(Mode::Cache, layout);
+            let full = {
+                let mut other = partition(Mode::Cache, layout);
+                (0..).find(|&number| {
+                    put(&mut other, number, bytes, None).expect("a cache is never full");
+                    other.stats().evicted_log + other.stats().evicted_index > 0
+                })
+            };
+            let items = full.expect("it fills") * 95 / 100;
+            for number in 0..items {
+                put(&mut cache, number, bytes, (number % 2 == 0).then_some(NOW + 10)).expect("a cache is never full");
+            }
+            cache.set_now(NOW + 10);
+            // A core calls it now and then.
+            for number in 0..items * 4 / 10 {
+                put(&mut cache, 1 << 32 | number, bytes, None).expect("a cache is never full");
+                if number % 100 == 0 {
+                    cache.expire_some();
+                }
+            }
+            let lost = (0..items).filter(|&number| number % 2 == 1 && !has(&cache, number)).count() as u64;
+            // Where each item has its pointer in the index, that grows meanwhile and takes segments of the log.
+            let percent = if layout == Layout::Inline { 1 } else { 10 };
+            assert!(lost * 100 <= items * percent, "{layout:?} {bytes}: {lost} of {items}: {:?}", cache.stats());
+        }
+    }
+}
