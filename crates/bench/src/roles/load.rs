@@ -20,6 +20,8 @@ const SESSIONS_IN_CACHE: usize = 256;
 const ITERATIONS_PER_LOOK: u32 = 64;
 /// Time between two figures for the progress bar.
 const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
+/// How long a run without an answer goes on beyond its end before it counts as failed.
+const SILENCE_NANOS_MAX: u64 = 10_000_000_000;
 
 /// Whether a client that knows its next sessions says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,7 +110,11 @@ impl Load {
                 next_live = now + LIVE_INTERVAL_NANOS;
                 go_on = live(state.completed as f64 * 1e9 / now as f64);
             }
-            let over = from.is_some_and(|(start, _)| now >= start + length);
+            // A server that waits for a processor may answer nothing in a short run; the run then goes on until it does.
+            let over = from.is_some_and(|(start, before)| {
+                let end = start + length;
+                now >= end && (state.completed > before || now >= end + SILENCE_NANOS_MAX)
+            });
             state.error.is_some() || over || !go_on
         });
         if let Some(error) = state.borrow().error {
