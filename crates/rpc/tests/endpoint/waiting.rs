@@ -189,6 +189,7 @@ fn run_for_ends_on_time_whether_or_not_there_is_anything_to_do() {
             endpoint.run_for(Duration::from_millis(2));
         }
         let time = start.elapsed();
-        assert!((40..400).contains(&time.as_millis()), "{poll:?}: {time:?}");
+        // An iteration that sleeps through its end would take a tenth of a second each time: two seconds in all.
+        assert!((40..1_500).contains(&time.as_millis()), "{poll:?}: {time:?}");
     }
 }
