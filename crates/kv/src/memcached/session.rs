@@ -27,7 +27,7 @@ pub enum Progress {
     Full,
     /// That its batches are sent to other cores and come back: see `Session::take_batches`, then `Session::merge`.
     Forward,
-    /// Memory: the next command needs more than [`Session::set_memory`] has allowed.
+    /// Memory: the next command needs more than `Session::set_memory` has allowed.
     Memory,
     /// An answer that concerns all cores, to be added to the output.
     Ask(Ask),
