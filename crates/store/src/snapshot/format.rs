@@ -5,7 +5,7 @@ use crate::item::UnixSeconds;
 use crate::key::KEY_BYTES_MAX;
 use crate::store::VALUE_BYTES_MAX;
 
-/// The version of the format that is written. It is read, and so is [`VERSION_WITHOUT_ORIGIN`].
+/// The version of the format that is written. It is read, and so is `VERSION_WITHOUT_ORIGIN`.
 pub const VERSION: u32 = 2;
 /// The version before it, in which no file says what it was taken from.
 pub const VERSION_WITHOUT_ORIGIN: u32 = 1;
