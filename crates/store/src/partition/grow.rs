@@ -105,7 +105,9 @@ impl Partition {
     fn begin_to_grow(&mut self) {
         let wanted = self.table.offset(self.lines_wanted()).div_ceil(self.log.segment_bytes);
         let owned = self.log.index_segments();
-        let claim = owned + (owned..wanted).take_while(|&segment| self.is_spared(segment)).count();
+        // Of the log as a whole: looked at once, since there may be many segments.
+        let is_log_older = self.is_log_older();
+        let claim = owned + (owned..wanted).take_while(|&segment| self.is_spared(segment, is_log_older)).count();
         if self.is_gain(claim) {
             self.claim = Some(claim);
             self.work_on_claim();
@@ -184,25 +186,20 @@ impl Partition {
         self.mode == Mode::Cache || self.log.live <= self.log.live_max(self.log.count.saturating_sub(segments))
     }
 
-    /// Whether the log can do without a segment, and all between it and the index.
-    fn is_spared(&self, segment: usize) -> bool {
+    /// Whether the log can do without a segment, and all between it and the index. A cache gives up a segment with live items only if its
+    /// log is older than its index; in a store items only move.
+    fn is_spared(&self, segment: usize, is_log_older: bool) -> bool {
         let fewer = segment + 1 - self.log.index_segments();
         let is_affordable = self.log.count >= SEGMENTS_MIN + fewer && self.can_log_shrink(fewer);
-        is_affordable && (self.log.segment(segment).state == State::Free || self.is_index_more_in_need(segment))
+        is_affordable && (self.mode == Mode::Store || is_log_older || self.log.segment(segment).live == 0)
     }
 
-    /// Whether items should leave a used segment of the log for the sake of the index. In a store they only move. In a cache, if the log
-    /// keeps items longer than the index does.
-    fn is_index_more_in_need(&self, segment: usize) -> bool {
-        match self.mode {
-            Mode::Store => true,
-            Mode::Cache => {
-                let began = self.log.oldest().map(|oldest| self.log.segment(oldest).began);
-                let age_in_log = began.map_or(0, |began| self.counters.stored.saturating_sub(began));
-                let age_in_index = self.table.geometry.lines as u64;
-                self.log.segment(segment).live == 0 || age_in_log > age_in_index
-            }
-        }
+    /// Whether the log keeps items longer than the index does.
+    fn is_log_older(&self) -> bool {
+        let began = self.log.oldest().map(|oldest| self.log.segment(oldest).began);
+        let age_in_log = began.map_or(0, |began| self.counters.stored.saturating_sub(began));
+        let age_in_index = self.table.geometry.lines as u64;
+        age_in_log > age_in_index
     }
 
     /// Moves the items of the home below the frontier to where they belong in the index that is to be. False if they have no room there
