@@ -106,7 +106,8 @@ impl Partition {
         Partition::with_hasher(config, KeyHasher::with_secret(config.key_function, secret))
     }
 
-    /// An empty partition for the items of one that had this shape: whatever that one held has place. Ready for others once it is told that all
+    /// An empty partition for the items of one that had this shape: whatever that one held has place, but for values of about half a segment, which
+    /// may pack worse in another order (`docs/store.md`). Ready for others once it is told that all
     /// items are [loaded](crate::Store::loaded). If the shape [does not suit](Shape::suits) the settings, it is a partition as of [`Partition::new`].
     ///
     /// # Errors
