@@ -86,8 +86,8 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// An empty partition. Its hash has a random secret, and its CAS tokens begin at random: one that a client has of the partition before,
-    /// which this one takes the place of after a restart, is that of no item here. (It might be by chance, once in 2^43.)
+    /// Makes an empty partition. Its hash has a random secret, and its CAS tokens begin at random. A token from before a restart matches no
+    /// item here. (By chance it may, once in 2^43.)
     ///
     /// # Errors
     /// [`PartitionError`] if the memory is out of limits or not there, or the system has no random numbers.
