@@ -12,7 +12,7 @@ use dunlin_store::snapshot::{Misfit, Origin, Part, Progress, Turn, load_file};
 use dunlin_store::{Mode, PartitionConfig, Shape, Sweep};
 use tokio::task::{AbortHandle, LocalSet, spawn_local, yield_now};
 
-use super::clock::{TICK, moment};
+use super::clock::{moment, ticks};
 use super::config::ServerConfig;
 use super::error::ServerError;
 use super::failure::{Failure, Health};
@@ -232,7 +232,7 @@ impl<P: Sweep + 'static> Setup<P> {
         registered.map_err(|error| ServerError::System { what: "a handler", why: error.to_string() })?;
         let (shard, flush) = (running.shard.clone(), memcached.flush_if_due());
         let ticking = async move {
-            let mut ticks = tokio::time::interval(TICK);
+            let mut ticks = ticks();
             loop {
                 ticks.tick().await;
                 shard.set_moment(moment());
