@@ -21,7 +21,10 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Whether a partition of these settings can have this shape. If not, it can still hold the items, as far as it has room.
+    /// Returns whether a partition with this configuration can take this shape. If not, it can still hold the items, as far as it has room.
+    ///
+    /// # Errors
+    /// [`PartitionError`] if no partition can have this configuration.
     pub fn suits(&self, config: &PartitionConfig) -> Result<bool, PartitionError> {
         let is_same_memory = (self.memory, self.segment) == (config.memory as u64, config.segment_bytes()? as u64);
         Ok(is_same_memory && self.kind == kind(config))

@@ -9,9 +9,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dunlin_store::{Moment, UnixSeconds};
 use rustix::time::{ClockId, clock_gettime};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 /// How often the partitions are told the time.
-pub(super) const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(100);
+
+/// Ticks from now on. Those that a process missed while it was stopped are left out.
+pub(super) fn ticks() -> Interval {
+    ticks_from(Instant::now())
+}
+
+fn ticks_from(start: Instant) -> Interval {
+    let mut ticks = interval_at(start, TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
 
 /// Two clocks, read together.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +97,18 @@ mod tests {
         for (drift, ahead) in [(0.4, 0), (-0.4, 0), (0.6, 1), (-0.6, -1), (1.4, 1)] {
             assert_eq!(reading(1_100.0 + drift, 100.0).since(began), Moment { now: 1_100, wall_ahead: ahead });
         }
+    }
+
+    /// A process that was stopped does not make up for the ticks that it missed.
+    #[test]
+    fn missed_ticks_are_left_out() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let mut ticks = ticks_from(Instant::now().checked_sub(TICK * 100).unwrap());
+            ticks.tick().await;
+            let next = std::pin::pin!(ticks.tick());
+            assert!(futures::poll!(next).is_pending());
+        });
     }
 
     #[test]

@@ -12,7 +12,7 @@ use dunlin_store::snapshot::{Misfit, Origin, Part, Progress, Turn, load_file};
 use dunlin_store::{Mode, PartitionConfig, Shape, Sweep};
 use tokio::task::{AbortHandle, LocalSet, spawn_local, yield_now};
 
-use super::clock::{TICK, moment};
+use super::clock::{moment, ticks};
 use super::config::ServerConfig;
 use super::error::ServerError;
 use super::failure::{Failure, Health};
@@ -150,6 +150,7 @@ impl<P: Sweep + 'static> Setup<P> {
     ) -> Result<(), ServerError> {
         let health = Health::new(self.core, self.failure.clone(), self.mailboxes.of(self.core).clone());
         let mut batches = 0;
+        let mut ticking = None;
         while let Some(letter) = self.mailbox.recv().await {
             match letter {
                 Mail::Exit => break,
@@ -162,7 +163,7 @@ impl<P: Sweep + 'static> Setup<P> {
                 Mail::Failed => {}
                 Mail::Serve(map, done) => {
                     memcached.begin(&running.shard, &self.config, &self.mailboxes, &health);
-                    self.begin(&running, &map, &memcached, &health)?;
+                    ticking = Some(self.begin(&running, &map, &memcached, &health)?);
                     let _ = done.send(());
                 }
                 Mail::Stats(answer) => {
@@ -200,11 +201,16 @@ impl<P: Sweep + 'static> Setup<P> {
                 Mail::Drain(done) => {
                     let stopped = memcached.stop(self.config.patience);
                     let (endpoint, patience, core) = (running.endpoint.clone(), self.config.patience, self.core);
+                    let ticking = ticking.take();
                     spawn_local(async move {
                         stopped.await;
                         let unfinished = endpoint.shutdown(patience).await;
                         if !unfinished.is_nothing() {
                             tracing::warn!(?unfinished, "a core left requests unanswered when it stopped");
+                        }
+                        // What falls due from now on, such as a planned flush, would spoil the last snapshot.
+                        if let Some(ticking) = ticking {
+                            ticking.abort();
                         }
                         let _ = done.send(core);
                     });
@@ -214,14 +220,14 @@ impl<P: Sweep + 'static> Setup<P> {
         Ok(())
     }
 
-    /// Begins to serve and to turn the event loop.
+    /// Begins to serve and to turn the event loop. Returns what ends the task that tells the partition the time.
     fn begin<T: Transport + 'static>(
         &self,
         running: &Rc<Running<T, P>>,
         map: &ServerMap,
         memcached: &Memcached<P>,
         health: &Health,
-    ) -> Result<(), ServerError> {
+    ) -> Result<AbortHandle, ServerError> {
         let service = KvService::new(running.shard.clone(), map.clone()).with_identity(self.identity.clone());
         service.add_stats(memcached.stats());
         if self.saver.has_file() {
@@ -232,7 +238,7 @@ impl<P: Sweep + 'static> Setup<P> {
         registered.map_err(|error| ServerError::System { what: "a handler", why: error.to_string() })?;
         let (shard, flush) = (running.shard.clone(), memcached.flush_if_due());
         let ticking = async move {
-            let mut ticks = tokio::time::interval(TICK);
+            let mut ticks = ticks();
             loop {
                 ticks.tick().await;
                 shard.set_moment(moment());
@@ -249,10 +255,11 @@ impl<P: Sweep + 'static> Setup<P> {
                 Err(error) => of_loop.fail(format!("its event loop has ended: {error}")),
             }
         };
-        for work in [spawn_guarded(ticking, health), spawn_guarded(driving, health)] {
+        let ticking = spawn_guarded(ticking, health);
+        for work in [ticking.clone(), spawn_guarded(driving, health)] {
             health.on_failure(move || work.abort());
         }
-        Ok(())
+        Ok(ticking)
     }
 }
 

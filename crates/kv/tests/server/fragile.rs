@@ -2,7 +2,8 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use dunlin_store::{
     Delta, Item, Key, KeyError, KeyHash, Marks, Partition, Put, Refused, Shape, Side, Store, StoreStats, Stored, Sweep,
@@ -19,7 +20,18 @@ pub struct Fragile {
     pub partition: Partition,
     pub is_broken: bool,
     pub unreadable: Arc<AtomicBool>,
+    pub ticks: Arc<Ticks>,
 }
+
+/// How often a partition is told the time after it was visited first, which takes long.
+#[derive(Debug, Default)]
+pub struct Ticks {
+    pub is_visited: AtomicBool,
+    pub since: AtomicU32,
+}
+
+/// Longer than a server waits until it tells its partitions the time again.
+const VISIT: Duration = Duration::from_millis(300);
 
 impl Store for Fragile {
     fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, KeyError> {
@@ -87,6 +99,7 @@ impl Store for Fragile {
     }
 
     fn expire_some(&mut self) {
+        self.ticks.since.fetch_add(u32::from(self.ticks.is_visited.load(Ordering::Relaxed)), Ordering::Relaxed);
         self.partition.expire_some();
     }
 }
@@ -98,6 +111,9 @@ impl Visit for Fragile {
 
     fn visit(&self, hashes: RangeInclusive<u64>, each: &mut dyn FnMut(KeyHash, &[u8], &Item<'_>)) {
         assert!(!self.is_broken || !self.unreadable.load(Ordering::Relaxed), "another fault on purpose");
+        if !self.ticks.is_visited.swap(true, Ordering::Relaxed) {
+            std::thread::sleep(VISIT);
+        }
         self.partition.visit(hashes, each);
     }
 }

@@ -27,7 +27,8 @@ fn fragile(name: &str, unreadable: bool) -> (Server, ServerConfig, PathBuf) {
     config.patience = Duration::from_secs(5);
     let unreadable = Arc::new(AtomicBool::new(unreadable));
     let make = move |config, _: Option<&Shape>| {
-        Ok(Fragile { partition: Partition::new(config)?, is_broken: false, unreadable: unreadable.clone() })
+        let partition = Partition::new(config)?;
+        Ok(Fragile { partition, is_broken: false, unreadable: unreadable.clone(), ticks: Arc::default() })
     };
     let server = Server::start_with(config.clone(), make, |_| {}).unwrap();
     (server, config, file)

@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dunlin_kv::server::{Server, ServerConfig, ServerError};
 use dunlin_store::snapshot::{NoRoom, SnapshotError};
-use dunlin_store::{MEMORY_BYTES_MIN, Mode};
+use dunlin_store::{MEMORY_BYTES_MIN, Mode, Partition, Shape};
 
 use super::client::{Client, config, path};
+use super::fragile::{Fragile, Ticks};
 
 /// Refusals in a row after which every core is full.
 const REFUSED_MAX: u32 = 300;
@@ -97,5 +100,23 @@ fn a_store_with_too_little_memory_says_how_much_has_no_room_on_all_cores() {
     let told = no_room.to_string();
     assert!(told.contains(&items.to_string()) && told.contains("taken of 4 cores"), "{told}");
     assert_eq!(fs::read(&file).unwrap(), before, "what was saved is not touched");
+    fs::remove_file(&file).unwrap();
+}
+
+/// A flush that is planned would spoil the last snapshot.
+#[test]
+fn nothing_falls_due_while_the_last_snapshot_is_saved() {
+    let file = path("due").with_extension("snapshot");
+    let config = settings("due", 1, &file);
+    let ticks = Arc::new(Ticks::default());
+    let of_partition = ticks.clone();
+    let make = move |config, _: Option<&Shape>| {
+        let partition = Partition::new(config)?;
+        Ok(Fragile { partition, is_broken: false, unreadable: Arc::default(), ticks: of_partition.clone() })
+    };
+    let server = Server::start_with(config.clone(), make, |_| {}).unwrap();
+    Client::connect(&config).fill("key", 10);
+    assert_eq!(server.stop().unwrap().unwrap().totals.records, 10);
+    assert_eq!((ticks.is_visited.load(Ordering::Relaxed), ticks.since.load(Ordering::Relaxed)), (true, 0));
     fs::remove_file(&file).unwrap();
 }

@@ -69,6 +69,10 @@ impl Partition {
                 self.log.seal();
                 self.log.open(self.counters.stored);
             } else if !self.clean_one() {
+                if self.is_loading {
+                    // The next item may fit at its end.
+                    self.log.victim = None;
+                }
                 return Err(Refused::Full);
             }
         }
@@ -77,7 +81,7 @@ impl Partition {
 
     fn bump(&mut self, bytes: usize, claimant: Claimant) -> Option<usize> {
         // The last free segment is being cleaned into: leave room for what is still to come.
-        if claimant == Claimant::NewItem && self.mode == Mode::Store && self.log.free == 0 {
+        if claimant == Claimant::NewItem && self.mode == Mode::Store && !self.is_loading && self.log.free == 0 {
             let to_come = self.log.victim.map_or(0, |victim| self.log.segment(victim.segment).live);
             if self.log.room() < bytes + to_come {
                 return None;
@@ -94,8 +98,12 @@ impl Partition {
         None
     }
 
-    /// Cleans as much as an append of this size calls for.
+    /// Cleans as much as an append of this size calls for. Not while a snapshot is loaded: nothing is dead then, and a segment that waits to be
+    /// cleaned takes room that the items need.
     fn clean_along(&mut self, bytes: usize) {
+        if self.is_loading {
+            return;
+        }
         if self.log.victim.is_none() && self.log.free <= self.reserve() {
             self.choose_victim();
         }

@@ -30,6 +30,9 @@ const MOVE_TRIES: u32 = 64;
 /// Lines to spare around a home that items are moved to, beside those they need.
 const LINES_SPARE: usize = 4;
 
+/// Segments that are emptied at most for one item that has no place near its home: up to 5 ms each.
+const SEGMENTS_FOR_ROOM: usize = 16;
+
 /// What became of a segment that the index wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
@@ -72,16 +75,18 @@ impl Partition {
         }
     }
 
-    /// Goes on growing until that is done, or begins to: for an item that has no place although the index has. False if the index cannot grow. All items may
-    /// move, which takes some milliseconds for each hundred thousand.
-    pub(super) fn grow_now(&mut self) -> bool {
-        if !self.table.geometry.is_growing() && self.claim.is_none() {
+    /// Goes on growing, or begins to: for an item that has no place although the index has. Moves up to so many homes and empties at most
+    /// [`SEGMENTS_FOR_ROOM`] segments; the next operation goes on from there. Returns how many homes it moved.
+    pub(super) fn grow_now(&mut self, homes: usize) -> usize {
+        if homes > 0 && !self.table.geometry.is_growing() && self.claim.is_none() {
             self.begin_to_grow();
         }
-        while self.claim.is_some() {
+        let mut segments_left = if self.is_loading { usize::MAX } else { SEGMENTS_FOR_ROOM };
+        while self.claim.is_some() && segments_left > 0 {
             self.work_on_claim();
+            segments_left -= 1;
         }
-        self.grow_by(usize::MAX) > 0 && !self.table.geometry.is_growing()
+        self.grow_by(homes)
     }
 
     /// Moves up to so many homes, and says how many. None if the index does not grow and will not begin to, or waits for segments.
@@ -105,7 +110,9 @@ impl Partition {
     fn begin_to_grow(&mut self) {
         let wanted = self.table.offset(self.lines_wanted()).div_ceil(self.log.segment_bytes);
         let owned = self.log.index_segments();
-        let claim = owned + (owned..wanted).take_while(|&segment| self.is_spared(segment)).count();
+        // Of the log as a whole: looked at once, since there may be many segments.
+        let is_log_older = self.is_log_older();
+        let claim = owned + (owned..wanted).take_while(|&segment| self.is_spared(segment, is_log_older)).count();
         if self.is_gain(claim) {
             self.claim = Some(claim);
             self.work_on_claim();
@@ -184,25 +191,20 @@ impl Partition {
         self.mode == Mode::Cache || self.log.live <= self.log.live_max(self.log.count.saturating_sub(segments))
     }
 
-    /// Whether the log can do without a segment, and all between it and the index.
-    fn is_spared(&self, segment: usize) -> bool {
+    /// Whether the log can do without a segment, and all between it and the index. A cache gives up a segment with live items only if its
+    /// log is older than its index; in a store items only move.
+    fn is_spared(&self, segment: usize, is_log_older: bool) -> bool {
         let fewer = segment + 1 - self.log.index_segments();
         let is_affordable = self.log.count >= SEGMENTS_MIN + fewer && self.can_log_shrink(fewer);
-        is_affordable && (self.log.segment(segment).state == State::Free || self.is_index_more_in_need(segment))
+        is_affordable && (self.mode == Mode::Store || is_log_older || self.log.segment(segment).live == 0)
     }
 
-    /// Whether items should leave a used segment of the log for the sake of the index. In a store they only move. In a cache, if the log
-    /// keeps items longer than the index does.
-    fn is_index_more_in_need(&self, segment: usize) -> bool {
-        match self.mode {
-            Mode::Store => true,
-            Mode::Cache => {
-                let began = self.log.oldest().map(|oldest| self.log.segment(oldest).began);
-                let age_in_log = began.map_or(0, |began| self.counters.stored.saturating_sub(began));
-                let age_in_index = self.table.geometry.lines as u64;
-                self.log.segment(segment).live == 0 || age_in_log > age_in_index
-            }
-        }
+    /// Whether the log keeps items longer than the index does.
+    fn is_log_older(&self) -> bool {
+        let began = self.log.oldest().map(|oldest| self.log.segment(oldest).began);
+        let age_in_log = began.map_or(0, |began| self.counters.stored.saturating_sub(began));
+        let age_in_index = self.table.geometry.lines as u64;
+        age_in_log > age_in_index
     }
 
     /// Moves the items of the home below the frontier to where they belong in the index that is to be. False if they have no room there
@@ -276,5 +278,42 @@ impl Partition {
     fn open_moved(&mut self, hash: u64) -> usize {
         let home = self.table.geometry.home(hash);
         self.table.open(&mut self.memory, &self.hasher, home).expect("there is room around the new homes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::insert::HOMES_FOR_ROOM;
+    use super::*;
+    use crate::{PartitionConfig, Put, Store as _};
+
+    /// For one item, a large index does not move all of its homes.
+    #[test]
+    fn an_operation_moves_a_bounded_number_of_homes() {
+        let config = PartitionConfig::new(Mode::Store, 32 << 20);
+        let mut partition = Partition::with_secret(config, [1, 2]).unwrap();
+        let mut number = 0u64;
+        let mut put = |partition: &mut Partition| {
+            number += 1;
+            let bytes = number.to_be_bytes();
+            let key = partition.key(&bytes).unwrap();
+            partition.put(&key, b"value", Put::default()).unwrap();
+        };
+        while partition.table.geometry.lines < 2 * HOMES_FOR_ROOM || partition.table.geometry.is_growing() {
+            put(&mut partition);
+        }
+        let lines = partition.table.geometry.lines;
+        assert_eq!(partition.grow_now(HOMES_FOR_ROOM), HOMES_FOR_ROOM);
+        assert!(partition.table.geometry.is_growing());
+        // The next operations go on with it.
+        while partition.table.geometry.is_growing() {
+            assert!(partition.grow_now(HOMES_FOR_ROOM) > 0);
+        }
+        assert!(partition.table.geometry.lines > lines);
+        (0..1000).for_each(|_| put(&mut partition));
+        for number in 1..=number {
+            let bytes = number.to_be_bytes();
+            assert!(partition.peek(&partition.key(&bytes).unwrap()).is_some(), "{number}");
+        }
     }
 }

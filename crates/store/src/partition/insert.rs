@@ -13,8 +13,9 @@ use crate::line::{self, Kind, Pointer};
 use crate::record::Fields;
 use crate::table::{REACH_WORDS, REACH_WORDS_LOADING, WORD_LINES};
 
-/// Homes that a cache with room moves at most so that one item need not go: a few milliseconds.
-const HOMES_FOR_ROOM: usize = 1 << 16;
+/// Homes that are moved at most for one item that has no place near its home: a few milliseconds. A cache with room moves them before an item
+/// has to go, a store before it refuses one.
+pub(super) const HOMES_FOR_ROOM: usize = 1 << 16;
 /// Homes that it moves before it looks for a line again.
 const HOMES_AT_ONCE: usize = 1 << 10;
 /// Times that room is looked for among what has expired, for one item.
@@ -219,6 +220,8 @@ impl Partition {
         if self.slot(self.table.geometry.home(hash)).is_some() || self.make_line(hash) {
             return true;
         }
+        // Items that are loaded from a snapshot must all find a place.
+        let mut homes_left = if self.is_loading { usize::MAX } else { HOMES_FOR_ROOM };
         loop {
             let home = self.table.geometry.home(hash);
             let crowded = self.table.blocked_home(&self.memory, &self.hasher, home).unwrap_or(home);
@@ -227,7 +230,9 @@ impl Partition {
                 return true;
             }
             // The index as a whole may have room.
-            if self.mode == Mode::Cache || !self.grow_now() {
+            let moved = if self.mode == Mode::Store { self.grow_now(homes_left) } else { 0 };
+            homes_left -= moved;
+            if moved == 0 {
                 return false;
             }
         }

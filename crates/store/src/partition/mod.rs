@@ -86,8 +86,8 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// An empty partition. Its hash has a random secret, and its CAS tokens begin at random: one that a client has of the partition before,
-    /// which this one takes the place of after a restart, is that of no item here. (It might be by chance, once in 2^43.)
+    /// Makes an empty partition. Its hash has a random secret, and its CAS tokens begin at random. A token from before a restart matches no
+    /// item here. (By chance it may, once in 2^43.)
     ///
     /// # Errors
     /// [`PartitionError`] if the memory is out of limits or not there, or the system has no random numbers.
@@ -106,7 +106,8 @@ impl Partition {
         Partition::with_hasher(config, KeyHasher::with_secret(config.key_function, secret))
     }
 
-    /// An empty partition for the items of one that had this shape: whatever that one held has place. Ready for others once it is told that all
+    /// An empty partition for the items of one that had this shape: whatever that one held has place, but for values of about half a segment, which
+    /// may pack worse in another order (`docs/store.md`). Ready for others once it is told that all
     /// items are [loaded](crate::Store::loaded). If the shape [does not suit](Shape::suits) the settings, it is a partition as of [`Partition::new`].
     ///
     /// # Errors

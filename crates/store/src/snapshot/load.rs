@@ -75,8 +75,8 @@ pub fn load_file<S: Store>(
     load(input, now, partitions, route, misfit, |at| progress(Progress { file_bytes, ..at }))
 }
 
-/// Loads a snapshot, at the time `now`, whose wall clock the times in the file are of, into the partitions that `route` names for each key by their index; `None` for a partition that is not
-/// among them. So either one thread loads all, or each loads its own from the same file.
+/// Loads a snapshot. `now` converts the file's wall-clock times to partition time. `route` returns the index of the partition of each key, or
+/// `None` for a partition that is not among these. So either one thread loads all, or each loads its own from the same file.
 ///
 /// Tells of its progress after each block. After an error the partitions hold a part of the snapshot: throw them away.
 ///

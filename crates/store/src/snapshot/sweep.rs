@@ -19,7 +19,7 @@ pub const STEP_RANGES: usize = 256;
 pub const STEP_BYTES: usize = 32 << 10;
 /// Blocks that a core keeps when the disk is slow, of changes that could not wait, before further changes wait a little.
 pub const BLOCKS_KEPT_MAX: usize = 16;
-/// Longest time that operations wait for the disk between two steps, all together.
+/// Longest time that operations wait for the disk between two steps, all together. They wait again only once the disk has taken a block.
 pub const STALL_MAX: Duration = Duration::from_millis(1);
 /// Most bytes of blocks that a core keeps when the disk is slow, before the snapshot is given up.
 pub const KEPT_BYTES_MAX: usize = 64 << 20;
@@ -68,7 +68,7 @@ pub struct Copier {
     kept: VecDeque<Block>,
     /// Bytes of their records.
     kept_bytes: usize,
-    /// How often operations may still ask the disk before the next step.
+    /// How often operations may still ask the disk before it has taken a block in a step.
     stall_steps: u32,
     output: SyncSender<Piece>,
     failure: Option<SaveError>,
@@ -205,8 +205,13 @@ impl Copier {
 
     /// Visits the next ranges.
     pub fn step(&mut self, items: &dyn Visit) -> Step {
-        self.stall_steps = STALL_STEPS_MAX;
-        if !self.push_out() {
+        let kept = self.kept.len();
+        let is_out = self.push_out();
+        // A disk that took nothing since the last step hangs: changes do not wait for it again.
+        if is_out || self.kept.len() < kept {
+            self.stall_steps = STALL_STEPS_MAX;
+        }
+        if !is_out {
             return Step::Full;
         }
         let end = self.ranges().min(self.next + STEP_RANGES);
@@ -273,7 +278,7 @@ mod tests {
             let key = store.key(key.as_bytes()).unwrap();
             store.put(&key, &vec![b'v'; VALUE_BYTES], Put::default()).unwrap();
         }
-        let (output, _pieces) = sync_channel(1);
+        let (output, pieces) = sync_channel(1);
         let mut copier = Copier::new(&store, 1, Moment::default(), output, Duration::ZERO);
         let mut changed = keys.iter().map(|key| store.key(key.as_bytes()).unwrap().hash());
         // A burst: all of its operations together wait as long as one may.
@@ -282,8 +287,10 @@ mod tests {
         }
         assert_eq!((copier.stall_steps, copier.failure.is_none()), (0, true));
         assert!(copier.kept.len() > BLOCKS_KEPT_MAX, "what cannot wait is kept");
-        assert!(matches!(copier.step(&store), Step::Full));
-        assert_eq!(copier.stall_steps, STALL_STEPS_MAX);
+        // Nor do they wait again before the disk goes on.
+        assert_eq!((copier.step(&store), copier.stall_steps), (Step::Full, 0));
+        drop(pieces.recv().unwrap());
+        assert_eq!((copier.step(&store), copier.stall_steps), (Step::Full, STALL_STEPS_MAX));
         // Up to a limit of memory.
         for hash in changed {
             copier.before_change(&store, hash);
