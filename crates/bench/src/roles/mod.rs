@@ -32,8 +32,8 @@ pub use memcached::{
     BareServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, TextOperation, installed_version,
 };
 pub use misbehaving::{
-    BULK_BYTES, Claims, ConnectBursts, Connections, ForgedUnreachables, Hoarder, LimitedServer, LostCalls, Recovered,
-    RpcServing, Sender, ShortPath, ShortPathCalls, UNREAD_BYTES,
+    BULK_BYTES, Claims, ConnectBursts, Connections, ForgedUnreachables, Hoarder, LimitedServer, LostCalls, RpcServing,
+    Sender, ShortPath, ShortPathCalls, UNREAD_BYTES,
 };
 pub(crate) use rate::open_sessions;
 pub use rate::{RateClient, RateFigures};

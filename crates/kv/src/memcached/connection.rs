@@ -113,6 +113,7 @@ impl<B: Backend> Connection<B> {
     /// Lets the other tasks of the core run. Answers are written.
     async fn make_way(&mut self) {
         self.count(Count::ConnYields, 1);
+        debug_assert!(self.output.is_empty(), "answers are written before others run");
         // What a connection holds while others run is counted, and the memory of a long answer is not.
         if self.output.capacity() > SPARE_OUTPUT_BYTES_MAX {
             self.output = Vec::new();

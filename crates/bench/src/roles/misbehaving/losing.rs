@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use dunlin_net::{Transport, TxPacket};
+use dunlin_net::{Route, Transport, TxPacket};
 use dunlin_rpc::wire::{Header, Kind};
 
 /// What is lost of the packets that are sent.
@@ -40,7 +40,12 @@ impl<T> Losing<T> {
 impl<T: Transport> Transport for Losing<T> {
     dunlin_net::forward_transport!(inner: mtu, route_mtu, rx_queue_len, local_addr, local_addrs, is_local, is_local_route);
     dunlin_net::forward_transport!(inner: resolve, release, peer_health, tx_flush, tx_to, rx_burst, rx_packet, rx_source);
-    dunlin_net::forward_transport!(inner: now, wait, waker, wake_fd, arm, disarm, counters);
+    dunlin_net::forward_transport!(inner: now, wait, waker, wake_fd, arm, disarm, counters, limit_joining);
+
+    /// What this loses, the wrapped transport does not know.
+    fn is_mtu_certain(&self, _route: Route) -> bool {
+        false
+    }
 
     fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
         for packet in packets {

@@ -92,7 +92,7 @@ fn round<T: Transport>(endpoint: &Endpoint<T>, session: &Session) -> Result<(Dur
     let mut first = None;
     endpoint.block_on(std::future::poll_fn(|context| {
         let mut result = Ok(());
-        calls.retain_mut(|call: &mut Pin<Box<Call>>| match call.as_mut().poll(context) {
+        calls.retain_mut(|call: &mut Pin<Box<Call<MsgBuf>>>| match call.as_mut().poll(context) {
             Poll::Ready(Ok(_)) => {
                 first.get_or_insert_with(|| begun.elapsed());
                 false

@@ -15,7 +15,7 @@ mod unreachable;
 pub use connections::{Connections, UNREAD_BYTES};
 pub use connects::{Claims, ConnectBursts};
 pub use hoarder::Hoarder;
-pub use lost_calls::{LostCalls, Recovered};
+pub use lost_calls::LostCalls;
 pub use sender::Sender;
 pub use server::{BULK_BYTES, LimitedServer, RpcServing};
 pub use short_path::{ShortPath, ShortPathCalls};
