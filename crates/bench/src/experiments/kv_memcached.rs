@@ -93,6 +93,8 @@ fn round<S: Role<Ready = Serving, Output = ()>>(lab: &Lab, server: S, items: u64
 /// A server with its items.
 pub(super) struct Filled {
     pub address: SocketAddr,
+    /// Number of its process.
+    pub process: u32,
     /// Resident memory of the server by which it grew.
     filled_bytes: u64,
 }
@@ -110,7 +112,7 @@ pub(super) fn with_items<S: Role<Ready = Serving, Output = ()>, T>(
     let before = resident_bytes_of(process)?;
     lab.client(MemcachedLoad::Fill { server: address, items, value_bytes: VALUE_BYTES }, fill_time(items))?.result()?;
     let filled_bytes = resident_bytes_of(process)?.saturating_sub(before);
-    let outcome = then(&Filled { address, filled_bytes })?;
+    let outcome = then(&Filled { address, process, filled_bytes })?;
     server.stop()?;
     Ok(outcome)
 }

@@ -15,6 +15,7 @@ mod kv_runs;
 mod kv_values;
 mod kv_ycsb;
 mod log_flush;
+mod misbehaving;
 mod replicas;
 mod rpc_bandwidth;
 mod rpc_busy;
@@ -259,6 +260,12 @@ pub const ALL: &[Experiment] = &[
         about: "time without service when the leader of three durable replicas is killed under load",
         run: smr_failover::run,
     },
+    Experiment {
+        name: "misbehaving",
+        paper: "beyond the paper",
+        about: "rate of a working client, and memory of its server, beside clients that misbehave",
+        run: misbehaving::run,
+    },
     #[cfg(feature = "etcd")]
     Experiment {
         name: "smr-etcd",
@@ -333,6 +340,14 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::MemcachedLoad>(),
     Entry::of::<roles::MemcachedProcess>(),
     Entry::of::<roles::BareServer>(),
+    Entry::of::<roles::Connections>(),
+    Entry::of::<roles::LimitedServer>(),
+    Entry::of::<roles::Hoarder>(),
+    Entry::of::<roles::ConnectBursts>(),
+    Entry::of::<roles::ForgedUnreachables>(),
+    Entry::of::<roles::LostCalls>(),
+    Entry::of::<roles::ShortPath>(),
+    Entry::of::<roles::Sender>(),
     Entry::of::<roles::Sleeper>(),
     Entry::of::<roles::IdleWatcher>(),
     Entry::of::<roles::Alarm>(),

@@ -19,6 +19,18 @@ pub fn cpu_nanos() -> u64 {
     nanos(ClockId::ProcessCPUTime)
 }
 
+/// Nanoseconds for which the main thread of another process has had a core.
+///
+/// # Errors
+/// [`BenchError::Io`] if there is no such process, or the kernel does not account for its threads.
+pub fn main_thread_cpu_nanos_of(process: u32) -> Result<u64, BenchError> {
+    let path = format!("/proc/{process}/schedstat");
+    let doing = || BenchError::io(format!("read {path}"));
+    let text = std::fs::read_to_string(&path).map_err(doing())?;
+    let first = text.split_whitespace().next().and_then(|first| first.parse().ok());
+    first.ok_or_else(|| doing()(io::ErrorKind::InvalidData.into()))
+}
+
 fn nanos(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -66,6 +78,13 @@ mod tests {
         let (wall, cpu) = (shared_nanos(), cpu_nanos());
         while cpu_nanos() == cpu {}
         assert!(shared_nanos() > wall);
+    }
+
+    #[test]
+    fn time_of_another_process_is_that_of_its_main_thread() {
+        let before = main_thread_cpu_nanos_of(std::process::id()).unwrap();
+        assert!(main_thread_cpu_nanos_of(std::process::id()).unwrap() >= before);
+        assert!(main_thread_cpu_nanos_of(u32::MAX).is_err());
     }
 
     #[test]

@@ -28,6 +28,14 @@ pub fn resident_bytes_of(process: u32) -> Result<u64, BenchError> {
     read(&format!("/proc/{process}/status"), "VmRSS:")
 }
 
+/// The most memory in bytes that was ever resident in another process, shared pages included.
+///
+/// # Errors
+/// [`BenchError::Io`] if the system does not tell, as when the process has ended.
+pub fn peak_resident_bytes_of(process: u32) -> Result<u64, BenchError> {
+    read(&format!("/proc/{process}/status"), "VmHWM:")
+}
+
 /// Memory in bytes that can be used before the machine has to swap or to end a process.
 ///
 /// # Errors
@@ -61,6 +69,7 @@ mod tests {
         drop(touched);
         assert!(peak_resident_bytes().unwrap() >= before + (24 << 20));
         assert!(resident_bytes_of(std::process::id()).unwrap() > 1 << 20);
+        assert!(peak_resident_bytes_of(std::process::id()).unwrap() >= before + (24 << 20));
         assert!(available_bytes().unwrap() > 1 << 20);
     }
 }

@@ -12,10 +12,10 @@ mod spread;
 
 pub use beside::{BesideFloor, Measured};
 pub use busy::BusyNeighbour;
-pub use clocks::{SleepWatch, cpu_nanos, shared_nanos};
+pub use clocks::{SleepWatch, cpu_nanos, main_thread_cpu_nanos_of, shared_nanos};
 pub use cores::{Cores, pin};
 pub use gaps::Gaps;
 pub use latency::{Latencies, Percentiles};
-pub use memory::{available_bytes, peak_resident_bytes, resident_bytes, resident_bytes_of};
+pub use memory::{available_bytes, peak_resident_bytes, peak_resident_bytes_of, resident_bytes, resident_bytes_of};
 pub use scratch::Scratch;
 pub use spread::{RUNS, Spread};

@@ -38,6 +38,12 @@ pub enum Metric {
     /// Resident memory of one idle session.
     #[serde(rename = "memory per session")]
     SessionMemory,
+    /// Memory by which a process grew at its most.
+    #[serde(rename = "memory")]
+    Memory,
+    /// Number of sessions that were accepted.
+    #[serde(rename = "sessions")]
+    Sessions,
     /// Share of a core that an endpoint uses which has nothing to do.
     #[serde(rename = "idle share of a core")]
     IdleShare,
@@ -97,6 +103,8 @@ impl Metric {
             Metric::Retransmissions => "retransmissions",
             Metric::Bandwidth => "bandwidth",
             Metric::SessionMemory => "memory per session",
+            Metric::Memory => "memory",
+            Metric::Sessions => "sessions",
             Metric::IdleShare => "idle share of a core",
             Metric::Calls => "calls",
             Metric::Advantage => "advantage",
@@ -119,7 +127,8 @@ impl Metric {
             Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::CpuTime => "ns",
             Metric::Retransmissions => "1/s",
             Metric::Bandwidth => "bit/s",
-            Metric::SessionMemory | Metric::ItemMemory | Metric::ItemOverhead => "B",
+            Metric::SessionMemory | Metric::Memory | Metric::ItemMemory | Metric::ItemOverhead => "B",
+            Metric::Sessions => "sessions",
             Metric::IdleShare | Metric::HitRatio | Metric::Lost | Metric::CoreShare => "%",
             Metric::Calls => "calls",
             Metric::Advantage => "x",
@@ -135,7 +144,8 @@ impl Metric {
             Metric::Operations | Metric::Keys | Metric::HitRatio => Better::Higher,
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => Better::Lower,
             Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::Retransmissions => Better::Lower,
-            Metric::SessionMemory | Metric::IdleShare | Metric::Calls => Better::Lower,
+            Metric::SessionMemory | Metric::Memory | Metric::Sessions => Better::Lower,
+            Metric::IdleShare | Metric::Calls => Better::Lower,
             Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare | Metric::CpuTime => Better::Lower,
         }
     }
@@ -193,6 +203,8 @@ mod tests {
             Metric::Retransmissions,
             Metric::Bandwidth,
             Metric::SessionMemory,
+            Metric::Memory,
+            Metric::Sessions,
             Metric::IdleShare,
             Metric::Calls,
             Metric::Advantage,

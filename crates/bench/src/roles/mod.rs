@@ -8,6 +8,7 @@ mod latency;
 mod load;
 mod log_flush;
 mod memcached;
+mod misbehaving;
 mod random_reads;
 mod rate;
 mod rates_in_turn;
@@ -29,6 +30,10 @@ pub use load::{Hints, Load};
 pub use log_flush::{ENTRY_BYTES as LOG_ENTRY_BYTES, LogFlush};
 pub use memcached::{
     BareServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, TextOperation, installed_version,
+};
+pub use misbehaving::{
+    BULK_BYTES, Claims, ConnectBursts, Connections, ForgedUnreachables, Hoarder, LimitedServer, LostCalls, RpcServing,
+    Sender, ShortPath, ShortPathCalls, UNREAD_BYTES,
 };
 pub(crate) use rate::open_sessions;
 pub use rate::{RateClient, RateFigures};
@@ -55,6 +60,9 @@ pub const SLOW: u8 = 4;
 pub const WAKE: u8 = 5;
 /// Answers with the time for which the server has had a core and the time of the machine, each a `u64` of nanoseconds.
 pub const IDLE_TIMES: u8 = 6;
+
+/// Answers with [`BULK_BYTES`] of memory that is the application's own.
+pub const BULK: u8 = 7;
 
 /// Response of [`SINK`], as in the paper's section 6.4.
 pub const SINK_RESPONSE_BYTES: usize = 32;

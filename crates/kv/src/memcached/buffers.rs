@@ -2,6 +2,9 @@
 
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SPARE_BUFFERS_MAX};
 
+/// Memory for answers that is kept for others, in bytes; a buffer that grew beyond it is given to the system.
+pub(super) const SPARE_OUTPUT_BYTES_MAX: usize = 4 * OUTPUT_BYTES_MAX;
+
 /// What was read and not yet consumed.
 #[derive(Debug, Default)]
 pub(super) struct Input {
@@ -93,7 +96,7 @@ impl Buffers {
 
     /// Takes one back. One that grew large is given to the system.
     pub fn put_output(&mut self, mut output: Vec<u8>) {
-        if output.capacity() <= 4 * OUTPUT_BYTES_MAX && self.outputs.len() < SPARE_BUFFERS_MAX {
+        if output.capacity() <= SPARE_OUTPUT_BYTES_MAX && self.outputs.len() < SPARE_BUFFERS_MAX {
             output.clear();
             self.outputs.push(output);
         }

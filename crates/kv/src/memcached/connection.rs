@@ -11,7 +11,7 @@ use tokio::task::yield_now;
 use super::backend::Backend;
 use super::batch::Batch;
 use super::budget::{Budget, Held, Memory};
-use super::buffers::Input;
+use super::buffers::{Input, SPARE_OUTPUT_BYTES_MAX};
 use super::connections::{Activity, Ending, Shared};
 use super::counters::Count;
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, TURN_ANSWER_BYTES};
@@ -110,9 +110,14 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Lets the other tasks of the core run.
-    async fn make_way(&self) {
+    /// Lets the other tasks of the core run. Answers are written.
+    async fn make_way(&mut self) {
         self.count(Count::ConnYields, 1);
+        debug_assert!(self.output.is_empty(), "answers are written before others run");
+        // What a connection holds while others run is counted, and the memory of a long answer is not.
+        if self.output.capacity() > SPARE_OUTPUT_BYTES_MAX {
+            self.output = Vec::new();
+        }
         yield_now().await;
     }
 
@@ -139,6 +144,15 @@ impl<B: Backend> Connection<B> {
             self.service.buffers().put_output(std::mem::take(&mut self.output));
         }
         self.session.release();
+    }
+
+    /// Makes the memory for answers as small as a connection may have when memory is short.
+    fn shrink_output(&mut self) {
+        if self.output.capacity() > SHORT_BYTES {
+            // In memory of its own: a buffer that shrinks where it is leaves a hole that is too small for the next one of its size.
+            let answers = self.output[..].to_vec();
+            self.service.buffers().put_output(std::mem::replace(&mut self.output, answers));
+        }
     }
 
     fn note_held(&self) {
@@ -256,7 +270,7 @@ impl<B: Backend> Connection<B> {
             let memory = if self.has_memory() { Memory::Ample } else { Memory::Short };
             self.session.set_memory(memory);
             if memory == Memory::Short {
-                self.output.shrink_to(SHORT_BYTES);
+                self.shrink_output();
             } else if self.output.capacity() == 0 {
                 self.output = self.service.buffers().output();
             }

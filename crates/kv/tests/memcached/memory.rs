@@ -148,6 +148,28 @@ fn unread_answers_stay_within_the_budget_and_come_whole_when_they_are_read() {
     server.wait_until(|report| report.connections == 0 && report.connection_bytes == 0);
 }
 
+/// The memory of a long answer goes when its bytes are written, and leaves no holes when memory is short: else each connection that was served
+/// once keeps it, and nothing counts that.
+#[test]
+fn connections_that_yield_between_long_answers_keep_no_memory() {
+    const CLIENTS: usize = 200;
+    /// More than the sockets take, so that each connection yields to others, and waits in line at the end.
+    const GETS: usize = 8;
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    ask(&mut server.connect(), &set_request("big", &vec![b'v'; 1 << 20]), b"STORED\r\n");
+    let before = resident_bytes();
+    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.write_all(&b"get big\r\n".repeat(GETS)).unwrap();
+    }
+    server.wait_until(|report| report.counts.get(Count::MemoryWaits) as usize > CLIENTS - CLIENTS / 10);
+    let grown = resident_bytes().saturating_sub(before);
+    // Other tests run in this process: this one alone would take 200 MiB.
+    let limit = CORE_BYTES_MIN + CLIENTS * (CONNECTION_BYTES + (64 << 10));
+    assert!(grown < limit + 6 * BESIDE_BYTES, "{grown} bytes more than before");
+    ask_small(&server);
+}
+
 #[test]
 fn long_lines_stay_within_the_budget() {
     let server = Server::with_connection_bytes(CORE_BYTES_MIN);

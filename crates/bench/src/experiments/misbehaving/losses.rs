@@ -1,0 +1,48 @@
+//! Packets that are lost: those of eight small calls at once, and all that are longer than what a path takes.
+
+use dunlin_rpc::EndpointConfig;
+
+use super::hoarders::{BESIDE_BUDGET, SESSIONS_PLANNED, round, server};
+use super::{Seen, push};
+use crate::BenchError;
+use crate::lab::{Lab, spread};
+use crate::report::{Metric, RowBuilder, Target};
+use crate::roles::{Carrier, LostCalls, RpcServing, Setup, ShortPath, ShortPathCalls};
+
+/// Retransmission timeouts after the first answer, within which the last one comes.
+const TIMEOUTS_MAX: f64 = 2.0;
+
+/// Eight small calls of a session that are lost together come back together. Nobody misbehaves here but the network.
+pub(super) fn calls(lab: &mut Lab) -> Result<(), BenchError> {
+    let case = "udp, 8 small calls lost together, until the last is answered";
+    let recovered = lab.case(case, |lab| {
+        let mut server = server(lab, Carrier::Udp, lab.run_length())?;
+        let RpcServing { address, .. } = server.ready()?;
+        let setup = Setup::as_shipped(Carrier::Udp, SESSIONS_PLANNED);
+        let client = LostCalls { setup, server: address, run: lab.run_length() };
+        let recovered = lab.client(client, lab.run_length())?.result()?;
+        server.stop()?;
+        Ok(recovered)
+    })?;
+    let timeouts = EndpointConfig::default().rto_min_local.as_nanos() as f64 * TIMEOUTS_MAX;
+    let row = RowBuilder::new(case, Metric::LatencyP50, spread(&recovered, |recovered| recovered.last)?);
+    let row = row.floor(spread(&recovered, |recovered| recovered.first)?);
+    lab.push(row.target(Target::FloorPlus(timeouts)));
+    Ok(())
+}
+
+/// A client whose path comes to swallow its long packets.
+pub(super) fn short_path(lab: &mut Lab) -> Result<(), BenchError> {
+    let case = "udp, a path that comes to swallow packets of more than 1,400 B";
+    let setup = Setup::as_shipped(Carrier::Udp, SESSIONS_PLANNED);
+    let runs = lab.case(case, |lab| round(lab, |server| ShortPath { setup: setup.clone(), server }))?;
+    let seen: Vec<Seen> = runs.iter().map(|(seen, _)| *seen).collect();
+    push(lab, case, Metric::Rate, &seen, BESIDE_BUDGET as f64)?;
+    let stuck = spread(&runs, |(_, calls)| f64::from(calls.stuck))?;
+    let row = RowBuilder::new(format!("{case}, that do not end"), Metric::Calls, stuck);
+    lab.push(row.target(Target::Absolute(0.0)));
+    let sum = |of: fn(&ShortPathCalls) -> u32| runs.iter().map(|(_, calls)| of(calls)).sum::<u32>();
+    let (answered, failed) = (sum(|calls| calls.answered), sum(|calls| calls.failed));
+    lab.note(format!("{case}: {answered} of its calls were answered, and {failed} ended with an error."));
+    Ok(())
+}

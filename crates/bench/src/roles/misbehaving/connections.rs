@@ -1,0 +1,156 @@
+//! Connections to a memcached port that hold what a server must keep for them: commands that never end, and answers that nobody reads.
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::ioctl_fionread;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+use crate::peer::{Control, Role};
+
+/// Bytes of a value that is announced and sent in part, and of one that is asked for and not read.
+pub const UNREAD_BYTES: usize = 1 << 20;
+/// Share of a value that an unfinished command sends, at most: the server stops reading earlier where it has no memory for it.
+const SENT_SHARE: usize = 2;
+/// Requests for the value on a connection that reads nothing.
+const REQUESTS_UNREAD: usize = 4;
+/// Bytes that are offered to a socket at a time.
+const WRITE_BYTES: usize = 64 << 10;
+/// Time between two attempts to send what did not fit: short for the server, long enough to cost nothing.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Rounds in which nothing moved, after which nothing will; and rounds after which that is not waited for any more.
+const ROUNDS_QUIET: u32 = 5;
+const ROUNDS_MAX: u32 = 100;
+/// How long the server may take to store the value that is then asked for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Files that a process needs beside its connections.
+const FILES_BESIDE: u64 = 64;
+
+/// Holds connections to a memcached port in the middle of what they do.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Connections {
+    /// Where the server listens.
+    pub server: SocketAddr,
+    /// Connections that begin to store a value and do not end.
+    pub unfinished: usize,
+    /// Connections that ask for a value and do not read it.
+    pub unread: usize,
+}
+
+impl Role for Connections {
+    const NAME: &'static str = "connections that hold memory of a memcached server";
+    type Ready = ();
+    type Output = ();
+
+    fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
+        allow_files((self.unfinished + self.unread) as u64 + FILES_BESIDE)?;
+        store_one(self.server)?;
+        let mut held = Vec::with_capacity(self.unfinished + self.unread);
+        for number in 0..self.unfinished {
+            let head = format!("set unfinished{number} 0 0 {UNREAD_BYTES}\r\n");
+            held.push(Held::open(self.server, head.into_bytes(), UNREAD_BYTES / SENT_SHARE)?);
+        }
+        for _ in 0..self.unread {
+            let requests = "get unread\r\n".repeat(REQUESTS_UNREAD);
+            held.push(Held::open(self.server, requests.into_bytes(), 0)?);
+        }
+        settle(&mut held)?;
+        control.ready(());
+        while !control.stopping() {
+            thread::sleep(PAUSE);
+            // The server may close those that hold memory too long: that is its right.
+            held.retain_mut(Held::send);
+        }
+        Ok(())
+    }
+}
+
+/// A connection, and what it has not sent yet.
+struct Held {
+    stream: TcpStream,
+    head: Vec<u8>,
+    body_left: usize,
+}
+
+impl Held {
+    fn open(server: SocketAddr, head: Vec<u8>, body_left: usize) -> Result<Self, BenchError> {
+        let doing = || BenchError::io(format!("connect to {server}"));
+        let stream = TcpStream::connect(server).map_err(doing())?;
+        stream.set_nonblocking(true).map_err(doing())?;
+        Ok(Held { stream, head, body_left })
+    }
+
+    /// Sends what the system takes. Says whether the connection is still there.
+    fn send(&mut self) -> bool {
+        static BODY: [u8; WRITE_BYTES] = [b'x'; WRITE_BYTES];
+        loop {
+            let piece = match &self.head[..] {
+                [] => &BODY[..self.body_left.min(WRITE_BYTES)],
+                head => head,
+            };
+            if piece.is_empty() {
+                return true;
+            }
+            match self.stream.write(piece) {
+                Ok(0) => return false,
+                Ok(sent) if self.head.is_empty() => self.body_left -= sent,
+                Ok(sent) => drop(self.head.drain(..sent)),
+                Err(error) => return matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+            }
+        }
+    }
+}
+
+/// Sends until nothing more moves: the server has taken what it takes, and the system's buffers are full of what nobody reads. Until then the
+/// server has real work to do.
+fn settle(held: &mut Vec<Held>) -> Result<(), BenchError> {
+    let (mut before, mut quiet) = (None, 0);
+    for _ in 0..ROUNDS_MAX {
+        held.retain_mut(Held::send);
+        let to_send = held.iter().map(|held| (held.head.len() + held.body_left) as u64);
+        let to_read = held.iter().map(|held| ioctl_fionread(&held.stream));
+        let to_read: u64 =
+            to_read.sum::<Result<_, _>>().map_err(|error| BenchError::io("look at a socket")(error.into()))?;
+        let now = Some((to_send.sum::<u64>(), to_read));
+        quiet = if now == before { quiet + 1 } else { 0 };
+        if quiet == ROUNDS_QUIET {
+            return Ok(());
+        }
+        before = now;
+        thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Stores the value that is asked for.
+fn store_one(server: SocketAddr) -> Result<(), BenchError> {
+    let doing = || BenchError::io("store a value of 1 MiB");
+    let mut stream = TcpStream::connect(server).map_err(doing())?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(doing())?;
+    let mut command = format!("set unread 0 0 {UNREAD_BYTES}\r\n").into_bytes();
+    command.resize(command.len() + UNREAD_BYTES, b'x');
+    command.extend_from_slice(b"\r\n");
+    stream.write_all(&command).map_err(doing())?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).map_err(doing())?;
+    if answer.trim_end() != "STORED" {
+        let why = format!("it answered {:?} to a value of 1 MiB", answer.trim_end());
+        return Err(BenchError::OtherSystem { system: "a memcached server", why });
+    }
+    Ok(())
+}
+
+/// Lets this process have so many files.
+fn allow_files(wanted: u64) -> Result<(), BenchError> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return Ok(());
+    }
+    let more = Rlimit { current: Some(wanted), maximum: limit.maximum };
+    let doing = format!("allow {wanted} open files; raise the hard limit, as with `ulimit -Hn {wanted}`");
+    setrlimit(Resource::Nofile, more).map_err(|error| BenchError::io(doing)(error.into()))
+}

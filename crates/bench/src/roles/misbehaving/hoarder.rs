@@ -1,0 +1,61 @@
+//! Sessions that are there only to make a server keep responses.
+
+use std::thread;
+use std::time::Duration;
+
+use dunlin_rpc::wire::control::Presence;
+use dunlin_rpc::wire::{Header, Kind};
+use serde::{Deserialize, Serialize};
+
+use super::raw::{Opened, RawPeer, packet};
+use crate::BenchError;
+use crate::peer::{Control, Role};
+use crate::roles::BULK;
+
+/// Slots of a session, in each of which a response can be kept.
+const SLOTS: u64 = 8;
+/// Time between two PINGs of each session, which say that it is alive.
+const PING_PAUSE: Duration = Duration::from_millis(100);
+
+/// Asks for a large response in each slot of its sessions, fetches none beyond its first packet, and pings.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Hoarder {
+    /// Address of the server, over UDP.
+    pub server: String,
+    /// Sessions.
+    pub sessions: u32,
+}
+
+impl Role for Hoarder {
+    const NAME: &'static str = "sessions that make a server keep responses";
+    type Ready = ();
+    type Output = ();
+
+    fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
+        let mut peer = RawPeer::open(&self.server.parse()?)?;
+        let mut sessions = Vec::new();
+        for number in 0..self.sessions {
+            sessions.push(peer.open_session(number)?);
+        }
+        for session in &sessions {
+            peer.send(&requests(session))?;
+            peer.drain()?;
+        }
+        control.ready(());
+        let presence = Presence { incarnation: peer.incarnation(), token: 1 };
+        while !control.stopping() {
+            for session in &sessions {
+                peer.send(&[super::raw::control(&session.header(Kind::Ping, 0, 0), &presence)])?;
+            }
+            thread::sleep(PING_PAUSE);
+            peer.drain()?;
+        }
+        Ok(())
+    }
+}
+
+/// A request in each slot, the first there.
+fn requests(session: &Opened) -> Vec<Vec<u8>> {
+    let request = |slot| packet(&session.header(Kind::Request, Header::data_aux(BULK, 0), SLOTS + slot), &[]);
+    (0..SLOTS).map(request).collect()
+}

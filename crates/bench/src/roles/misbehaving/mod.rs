@@ -1,0 +1,22 @@
+//! Clients that misbehave, and the server that is to bear them. Each holds or sends what one of the faults was made of that a review found,
+//! and goes on until it is stopped.
+
+mod connections;
+mod connects;
+mod hoarder;
+mod losing;
+mod lost_calls;
+mod raw;
+mod sender;
+mod server;
+mod short_path;
+mod unreachable;
+
+pub use connections::{Connections, UNREAD_BYTES};
+pub use connects::{Claims, ConnectBursts};
+pub use hoarder::Hoarder;
+pub use lost_calls::LostCalls;
+pub use sender::Sender;
+pub use server::{BULK_BYTES, LimitedServer, RpcServing};
+pub use short_path::{ShortPath, ShortPathCalls};
+pub use unreachable::ForgedUnreachables;

@@ -1,0 +1,71 @@
+//! A server of small calls with a budget for what other ends make it hold.
+
+use dunlin_net::Transport;
+use dunlin_rpc::{Endpoint, EndpointConfig, PeerLimits};
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+use crate::peer::{Control, Role};
+use crate::roles::setup::{OnTransport, Setup, Side};
+use crate::roles::{BULK, ECHO};
+
+/// Bytes of the response of [`BULK`].
+pub const BULK_BYTES: usize = 1 << 20;
+
+/// Serves [`ECHO`] and [`BULK`] until it is stopped.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LimitedServer {
+    /// Transport and endpoint.
+    pub setup: Setup,
+    /// Bytes that other ends may make it hold.
+    pub held_bytes_max: u64,
+    /// Sessions that one host may open.
+    pub sessions_of_host: u32,
+}
+
+/// Where an RPC server is reached.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RpcServing {
+    /// Its address.
+    pub address: String,
+    /// Number of its process.
+    pub process: u32,
+}
+
+impl Role for LimitedServer {
+    const NAME: &'static str = "server with a budget";
+    type Ready = RpcServing;
+    type Output = ();
+
+    fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
+        self.setup.on_transport(Side::Server, Serve { server: &self, control })
+    }
+}
+
+struct Serve<'a> {
+    server: &'a LimitedServer,
+    control: &'a Control<LimitedServer>,
+}
+
+impl OnTransport for Serve<'_> {
+    type Output = ();
+
+    fn run<T: Transport>(self, transport: T) -> Result<(), BenchError> {
+        let LimitedServer { setup, held_bytes_max, sessions_of_host } = self.server;
+        let peer_limits = PeerLimits { sessions_max: *sessions_of_host, ..PeerLimits::default() };
+        let config = EndpointConfig { held_bytes_max: *held_bytes_max, peer_limits, ..setup.endpoint() };
+        let endpoint = Endpoint::new(transport, config)?;
+        endpoint.register(ECHO, |request| {
+            let payload = request.payload();
+            request.respond(payload);
+        })?;
+        endpoint.register(BULK, |request| {
+            // Memory of its own for each, as of a value that was made for this request. If the host that asks holds its share, this is refused, and
+            // the client is told: nothing is left to do here.
+            let _ = request.respond_from(vec![1; BULK_BYTES]);
+        })?;
+        self.control.ready(RpcServing { address: endpoint.local_addr().to_string(), process: std::process::id() });
+        endpoint.run_until(|| self.control.stopping());
+        Ok(())
+    }
+}

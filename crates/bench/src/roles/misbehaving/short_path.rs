@@ -1,0 +1,97 @@
+//! Calls over a path that comes to take shorter packets than it took when its session was opened.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use dunlin_net::Transport;
+use dunlin_rpc::{Endpoint, MsgBuf};
+use serde::{Deserialize, Serialize};
+
+use super::losing::{Losing, Loss};
+use crate::BenchError;
+use crate::peer::{Control, Role};
+use crate::roles::ECHO;
+use crate::roles::setup::{OnTransport, Setup, Side};
+
+/// Bytes of the longest packet that the path takes in the end.
+const PACKET_BYTES_MAX: usize = 1_400;
+/// Bytes of a call.
+const BYTES: usize = 20_000;
+/// The longest that a call may take until it ends in one way or the other.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Calls over such a path, one call at a time and without deadlines.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ShortPath {
+    /// Transport and endpoint.
+    pub setup: Setup,
+    /// The server's address.
+    pub server: String,
+}
+
+/// What became of its calls.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct ShortPathCalls {
+    /// Calls that were answered.
+    pub answered: u32,
+    /// Calls that ended with an error.
+    pub failed: u32,
+    /// Calls that did not end.
+    pub stuck: u32,
+}
+
+impl Role for ShortPath {
+    const NAME: &'static str = "calls over a path that takes shorter packets";
+    type Ready = ();
+    type Output = ShortPathCalls;
+
+    fn run(self, control: &Control<Self>) -> Result<ShortPathCalls, BenchError> {
+        self.setup.on_transport(Side::Client, Calls { role: &self, control })
+    }
+}
+
+struct Calls<'a> {
+    role: &'a ShortPath,
+    control: &'a Control<ShortPath>,
+}
+
+impl OnTransport for Calls<'_> {
+    type Output = ShortPathCalls;
+
+    fn run<T: Transport>(self, transport: T) -> Result<ShortPathCalls, BenchError> {
+        let loss = Rc::new(Cell::new(Loss::Nothing));
+        let endpoint = Endpoint::new(Losing { inner: transport, loss: loss.clone() }, self.role.setup.endpoint())?;
+        let server = self.role.server.parse()?;
+        let session = endpoint.block_on(endpoint.connect(&server))?;
+        endpoint.block_on(session.call(ECHO, MsgBuf::with_len(BYTES)?)).map_err(|failure| failure.error)?;
+        loss.set(Loss::LongerThan(PACKET_BYTES_MAX));
+        self.control.ready(());
+        let mut calls = ShortPathCalls::default();
+        // The first one is waited for, however short the run.
+        while calls.answered + calls.failed == 0 || !self.control.stopping() {
+            let mut call = pin!(session.call(ECHO, MsgBuf::with_len(BYTES)?));
+            let since = Instant::now();
+            let ended = loop {
+                endpoint.run_once();
+                if let Some(ended) = endpoint.poll_once(call.as_mut()) {
+                    break Some(ended);
+                }
+                let is_first = calls.answered + calls.failed == 0;
+                if since.elapsed() > PATIENCE || (self.control.stopping() && !is_first) {
+                    break None;
+                }
+            };
+            match ended {
+                Some(Ok(_)) => calls.answered += 1,
+                Some(Err(_)) => calls.failed += 1,
+                None => {
+                    calls.stuck += u32::from(since.elapsed() > PATIENCE);
+                    break;
+                }
+            }
+        }
+        Ok(calls)
+    }
+}
