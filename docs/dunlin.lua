@@ -10,7 +10,9 @@
 -- Filters: dunlin.kind == 0, dunlin.request == 17, dunlin.session == 5, dunlin.malformed, ...
 
 local DEFAULT_PORT = 31850
-local VERSION = 1
+local VERSION = 2
+-- In CONNECT, COOKIE, ACCEPT and REFUSE, whatever the endpoints speak.
+local HANDSHAKE_VERSION = 1
 
 ---------------------------------------------------------------------------------------------------------------------------
 -- The format. All numbers are little-endian; docs/wire-protocol.md is the specification.
@@ -137,6 +139,11 @@ dunlin.experts = { malformed }
 ---------------------------------------------------------------------------------------------------------------------------
 -- Dissection
 
+-- The version in the header of a packet of this kind.
+local function version_of(kind)
+  return kind >= 4 and kind <= 7 and HANDSHAKE_VERSION or VERSION
+end
+
 -- Shows the packet `tvb`, and returns a summary of it.
 local function dissect_packet(tvb, tree)
   local len = tvb:len()
@@ -155,7 +162,7 @@ local function dissect_packet(tvb, tree)
   root:add(f.kind, tvb(0, 1))
   root:add(f.version, tvb(0, 1))
   local version = tvb(0, 1):bitfield(0, 4)
-  if version ~= VERSION then
+  if version ~= version_of(kind) then
     root:add_proto_expert_info(malformed, string.format("Protocol version %d is not known here", version))
     return string.format("[version %d]", version)
   end
@@ -263,12 +270,13 @@ function dunlin.dissector(tvb, pinfo, tree)
   return len
 end
 
--- Whether a datagram begins with a whole frame whose packet has our version and a known kind.
+-- Whether a datagram begins with a whole frame whose packet has a known kind and its version.
 local function looks_like_ours(tvb, pinfo, tree)
   if tvb:len() < 2 + HEADER_BYTES then return false end
   local frame_len = tvb(0, 2):le_uint()
   if frame_len < HEADER_BYTES or 2 + frame_len > tvb:len() then return false end
-  if tvb(2, 1):bitfield(0, 4) ~= VERSION or not KINDS[tvb(2, 1):bitfield(4, 4)] then return false end
+  local kind = tvb(2, 1):bitfield(4, 4)
+  if tvb(2, 1):bitfield(0, 4) ~= version_of(kind) or not KINDS[kind] then return false end
   dunlin.dissector(tvb, pinfo, tree)
   return true
 end

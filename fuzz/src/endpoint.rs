@@ -8,6 +8,7 @@ use std::time::Duration;
 use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
 use dunlin_net::{Addr, PollPolicy, Route, Transport, TxPacket};
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie};
+use dunlin_rpc::wire::header::VERSION;
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24};
 use dunlin_rpc::{Call, Endpoint, EndpointConfig};
 
@@ -52,7 +53,7 @@ fn body_of<B: Body>(body: &B) -> Vec<u8> {
 /// What an attacker asks for and is given in a handshake.
 fn connect() -> Connect {
     Connect {
-        versions: (1, 1),
+        versions: (VERSION, VERSION),
         slots: 8,
         credits: 8,
         reverse_credits: 8,
@@ -133,7 +134,7 @@ impl Victim {
         victim.session = (asked.session, asked.tag);
         let accept = Accept {
             nonce: asked.nonce,
-            version: 1,
+            version: VERSION,
             slots: asked.slots,
             credits: asked.credits,
             reverse_credits: asked.reverse_credits,

@@ -1,6 +1,7 @@
 //! One packet of each kind, and more of those that come in several shapes.
 
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Credits, LoanRole, Presence, Refuse, RefuseReason, Release};
+use dunlin_rpc::wire::header::VERSION;
 use dunlin_rpc::wire::packets::{Arrivals, Asked};
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24, Multi, Status};
 
@@ -29,7 +30,7 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
     let many = |kind, len, packet| Header { multi: Some(Multi { message_bytes: 1000, packet }), ..data(kind, len) };
     let presence = Presence { incarnation: 1, token: 5 };
     let connect = Connect {
-        versions: (1, 1),
+        versions: (VERSION, VERSION),
         slots: 8,
         credits: 32,
         reverse_credits: 8,
@@ -45,7 +46,7 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
     };
     let accept = Accept {
         nonce: 2,
-        version: 1,
+        version: VERSION,
         slots: 8,
         credits: 32,
         reverse_credits: 8,

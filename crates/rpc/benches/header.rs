@@ -2,6 +2,7 @@
 
 use divan::{Bencher, black_box};
 use dunlin_rpc::wire::control::{Body, Connect};
+use dunlin_rpc::wire::header::VERSION;
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, Multi};
 
 fn main() {
@@ -40,7 +41,7 @@ fn parse(bencher: Bencher<'_, '_>, case: &str) {
 #[divan::bench]
 fn parse_connect_body(bencher: Bencher<'_, '_>) {
     let connect = Connect {
-        versions: (1, 1),
+        versions: (VERSION, VERSION),
         slots: 8,
         credits: 8,
         reverse_credits: 8,

@@ -145,7 +145,8 @@ pub struct EndpointConfig {
     pub deferred_requests_max: u32,
     /// Bytes that all other ends may make this endpoint hold: requests that arrive or are in the hands of asynchronous and worker handlers, and
     /// responses until they are released, also those sent from the application's own memory. One host gets half of it at most, and less while
-    /// others hold some. No more counts than three quarters of [`crate::msgbuf::limit_bytes`]. Default 4 GiB, so 3 GiB. At least four
+    /// others hold some. No more counts than three quarters of [`crate::msgbuf::limit_bytes`], less what other
+    /// endpoints of the process hold. Default 4 GiB, so 3 GiB. At least four
     /// times `message_bytes_max`, so that one host can send and receive the longest message.
     pub held_bytes_max: u64,
     /// What each host may hold of all this.
@@ -166,7 +167,8 @@ pub struct EndpointConfig {
     pub retransmissions_max: u8,
     /// How long opening a session may take. Default 3 s.
     pub connect_timeout: Duration,
-    /// How long a peer may be silent, although asked, before its sessions fail. Default 1 s.
+    /// How long a peer may be silent, although asked, before its sessions fail; half as long if the network says that nobody listens at its
+    /// address. Default 1 s.
     pub peer_timeout: Duration,
     /// What is done about lost packets. Default [`Recovery::Selective`]. Endpoints with either talk to each other; both must recover
     /// selectively for holes to be filled alone.

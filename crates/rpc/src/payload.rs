@@ -89,6 +89,12 @@ impl Payload {
         self.as_slice().len()
     }
 
+    /// Bytes of memory that it keeps: of a message buffer, its capacity.
+    #[inline]
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.as_msgbuf().map_or(self.len(), MsgBuf::capacity)
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

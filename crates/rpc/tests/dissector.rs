@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dunlin_rpc::wire::header::{HANDSHAKE_VERSION, VERSION};
 use dunlin_rpc::wire::{HEADER_BYTES, Header, Kind};
 
 const DISSECTOR: &str = include_str!("../../../docs/dunlin.lua");
@@ -51,9 +52,17 @@ fn the_dissector_knows_every_kind() {
     // The code knows those kinds too, and no other.
     for kind in 0..16 {
         let mut packet = [0; HEADER_BYTES];
-        packet[0] = 1 << 4 | kind;
+        let version = if (4..8).contains(&kind) { HANDSHAKE_VERSION } else { VERSION };
+        packet[0] = version << 4 | kind;
         let parsed = Header::parse(&packet, HEADER_BYTES).map(|header| header.kind as u8);
         assert!(parsed.is_err() || parsed == Ok(kind) && specified.contains_key(&kind), "{kind}: {parsed:?}");
+    }
+}
+
+#[test]
+fn the_dissector_knows_the_versions() {
+    for (name, version) in [("VERSION", VERSION), ("HANDSHAKE_VERSION", HANDSHAKE_VERSION)] {
+        assert!(DISSECTOR.contains(&format!("\nlocal {name} = {version}\n")), "{name}");
     }
 }
 
@@ -80,7 +89,7 @@ fn the_dissector_knows_every_status() {
     }
     for status in 0..8 {
         let mut packet = [0; HEADER_BYTES];
-        (packet[0], packet[1]) = (1 << 4 | Kind::Response as u8, status << 2);
+        (packet[0], packet[1]) = (VERSION << 4 | Kind::Response as u8, status << 2);
         let parsed = Header::parse(&packet, HEADER_BYTES).map(|header| header.status as u8);
         assert_eq!(parsed.ok(), specified.contains_key(&status).then_some(status));
     }

@@ -287,6 +287,7 @@ impl Core {
 
     fn count_packet(&mut self, index: u32, number: u32) {
         let serve = &mut self.serves[index as usize];
+        serve.heard = self.now;
         if number != serve.received {
             return serve.early.get_or_insert_default().insert(number);
         }
@@ -347,7 +348,6 @@ impl Core {
         let packets = serve.response.as_ref().map_or(0, |r| r.len().div_ceil(packet_data));
         // Of 24 bits and of 7: their sum does not overflow.
         let (first, end) = (header.aux, header.aux + count);
-        serve.heard = self.now;
         if serve.state == ServeState::Responded && serve.status != Status::Ok {
             // It was given up: the client learns it however far it had come.
             return self.send_response_packet(index, 0);
@@ -356,6 +356,7 @@ impl Core {
             self.drop_on(si, DropReason::OutOfOrder);
             return;
         }
+        serve.heard = self.now;
         let is_again = first < serve.asked;
         serve.asked = serve.asked.max(end);
         if is_again {

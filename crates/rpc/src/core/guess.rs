@@ -1,4 +1,4 @@
-//! Whoever can forge a source address may guess the tag of a session, 24 bits of which one value is right. How often is limited here.
+//! Limits how often a sender with a forged address can guess a session's 24-bit tag.
 //!
 //! A right guess cannot be told from a packet of the other end, so what limits guesses keeps out both. A session that was guessed at too
 //! often hears nothing until the period is over: whoever guesses fast enough can hold a session up, as with any flood, but not speak in its
@@ -46,6 +46,8 @@ impl Core {
         if *count >= GUESSES_MAX {
             session.local_tag |= DEAF;
             self.counters.sessions_guessed_at += 1;
+            // The tick that ends the period may come late.
+            self.excuse(header.session, 2 * PERIOD);
         }
         self.arm_tick();
     }

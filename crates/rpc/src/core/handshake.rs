@@ -29,7 +29,7 @@ const COOKIE_EPOCH_NANOS: u64 = 10_000_000_000;
 /// First wait before CONNECT is repeated; it doubles up to [`CONNECT_REPEAT_NANOS_MAX`].
 const CONNECT_REPEAT_NANOS: u64 = 5_000_000;
 const CONNECT_REPEAT_NANOS_MAX: u64 = 200_000_000;
-/// So many CONNECTs go to an address that is said to refuse packets.
+/// So many CONNECTs go to an address that is said to refuse packets, the one before that included.
 const ATTEMPTS_IF_REFUSED: u32 = 4;
 /// A handshake with so many CONNECTs is not answered at once, and can be begun anew.
 const ATTEMPTS_BEFORE_LOWERING: u32 = 4;
@@ -70,6 +70,8 @@ pub(crate) struct OpenState {
     nonce: u64,
     cookie: CookieBytes,
     give_up: u64,
+    /// CONNECTs that were sent before the one that its address was first said to refuse, as long as that is said.
+    attempts_before_hint: Option<u32>,
     progress: std::rc::Rc<std::cell::RefCell<OpenProgress>>,
 }
 
@@ -143,7 +145,9 @@ impl Core {
         session.state = State::Connecting;
         session.route = route;
         self.set_path(index, routes.path(route));
-        let open = OpenState { addr: addr.clone(), nonce, cookie: [0; 16], give_up, progress: progress.clone() };
+        let (cookie, attempts_before_hint) = ([0; 16], None);
+        let (addr, progress) = (addr.clone(), progress.clone());
+        let open = OpenState { addr, nonce, cookie, give_up, attempts_before_hint, progress };
         self.cold[index as usize].opening = Some(Box::new(open));
         let timer = self.wheel.create(token_of_session(index));
         self.cold[index as usize].timer = Some(timer);
@@ -192,7 +196,7 @@ impl Core {
         // If the server made a session after all, its ACCEPT is answered with RESET.
         (open.nonce, open.cookie) = (self.random.next_u64(), [0; 16]);
         session.local_tag = self.random.next_tag();
-        cold.attempts = 0;
+        (cold.attempts, open.attempts_before_hint) = (0, None);
         self.change_places(index, |places| *places = places.least());
         self.send_connect(index);
     }
@@ -207,11 +211,20 @@ impl Core {
         if self.now >= open.give_up {
             return self.fail_opening(index, ConnectError::TimedOut { addr });
         }
-        let is_gone = match routes.health(self.sessions[index as usize].route) {
+        let health = routes.health(self.sessions[index as usize].route);
+        let cold = &mut self.cold[index as usize];
+        let Some(open) = &mut cold.opening else { return };
+        let is_gone = match health {
             PeerHealth::Dead => true,
-            // Anybody can forge that. Each CONNECT asks whether it is true.
-            PeerHealth::Refused => self.cold[index as usize].attempts >= ATTEMPTS_IF_REFUSED,
-            PeerHealth::Unknown | PeerHealth::Alive => false,
+            // Anybody can forge that. Each CONNECT since asks whether it is true.
+            PeerHealth::Refused => {
+                let before = *open.attempts_before_hint.get_or_insert(cold.attempts.saturating_sub(1));
+                cold.attempts >= before + ATTEMPTS_IF_REFUSED
+            }
+            PeerHealth::Unknown | PeerHealth::Alive => {
+                open.attempts_before_hint = None;
+                false
+            }
         };
         if is_gone {
             return self.fail_opening(index, ConnectError::nobody_listens(&addr));

@@ -5,29 +5,76 @@
 //! of what these leave. So however many hoard, the next one finds something, and where all of many want as much as they get, they come to
 //! hold the same (Choudhury and Hahne's dynamic thresholds, as switches share their buffers).
 //!
+//! Message buffers have one limit for the process, so the endpoints of a process count down from it together. Each tells the others what it holds, at
+//! ticks and in large steps.
+//!
 //! What exceeds a share is refused as early as can be: a request of several packets at its first, and, while any host has more than
 //! three quarters of its share, its other requests too, before they run. A response that has no room all the same is an error of its call.
 //!
-//! Responses are given up that nobody asks for ([`Core::give_up_response`]). A client that wants one asks at least once in each retransmission timeout.
+//! A response that nobody asks for is kept for [`RESPONSE_KEPT_NANOS`]: a client that wants it may have no credit to ask with, or wait while another of
+//! its calls probes. Only while its host has most of its share, responses go earlier, the oldest first ([`Core::tick_kept`]). Later requests for
+//! one that is gone get `ResponseTooLarge`.
 //!
 //! The responses of one packet that follow each other in a slot use one buffer, which is counted when it grows: a stream of small calls
 //! costs a comparison.
 
 use super::Core;
 use super::serve::ServeState;
+use crate::config::nanos;
 use crate::msgbuf::{self, MsgBuf};
 use crate::payload::Payload;
 use crate::wire::Status;
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 /// The budget is no more than three quarters of what message buffers may take in this process: the rest is for requests and responses of
 /// calls from here, and for the caches of other threads.
 const SHARE_OF_BUFFERS: (u64, u64) = (3, 4);
+/// A response that nobody asks for is kept so long, unless memory is short.
+const RESPONSE_KEPT_NANOS: u64 = 30_000_000_000;
+/// A request that stopped arriving may rest for so many times the longer of peer timeout and greatest retransmission timeout, and so may a response
+/// while memory is short.
+const PATIENCE: u64 = 4;
+/// A tick looks at so many requests that may have stopped arriving, or whose response nobody asks for.
+const LOOKS_PER_TICK: usize = 512;
+/// While memory is short, all of them are looked at in so many ticks at most.
+const TICKS_PER_ROUND: usize = 128;
+
+/// An endpoint tells the others of its process what it holds when that has changed by so much, and at each tick.
+const TOLD_STEP: u64 = 4 << 20;
+
+/// Bytes that the endpoints of this process hold, as far as they have told.
+static HELD: AtomicU64 = AtomicU64::new(0);
+
+/// What an endpoint has told the others that it holds.
+#[derive(Debug, Default)]
+pub(crate) struct Told(u64);
+
+impl Told {
+    /// Tells that it is `bytes` now. Gives what all the others hold.
+    fn tell(&mut self, bytes: u64) -> u64 {
+        let before = std::mem::replace(&mut self.0, bytes);
+        let all = if bytes >= before {
+            HELD.fetch_add(bytes - before, Relaxed) + (bytes - before)
+        } else {
+            HELD.fetch_sub(before - bytes, Relaxed) - (before - bytes)
+        };
+        all.saturating_sub(bytes)
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.tell(0);
+    }
+}
 
 impl Core {
-    /// Works out the budget anew: the limit of message buffers may have changed.
+    /// Works out the budget anew: the limit of message buffers may have changed, and what other endpoints of this process hold.
     pub fn set_budget(&mut self) {
         let (part, of) = SHARE_OF_BUFFERS;
-        self.budget = self.config.held_bytes_max.min(msgbuf::limit_bytes() / of * part);
+        let others = self.told.tell(self.held_bytes);
+        self.budget = self.config.held_bytes_max.min((msgbuf::limit_bytes() / of * part).saturating_sub(others));
     }
 
     /// Most bytes that a host may hold, if all others hold `others`.
@@ -48,6 +95,9 @@ impl Core {
             share.held_bytes += bytes;
             self.held_bytes += bytes;
         }
+        if self.held_bytes.abs_diff(self.told.0) >= TOLD_STEP {
+            self.set_budget();
+        }
     }
 
     /// Counts them off.
@@ -55,6 +105,9 @@ impl Core {
         if let Some(share) = self.peers.hosts.share_mut(host) {
             share.held_bytes -= bytes;
             self.held_bytes -= bytes;
+        }
+        if self.held_bytes.abs_diff(self.told.0) >= TOLD_STEP {
+            self.set_budget();
         }
     }
 
@@ -97,7 +150,7 @@ impl Core {
     /// Counts a response that needs more than its slot has counted so far. Says whether it may be kept.
     #[cold]
     pub fn charge_response(&mut self, index: u32, response: &Payload) -> bool {
-        let bytes = response.as_msgbuf().map_or(response.len(), MsgBuf::capacity) as u32;
+        let bytes = response.kept_bytes() as u32;
         let serve = &self.serves[index as usize];
         let more = u64::from(bytes.saturating_sub(serve.charged));
         let host = self.host_of_session(serve.session);
@@ -146,8 +199,40 @@ impl Core {
         self.let_go(self.host_of_session(session), u64::from(freed));
     }
 
-    /// Drops a response that nobody has asked for in a long time. Whoever asks after all is told that it is gone.
-    pub fn give_up_response(&mut self, index: u32) {
+    /// Frees requests that began to arrive and stopped, and responses that nobody asks for: their memory is not the client's to keep. Its client may
+    /// still want to send such a request, if other calls kept it from that by holding all its credits; so it gets an answer.
+    pub fn tick_kept(&mut self) {
+        let least = nanos(self.config.peer_timeout.max(self.config.rto_max)).saturating_mul(PATIENCE);
+        let most = least.max(RESPONSE_KEPT_NANOS);
+        let table = self.serves.len();
+        let looks = if self.is_crowded { LOOKS_PER_TICK.max(table.div_ceil(TICKS_PER_ROUND)) } else { LOOKS_PER_TICK };
+        for _ in 0..looks.min(table) {
+            self.next_kept += 1;
+            if self.next_kept as usize >= table {
+                self.next_kept = 0;
+                // With each round that finds memory short, what may go is younger.
+                let less = (self.response_patience.min(most) / 2).max(least);
+                self.response_patience = if self.is_crowded { less } else { most };
+            }
+            let serve = &self.serves[self.next_kept as usize];
+            let rests = self.now.saturating_sub(serve.heard);
+            if rests <= least {
+                continue;
+            }
+            if serve.state == ServeState::Receiving {
+                self.counters.requests_abandoned += 1;
+                self.refuse_rest(self.next_kept);
+            } else if serve.state == ServeState::Responded && serve.charged != 0 && serve.response.is_some() {
+                let is_short = self.is_crowded && self.is_over_share(serve.session);
+                if rests > most || is_short && rests > self.response_patience {
+                    self.give_up_response(self.next_kept);
+                }
+            }
+        }
+    }
+
+    /// Drops a response that nobody has asked for in a long time. Later requests for it get `ResponseTooLarge`.
+    fn give_up_response(&mut self, index: u32) {
         let serve = &mut self.serves[index as usize];
         debug_assert!(serve.state == ServeState::Responded);
         if serve.tx_batch == self.tx.batch {

@@ -150,6 +150,8 @@ pub(crate) struct Core {
     /// Bytes that other ends make this one hold, and the most that they may.
     pub held_bytes: u64,
     pub budget: u64,
+    /// What other endpoints of this process know of them.
+    pub told: memory::Told,
     /// Whether any host has most of its share of them.
     pub is_crowded: bool,
     /// Session that was asked about last, and when.
@@ -169,8 +171,9 @@ pub(crate) struct Core {
     pub unstamped: Vec<(u32, u32)>,
     pub serves: Vec<Serve>,
     pub free_serves: Vec<u32>,
-    /// Where [`Core::serves`] is looked at next for requests that stopped arriving.
-    pub next_receiving: u32,
+    /// Where [`Core::serves`] is looked at next for what nobody asks for, and how long a response may rest while memory is short.
+    pub next_kept: u32,
+    pub response_patience: u64,
     /// Requests in the hands of asynchronous and worker handlers.
     pub deferred: u32,
 
@@ -247,6 +250,7 @@ impl Core {
             peers: Peers::default(),
             held_bytes: 0,
             budget: 0,
+            told: memory::Told::default(),
             is_crowded: false,
             audit_next: 0,
             audited_at: now,
@@ -259,7 +263,8 @@ impl Core {
             unstamped: Vec::new(),
             serves: Vec::new(),
             free_serves: Vec::new(),
-            next_receiving: 0,
+            next_kept: 0,
+            response_patience: u64::MAX,
             deferred: 0,
             wheel,
             fired: Vec::with_capacity(TIMERS_FIRED),

@@ -2,7 +2,10 @@
 //!
 //! A search sends probes of several sizes at once and raises what is known to get through with each answer. Sizes that stay unanswered after
 //! [`TRIES`] tries count as swallowed, and the sizes between are searched next. A **check** asks whether the size in use still gets
-//! through: if its probes stay unanswered while those of [`BASE_MTU`] are answered, the path has become a black hole for it.
+//! through: if its probes stay unanswered, the path has become a black hole for it.
+//!
+//! A probe of [`BASE_MTU`] goes with the others each time. If the last of these is unanswered too, the peer or the path was away. That says nothing of
+//! sizes, and the search begins anew later.
 
 use arrayvec::ArrayVec;
 
@@ -10,6 +13,8 @@ use arrayvec::ArrayVec;
 pub(crate) const BASE_MTU: u16 = 1200;
 /// Probes on their way at a time.
 const PROBES_MAX: usize = 5;
+/// The same with the control.
+const SENT_MAX: usize = PROBES_MAX + 1;
 /// Times that a probe is sent before its size counts as swallowed.
 const TRIES: u8 = 3;
 /// Time between them: what the answer to one may take, and sizes of which two get lost in a burst are still told apart.
@@ -20,6 +25,8 @@ const GRAIN: u16 = 32;
 const CHECK_PAUSE_NANOS: u64 = 1_000_000_000;
 /// A path that carries less than it might is searched again after this time (RFC 8899's PMTU_RAISE_TIMER).
 const RAISE_NANOS: u64 = 600_000_000_000;
+/// First pause before a search that nothing answered begins anew; it doubles each time.
+const RETRY_NANOS: u64 = 100_000_000;
 
 /// A probe that is on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,10 +42,7 @@ pub(crate) struct Probe {
 enum Phase {
     Idle,
     Searching,
-    /// Whether the answer to a probe of [`BASE_MTU`] has come.
-    Checking {
-        base_answered: bool,
-    },
+    Checking,
 }
 
 /// What came of an answer, or of waiting for it.
@@ -58,6 +62,11 @@ pub(crate) struct MtuSearch {
     agreed: u16,
     phase: Phase,
     probes: ArrayVec<Probe, PROBES_MAX>,
+    /// The probe of [`BASE_MTU`] that goes with them, and whether it was answered since they were sent last.
+    control: Option<Probe>,
+    is_there: bool,
+    /// How long to wait, once idle, before the next search.
+    pause: u64,
     /// Probes that wait to be sent.
     unsent: bool,
     /// When they were sent last, or the phase ended.
@@ -75,6 +84,9 @@ impl MtuSearch {
             agreed,
             phase: Phase::Idle,
             probes: ArrayVec::new(),
+            control: None,
+            is_there: false,
+            pause: RAISE_NANOS,
             unsent: false,
             since: 0,
             checked_at: None,
@@ -90,7 +102,7 @@ impl MtuSearch {
     /// How long datagrams may get by joining packets, if that is news. While a path is checked no more than is sure: short packets would be
     /// swallowed where they share a long datagram, and with them the probes of [`BASE_MTU`].
     pub fn joining_limit(&mut self) -> Option<u16> {
-        let limit = if matches!(self.phase, Phase::Checking { .. }) { self.mtu.min(BASE_MTU) } else { self.mtu };
+        let limit = if self.phase == Phase::Checking { self.mtu.min(BASE_MTU) } else { self.mtu };
         let is_news = self.told.replace(limit) != Some(limit);
         is_news.then_some(limit)
     }
@@ -119,45 +131,45 @@ impl MtuSearch {
                 self.probes.push(Probe { size, token: random(), tries: 0 });
             }
         }
-        (self.phase, self.unsent) = (Phase::Searching, true);
+        self.control = Some(Probe { size: BASE_MTU, token: random(), tries: 0 });
+        (self.phase, self.unsent, self.is_there) = (Phase::Searching, true, false);
     }
 
     /// Full packets seem not to arrive: asks whether the path still carries them.
     pub fn check(&mut self, now: u64, mut random: impl FnMut() -> u64) {
         let is_recent = self.checked_at.is_some_and(|at| now < at + CHECK_PAUSE_NANOS);
-        if self.mtu <= BASE_MTU || is_recent || matches!(self.phase, Phase::Checking { .. }) {
+        if self.mtu <= BASE_MTU || is_recent || self.phase == Phase::Checking {
             return;
         }
         self.probes.clear();
-        for size in [self.mtu, BASE_MTU] {
-            self.probes.push(Probe { size, token: random(), tries: 0 });
-        }
+        self.probes.push(Probe { size: self.mtu, token: random(), tries: 0 });
+        self.control = Some(Probe { size: BASE_MTU, token: random(), tries: 0 });
         self.checked_at = Some(now);
-        (self.phase, self.unsent) = (Phase::Checking { base_answered: false }, true);
+        (self.phase, self.unsent, self.is_there) = (Phase::Checking, true, false);
     }
 
     /// The probes that are to be sent now.
-    pub fn due(&mut self, now: u64) -> ArrayVec<Probe, PROBES_MAX> {
+    pub fn due(&mut self, now: u64) -> ArrayVec<Probe, SENT_MAX> {
         let is_time = self.unsent || now.saturating_sub(self.since) >= TRY_NANOS;
         if self.probes.is_empty() || !is_time || self.probes.iter().all(|probe| probe.tries == TRIES) {
             return ArrayVec::new();
         }
-        (self.unsent, self.since) = (false, now);
+        (self.unsent, self.since, self.is_there) = (false, now, false);
         self.probes.iter_mut().for_each(|probe| probe.tries += 1);
-        self.probes.clone()
+        self.probes.iter().copied().chain(self.control).collect()
     }
 
     /// The peer has answered a probe.
     pub fn on_answer(&mut self, token: u64, now: u64, random: impl FnMut() -> u64) -> Outcome {
+        if self.control.is_some_and(|control| control.token == token) {
+            (self.is_there, self.pause) = (true, RAISE_NANOS);
+            return Outcome::Nothing;
+        }
         let Some(at) = self.probes.iter().position(|probe| probe.token == token) else { return Outcome::Nothing };
         let size = self.probes.remove(at).size;
-        match &mut self.phase {
+        match self.phase {
             Phase::Idle => Outcome::Nothing,
-            Phase::Checking { base_answered } if size == BASE_MTU => {
-                *base_answered = true;
-                Outcome::Nothing
-            }
-            Phase::Checking { .. } => {
+            Phase::Checking => {
                 // All is well. A search that the check interrupted begins anew.
                 (self.phase, self.since) = (Phase::Idle, now);
                 self.probes.clear();
@@ -181,7 +193,7 @@ impl MtuSearch {
     pub fn on_time(&mut self, now: u64, random: impl FnMut() -> u64) -> Outcome {
         let waited = now.saturating_sub(self.since);
         if self.phase == Phase::Idle {
-            if self.mtu < self.agreed && waited >= RAISE_NANOS {
+            if self.mtu < self.agreed && waited >= self.pause {
                 self.begin(random);
             }
             return Outcome::Nothing;
@@ -190,17 +202,17 @@ impl MtuSearch {
             return Outcome::Nothing;
         }
         self.since = now;
+        if !self.is_there {
+            self.pause = if self.pause == RAISE_NANOS { RETRY_NANOS } else { (2 * self.pause).min(RAISE_NANOS - 1) };
+            self.phase = Phase::Idle;
+            self.probes.clear();
+            return Outcome::Nothing;
+        }
         match self.phase {
-            Phase::Checking { base_answered: true } => {
+            Phase::Checking => {
                 self.mtu = BASE_MTU;
                 self.search(u32::from(self.agreed) + 1, random);
                 Outcome::Changed
-            }
-            Phase::Checking { base_answered: false } => {
-                // Nothing gets through: that says nothing of sizes.
-                self.phase = Phase::Idle;
-                self.probes.clear();
-                Outcome::Nothing
             }
             Phase::Idle | Phase::Searching => {
                 let swallowed = self.probes.iter().map(|probe| probe.size).min().unwrap_or(self.agreed);
@@ -256,10 +268,10 @@ mod tests {
                 let sent = run(&mut search, &mut now, carries);
                 let found = search.mtu();
                 assert!(found <= carries && carries - found < 2 * GRAIN, "{found} of {carries}, {agreed} were agreed on");
-                assert!(sent <= 5 * 3 * 8 && now < 4_000_000_000, "{sent} probes and {now} ns for {carries}");
+                assert!(sent <= 6 * 3 * 8 && now < 4_000_000_000, "{sent} probes and {now} ns for {carries}");
                 if carries == agreed {
                     assert_eq!(found, agreed);
-                    assert!(sent <= PROBES_MAX, "one round trip");
+                    assert!(sent <= SENT_MAX, "one round trip");
                 }
             }
         }
@@ -299,6 +311,34 @@ mod tests {
         let _ = search.on_time(now, &mut random);
         run(&mut search, &mut now, 1470);
         assert_eq!(search.mtu(), 1470);
+    }
+
+    #[test]
+    fn a_peer_that_is_away_while_its_path_is_searched_tells_nothing() {
+        for away in [400_000_000, 3_000_000_000, 60_000_000_000] {
+            for answers_first in [false, true] {
+                let mut search = MtuSearch::new(1470);
+                let (mut now, mut tokens) = (1, 0);
+                let mut random = || {
+                    tokens += 1;
+                    tokens
+                };
+                search.begin(&mut random);
+                let (back, mut sent) = (now + away, 0);
+                while now < 3 * back {
+                    let probes = search.due(now);
+                    sent += probes.len();
+                    let is_first = answers_first && now == 1;
+                    for probe in probes.iter().filter(|probe| now >= back || is_first && probe.size < 1300) {
+                        let _ = search.on_answer(probe.token, now, &mut random);
+                    }
+                    now += TRY_NANOS / 4;
+                    let _ = search.on_time(now, &mut random);
+                }
+                assert_eq!(search.mtu(), 1470, "after {away} ns");
+                assert!(sent < 12 * 3 * SENT_MAX, "{sent} probes");
+            }
+        }
     }
 
     #[test]

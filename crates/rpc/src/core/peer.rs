@@ -3,7 +3,7 @@
 //! Keep-alive is per peer, not per session: 20,000 sessions between two endpoints cost one ping. A peer of this host whose process
 //! died is noticed by the transport within a tick; a silent one after [`crate::EndpointConfig::peer_timeout`], and only if it
 //! was asked several times while this endpoint itself was running. If the network says that nobody listens there, which anybody can forge, the
-//! peer is asked at once, and a few unanswered questions in quick succession are enough.
+//! peer is asked at once and more often, and is judged after half of that time.
 //!
 //! A single session may lose its other end while the peer lives: a repeated CONNECT arrived after its session had ended, or a CLOSE was
 //! lost each time. So every session is asked about now and then, and a RESET ends it.
@@ -26,8 +26,11 @@ use crate::wire::{Header, Kind};
 const PINGS_BEFORE_FAILURE: u32 = 3;
 /// The same of a peer whose address is said to refuse packets.
 const PINGS_IN_DOUBT: u32 = 4;
-/// Such a peer is asked so many times in each peer timeout, unless ticks are further apart.
-const PINGS_IN_DOUBT_PER_TIMEOUT: u64 = 50;
+/// Such a peer is asked so many times in each peer timeout, unless ticks are further apart: it is judged after half of the timeout, so that a pause
+/// that is shorter, together with a forged hint, ends nothing.
+const PINGS_IN_DOUBT_PER_TIMEOUT: u64 = 2 * PINGS_IN_DOUBT as u64;
+/// Deafness excuses a silence of so many peer timeouts, at most.
+const EXCUSED_TIMEOUTS: u64 = 4;
 /// Each session is asked about once in this time: the other end may have lost it while the two endpoints went on talking.
 const AUDIT_PERIOD_NANOS: u64 = 20_000_000_000;
 /// Sessions asked about in one tick, at most; less than this share of the receive queue, where the answers arrive, but some in any case.
@@ -56,6 +59,8 @@ pub(crate) struct Peer {
     unanswered: u32,
     /// Pings since its address was first said to refuse packets; 0 once it was heard from.
     in_doubt: u32,
+    /// Nanoseconds since then in which any of its sessions heard nothing, since its tag was guessed at: see [`super::guess`].
+    excused: u64,
 }
 
 /// Peers, and the ways to find them and their sessions without a search.
@@ -144,7 +149,7 @@ impl Core {
     pub fn join_peer(&mut self, session: u32, addr: &Addr, route: Route, incarnation: u64) {
         let index = self.peers.by_route.get(&route).copied().unwrap_or_else(|| {
             let (last_heard, last_ping) = (self.now, self.now);
-            let (sessions, first, heard, unanswered, in_doubt) = (0, NONE, true, 0, 0);
+            let (sessions, first, heard, unanswered, in_doubt, excused) = (0, NONE, true, 0, 0, 0);
             let host = self.peers.hosts.join(HostName::from(addr));
             let addr = Arc::new(addr.clone());
             self.peers.add(Peer {
@@ -159,6 +164,7 @@ impl Core {
                 last_ping,
                 unanswered,
                 in_doubt,
+                excused,
                 search: None,
             })
         });
@@ -239,7 +245,7 @@ impl Core {
             let now = self.now;
             let Some(peer) = self.peers.get_mut(index) else { continue };
             if std::mem::take(&mut peer.heard) {
-                (peer.last_heard, peer.unanswered, peer.in_doubt) = (now, 0, 0);
+                (peer.last_heard, peer.unanswered, peer.in_doubt, peer.excused) = (now, 0, 0, 0);
             }
             match routes.health(peer.route) {
                 PeerHealth::Dead => {
@@ -252,10 +258,10 @@ impl Core {
                 }
                 PeerHealth::Unknown | PeerHealth::Alive => peer.in_doubt = 0,
             }
-            let silent = now.saturating_sub(peer.last_heard);
+            let silent = now.saturating_sub(peer.last_heard).saturating_sub(peer.excused);
             if silent >= timeout && peer.unanswered >= PINGS_BEFORE_FAILURE && now - peer.last_ping >= ping_after {
                 self.fail_peer(index, CallError::PeerSilent);
-            } else if silent >= ping_after && now - peer.last_ping >= ping_after {
+            } else if now.saturating_sub(peer.last_heard) >= ping_after && now - peer.last_ping >= ping_after {
                 peer.last_ping = now;
                 peer.unanswered += 1;
                 self.peers.any_in_doubt = true;
@@ -274,7 +280,7 @@ impl Core {
         if peer.in_doubt > 0 && now - peer.last_ping < pause {
             return;
         }
-        if peer.in_doubt >= PINGS_IN_DOUBT {
+        if peer.in_doubt >= PINGS_IN_DOUBT && now.saturating_sub(peer.last_heard) >= peer.excused {
             return self.fail_peer(index, CallError::PeerDied);
         }
         peer.in_doubt += 1;
@@ -283,10 +289,23 @@ impl Core {
         self.send_ping(index);
     }
 
-    /// Asks a peer whether it is there, in the name of one of the sessions with it.
-    fn send_ping(&mut self, peer: u32) {
-        if let Some(session) = self.connected_session_of(peer) {
+    /// Asks a peer whether it is there, each time that it did not answer in the name of another of the sessions with it: either end of one may be deaf.
+    fn send_ping(&mut self, index: u32) {
+        let Some(peer) = self.peers.get(index) else { return };
+        let turn = peer.unanswered % peer.sessions.max(1);
+        let open = |(_, session): &(u32, &Session)| session.state == State::Connected;
+        let in_turn = self.sessions_from(peer.first).skip(turn as usize).find(open).map(|(session, _)| session);
+        if let Some(session) = in_turn.or_else(|| self.connected_session_of(index)) {
             self.send_ping_on(session);
+        }
+    }
+
+    /// A session hears nothing for `nanos`, so its peer may seem silent.
+    pub fn excuse(&mut self, session: u32, nanos: u64) {
+        let most = crate::config::nanos(self.config.peer_timeout).saturating_mul(EXCUSED_TIMEOUTS);
+        let peer = self.sessions[session as usize].peer;
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.excused = (peer.excused + nanos).min(most);
         }
     }
 

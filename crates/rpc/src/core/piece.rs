@@ -1,5 +1,5 @@
-//! Messages of several packets say themselves how long their packets are: each packet but the last carries as much data as the others, and the last
-//! says that it is the last. So the two ends need not agree on a length, and it can change from one message to the next.
+//! A multi-packet message carries its packet length: all packets but the last are equally long, and LAST marks the last. So the two ends need not
+//! agree on a length, and it can change from one message to the next.
 
 use super::{Core, packet_data_bytes};
 use crate::wire::Header;

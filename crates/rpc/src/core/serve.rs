@@ -67,7 +67,7 @@ pub(crate) struct Serve {
     pub asked: u32,
     /// Transmit batch in which a packet of the response was queued last.
     pub tx_batch: u32,
-    /// When a packet of the request came last, or the response was made or asked for.
+    /// When a packet was last accepted, of the request or a question for the response, or the response was made.
     pub heard: u64,
     /// Nanoseconds; [`super::call::NO_DEADLINE`] for none.
     pub deadline: u64,
@@ -346,7 +346,6 @@ impl Core {
             return None;
         }
         let serve = &mut self.serves[index as usize];
-        serve.heard = self.now;
         serve.ecn_echo = header.ecn_echo;
         if serve.request_packets > 1 || header.cut != serve.cut {
             return self.continue_request(si, index, header, packet);
@@ -362,7 +361,8 @@ impl Core {
     /// A packet came again of a request that is whole: sends the response again, or says that the handler has the request.
     #[cold]
     pub fn answer_again(&mut self, si: u32, index: u32, header: &Header) {
-        let serve = &self.serves[index as usize];
+        let serve = &mut self.serves[index as usize];
+        serve.heard = self.now;
         if serve.state == ServeState::Responded {
             // The first packet of the response may have been too long for the path.
             if serve.response.as_ref().is_some_and(|response| response.len() > BASE_DATA) {
@@ -458,7 +458,7 @@ impl Core {
             self.discard(response);
             return Err(RespondError::TooLarge { len, max });
         }
-        if len > charged && !self.charge_response(reference.index(), &response) {
+        if response.kept_bytes() > charged && !self.charge_response(reference.index(), &response) {
             self.counters.responses_over_memory_share += 1;
             self.respond_status(reference, Status::ResponseTooLarge);
             self.discard(response);

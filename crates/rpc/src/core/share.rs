@@ -1,11 +1,11 @@
 //! What one host may make this endpoint hold: so that a host that hoards, or is broken, leaves something to the others.
 //!
-//! A limit that is counted by address and port is none: whoever wants more takes another port. So all endpoints of a host share what
+//! A limit per address and port does not bind: a host opens another port. So all endpoints of a host share what
 //! [`crate::PeerLimits`] and the budget of [`super::memory`] allow it: sessions accepted from it, their places in the receive queue, bytes that
 //! are kept for it, and its requests in the hands of handlers.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use dunlin_net::{Addr, ShmName};
 
@@ -14,12 +14,16 @@ use super::places::Places;
 use super::serve::ServeRef;
 use crate::wire::control::RefuseReason;
 
+/// The bits of an IPv6 address that a host cannot choose.
+const NETWORK_BITS: u128 = !0 << 64;
+
 /// Whose share it is.
 ///
 /// Over shared memory it is the endpoint's, by its name: regions are private to one user, who can stop any of these processes, so what is left
 /// to guard against is one that is broken, and the whole host would include its victims.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum HostName {
+    /// Of IPv6 the network of 64 bits: a host may take any address in it.
     Ip(IpAddr),
     Shm(ShmName),
     Node(u32),
@@ -30,7 +34,10 @@ impl From<&Addr> for HostName {
     fn from(addr: &Addr) -> HostName {
         match addr {
             // An IPv4 host that reaches an IPv6 socket is the same host.
-            Addr::Udp(addr) => HostName::Ip(addr.ip().to_canonical()),
+            Addr::Udp(addr) => HostName::Ip(match addr.ip().to_canonical() {
+                IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & NETWORK_BITS)),
+                ip => ip,
+            }),
             Addr::Shm(name) => HostName::Shm(name.clone()),
             Addr::Node(number) => HostName::Node(*number),
             Addr::Sim { host, .. } => HostName::Sim(*host),
@@ -190,10 +197,11 @@ mod tests {
         let host = |text: &str| HostName::from(&text.parse::<Addr>().unwrap());
         assert_eq!(host("udp://10.0.0.1:7"), host("udp://10.0.0.1:8"));
         assert_eq!(host("udp://10.0.0.1:7"), host("udp://[::ffff:10.0.0.1]:8"));
+        assert_eq!(host("udp://[2001:db8:0:7::1]:7"), host("udp://[2001:db8:0:7:ffff::9]:8"));
         assert_eq!(host("sim:3:0"), host("sim:3:1"));
         for [one, other] in [
             ["udp://10.0.0.1:7", "udp://10.0.0.2:7"],
-            ["udp://[fd00::1]:7", "udp://[fd00::2]:7"],
+            ["udp://[2001:db8:0:7::1]:7", "udp://[2001:db8:0:8::1]:7"],
             ["shm:one", "shm:other"],
             ["sim:3:0", "sim:4:0"],
             ["node:3", "sim:3:0"],

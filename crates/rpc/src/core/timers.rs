@@ -1,10 +1,8 @@
 //! What happens when a timer fires: timeouts of calls, handshakes, and the tick that looks after peers.
 
 use super::call::CallState;
-use super::serve::ServeState;
 use super::session::State;
 use super::{Core, Routes};
-use crate::config::nanos;
 
 /// Token of the tick.
 pub(crate) const TOKEN_TICK: u64 = 0;
@@ -19,10 +17,6 @@ const TICK_BUSY_NANOS: u64 = 5_000_000;
 const TICK_IDLE_NANOS: u64 = dunlin_net::poll::SLEEP_MAX.as_nanos() as u64;
 /// A tick looks at so many sessions that may have something to release.
 const RELEASES_PER_TICK: usize = 512;
-/// A tick looks at so many requests that may have stopped arriving, or whose response nobody asks for.
-const RECEIVING_PER_TICK: usize = 512;
-/// They may rest for so many times the longer of peer timeout and greatest retransmission timeout.
-const RECEIVING_PATIENCE: u64 = 4;
 /// Unknown sessions are answered so often between two ticks.
 pub(crate) const RESETS_PER_TICK: u32 = 64;
 
@@ -100,6 +94,7 @@ impl Core {
     pub fn arm_tick(&mut self) {
         let is_awaited =
             self.calls_pending() > 0 || self.loans_are_moving() || self.ticked.is_some() || self.peers.any_in_doubt;
+        let is_awaited = is_awaited || self.is_crowded;
         let pause = if is_awaited { TICK_BUSY_NANOS } else { self.ping_after().clamp(TICK_BUSY_NANOS, TICK_IDLE_NANOS) };
         // With very many peers, looking at each of them may not take the whole core.
         let pause = pause.max(self.peers.len() as u64 * 20_000);
@@ -117,30 +112,10 @@ impl Core {
         self.tick_releases();
         self.tick_audit();
         self.tick_loans();
-        self.tick_receiving();
+        self.tick_kept();
         self.tick_memory();
         if self.session_count > 0 || !self.openings_waiting.is_empty() {
             self.arm_tick();
-        }
-    }
-
-    /// Frees requests that began to arrive and stopped, and responses that nobody asks for: their memory is not the client's to keep. Its client may
-    /// still want to send such a request, if other calls kept it from that by holding all its credits; so it gets an answer.
-    fn tick_receiving(&mut self) {
-        let patience = nanos(self.config.peer_timeout.max(self.config.rto_max)).saturating_mul(RECEIVING_PATIENCE);
-        for _ in 0..self.serves.len().min(RECEIVING_PER_TICK) {
-            self.next_receiving =
-                if self.next_receiving as usize + 1 < self.serves.len() { self.next_receiving + 1 } else { 0 };
-            let serve = &self.serves[self.next_receiving as usize];
-            if self.now.saturating_sub(serve.heard) <= patience {
-                continue;
-            }
-            if serve.state == ServeState::Receiving {
-                self.counters.requests_abandoned += 1;
-                self.refuse_rest(self.next_receiving);
-            } else if serve.state == ServeState::Responded && serve.charged != 0 && serve.response.is_some() {
-                self.give_up_response(self.next_receiving);
-            }
         }
     }
 

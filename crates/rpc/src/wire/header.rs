@@ -12,7 +12,9 @@
 //! follows in every packet of a message that takes more than one, the last of which says so with a flag; then a DEADLINE extension (microseconds left u32, four zero bytes).
 
 /// Version of the protocol that this library speaks.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
+/// Version in the headers of CONNECT, COOKIE, ACCEPT and REFUSE, whatever the endpoints speak: so endpoints of different versions can refuse each other.
+pub const HANDSHAKE_VERSION: u8 = 1;
 /// Bytes of the header without extensions.
 pub const HEADER_BYTES: usize = 16;
 /// Bytes of each extension.
@@ -93,6 +95,15 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Version in the header of a packet of this kind.
+    #[inline(always)]
+    const fn version(self) -> u8 {
+        match self {
+            Kind::Connect | Kind::Cookie | Kind::Accept | Kind::Refuse => HANDSHAKE_VERSION,
+            _ => VERSION,
+        }
+    }
+
     fn from_bits(bits: u8) -> Option<Kind> {
         use Kind::*;
         const ALL: [Kind; 15] = [
@@ -168,7 +179,7 @@ pub enum ParseError {
 /// let header = Header::new(Kind::Request, Header::data_aux(7, 32), 3, 8, 0x0a_0b0c);
 /// let mut bytes = [0; HEADER_BYTES_MAX];
 /// let len = header.write(&mut bytes);
-/// assert_eq!(bytes[..len], [0x10, 0, 7, 0x20, 0, 3, 0, 0, 8, 0, 0, 0, 0, 0x0c, 0x0b, 0x0a]);
+/// assert_eq!(bytes[..len], [0x20, 0, 7, 0x20, 0, 3, 0, 0, 8, 0, 0, 0, 0, 0x0c, 0x0b, 0x0a]);
 /// assert_eq!(Header::parse(&bytes[..len], len + 32), Ok(header));
 /// assert!(Header::parse(&bytes[..len], len).is_err(), "the payload is missing");
 /// ```
@@ -275,7 +286,7 @@ impl Header {
     /// The header without its extensions.
     #[inline(always)]
     pub fn base(&self) -> [u8; HEADER_BYTES] {
-        let first = (self.kind as u64 | (VERSION as u64) << 4)
+        let first = (self.kind as u64 | (self.kind.version() as u64) << 4)
             | (self.flags() as u64) << 8
             | ((self.aux & MASK_24) as u64) << 16
             | ((self.session & MASK_24) as u64) << 40;
@@ -316,11 +327,11 @@ impl Header {
             return Err(ParseError::Truncated);
         };
         let [first, second] = words(base);
-        if base[0] >> 4 != VERSION {
-            return Err(ParseError::Version(base[0] >> 4));
-        }
         let flags = base[1];
         let kind = Kind::from_bits(base[0] & 0xf).ok_or(ParseError::Malformed)?;
+        if base[0] >> 4 != kind.version() {
+            return Err(ParseError::Version(base[0] >> 4));
+        }
         if flags & !FLAGS_ALLOWED[kind as usize] != 0 {
             return Err(ParseError::Malformed);
         }
@@ -481,13 +492,14 @@ mod tests {
         (last.is_last, cut.cut) = (true, 1);
         assert_eq!(round_trip(last, 10), Err(ParseError::Malformed), "the last packet of a message of one");
         assert_eq!(round_trip(cut, 10), Err(ParseError::Malformed), "a message of one packet, cut anew");
-        assert_eq!(Header::parse(&[0x10; 15], 15), Err(ParseError::Truncated));
-        assert_eq!(Header::parse(&[0x20; 16], 16), Err(ParseError::Version(2)));
-        assert_eq!(Header::parse(&[0x1f; 16], 16), Err(ParseError::Malformed));
+        assert_eq!(Header::parse(&[0x20; 15], 15), Err(ParseError::Truncated));
+        assert_eq!(Header::parse(&[0x10; 16], 16), Err(ParseError::Version(1)));
+        assert_eq!(Header::parse(&[0x24; 16], 16), Err(ParseError::Version(2)), "a CONNECT");
+        assert_eq!(Header::parse(&[0x2f; 16], 16), Err(ParseError::Malformed));
         let mut flags = [0u8; 16];
-        (flags[0], flags[1]) = (0x10, FLAG_MULTI);
+        (flags[0], flags[1]) = (0x20, FLAG_MULTI);
         assert_eq!(Header::parse(&flags, 16), Err(ParseError::Truncated));
-        (flags[0], flags[1]) = (0x13, 1 << 7);
+        (flags[0], flags[1]) = (0x23, 1 << 7);
         assert_eq!(Header::parse(&flags, 16), Err(ParseError::Malformed));
     }
 }

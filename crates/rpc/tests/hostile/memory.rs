@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use dunlin_net::loopback::LoopbackConfig;
 use dunlin_rpc::wire::control::{Connect, Presence};
-use dunlin_rpc::wire::{Header, Kind, Status};
+use dunlin_rpc::wire::{Header, Kind, Multi, Status};
 use dunlin_rpc::{CallError, DeferredRequest, EndpointConfig, MsgBuf, PeerLimits};
 
 use crate::pair::{Lab, config};
@@ -16,6 +16,7 @@ use crate::raw::{Opened, Raw, connect, control, packet};
 const LARGE: u8 = 1;
 const SMALL: u8 = 2;
 const KEEP: u8 = 3;
+const TINY: u8 = 4;
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 64 * MIB;
 const SESSIONS: u64 = 32;
@@ -89,14 +90,19 @@ fn kept_responses_leave_room_for_others_and_do_not_last() {
     for _ in 0..20 {
         assert_eq!(lab.drive(1, honest.call(LARGE, vec![1; 4])).unwrap().response.len() as u64, MIB);
     }
-    // They stay, and say so, and ask for nothing.
-    for _ in 0..60 {
-        for (hoarder, opened) in hoarders.iter_mut().zip(&sessions) {
-            ping(&lab, hoarder, &opened[0]);
+    // They stay, and say so, and ask for nothing. While a host has most of its share, its oldest responses go, and soon.
+    let mut wait = |seconds| {
+        for _ in 0..5 * seconds {
+            for (hoarder, opened) in hoarders.iter_mut().zip(&sessions) {
+                ping(&lab, hoarder, &opened[0]);
+            }
+            pass(&lab, Duration::from_millis(200));
         }
-        lab.run_for(Duration::from_millis(200));
-    }
-    let stats = lab.server().stats();
+        lab.server().stats()
+    };
+    let stats = wait(6);
+    assert!(stats.held_bytes < BUDGET / 4 * 3 && stats.counters.responses_expired > 0, "{stats}");
+    let stats = wait(26);
     assert_eq!((u64::from(stats.sessions), stats.held_bytes), (3 * SESSIONS + 1, 0));
     assert!(stats.counters.responses_expired >= runs.get() - 20, "{stats}");
     // Who asks after all is told that it is gone, whatever it asks for.
@@ -105,9 +111,133 @@ fn kept_responses_leave_room_for_others_and_do_not_last() {
         let aux = if kind == Kind::Request { Header::data_aux(LARGE, 4) } else { 1 };
         let body: &[u8] = if kind == Kind::Request { &[0; 4] } else { &[] };
         hoarders[0].send(&packet(&opened.header(kind, aux, 8), body));
-        let answers = hoarders[0].answers(&lab);
+        let mut answers = hoarders[0].answers(&lab);
+        answers.retain(|(header, _)| header.kind != Kind::Ping);
         assert_eq!((answers[0].0.kind, answers[0].0.status), (Kind::Response, Status::ResponseTooLarge), "{kind:?}");
     }
+}
+
+/// Lets time pass, in steps of a millisecond.
+fn pass(lab: &Lab, time: Duration) {
+    let end = lab.network.now() + time.as_nanos() as u64;
+    while lab.network.now() < end {
+        lab.turn();
+        lab.network.advance(Duration::from_millis(1));
+    }
+}
+
+/// A client may be stopped, wait for credits, or have a longer `rto_max` than the server.
+#[test]
+fn a_response_waits_for_a_client_that_asks_late() {
+    let lab = lab();
+    serve_large(&lab);
+    let mut client = Raw::new(&lab, 66);
+    let opened = client.open(&lab, connect());
+    client.send(&packet(&opened.header(Kind::Request, Header::data_aux(LARGE, 4), 8), &[0; 4]));
+    assert_eq!(client.answers(&lab)[0].0.status, Status::Ok);
+    let wait = |client: &mut Raw, seconds| {
+        for _ in 0..5 * seconds {
+            ping(&lab, client, &opened);
+            pass(&lab, Duration::from_millis(200));
+        }
+    };
+    wait(&mut client, 28);
+    client.send(&packet(&opened.header(Kind::RequestForResponse, 1, 8), &[]));
+    assert_eq!(client.answers(&lab)[0].0.status, Status::Ok);
+    assert_eq!(lab.server().stats().counters.responses_expired, 0);
+    wait(&mut client, 32);
+    assert_eq!(lab.server().stats().held_bytes, 0, "nor is it kept for ever");
+}
+
+#[test]
+fn only_what_is_accepted_keeps_memory() {
+    let lab = lab();
+    serve_large(&lab);
+    let mut hoarder = Raw::new(&lab, 66);
+    let opened = hoarder.open(&lab, connect());
+    let data = vec![0; (opened.accept.mtu as usize - 32) & !15];
+    let part = |number: u32, message_bytes: u32| {
+        let mut header = opened.header(Kind::Request, Header::data_aux(LARGE, data.len()), 8);
+        header.multi = Some(Multi { message_bytes, packet: number });
+        packet(&header, &data)
+    };
+    hoarder.send(&part(0, MIB as u32));
+    hoarder.send(&packet(&opened.header(Kind::Request, Header::data_aux(LARGE, 4), 9), &[0; 4]));
+    hoarder.answers(&lab);
+    assert_eq!(lab.server().stats().held_bytes, 2 * MIB);
+    for _ in 0..35 {
+        // Of another message, again, far too early, and for a response that there is not.
+        for bytes in [
+            part(1, 2 * MIB as u32),
+            part(0, MIB as u32),
+            part(1 << 20, MIB as u32),
+            packet(&opened.header(Kind::RequestForResponse, 0, 9), &[]),
+            packet(&opened.header(Kind::RequestForResponse, 1 << 20, 9), &[]),
+        ] {
+            hoarder.send(&bytes);
+        }
+        ping(&lab, &mut hoarder, &opened);
+        pass(&lab, Duration::from_secs(1));
+    }
+    let stats = lab.server().stats();
+    assert_eq!((stats.held_bytes, stats.counters.requests_abandoned, stats.counters.responses_expired), (0, 1, 1));
+}
+
+#[test]
+fn a_short_response_in_a_long_buffer_counts_the_buffer() {
+    let lab = lab();
+    let long = |request: dunlin_rpc::Request<'_>| {
+        let mut buf = MsgBuf::with_len(8 * MIB as usize).unwrap();
+        buf.set_len(100);
+        let _ = request.respond_from(buf);
+    };
+    lab.server().register(LARGE, long).unwrap();
+    lab.server().register(TINY, |request| request.respond(&[7; 200])).unwrap();
+    let mut hoarder = Raw::new(&lab, 66);
+    let opened = hoarder.open(&lab, connect());
+    for (sequence, req_type) in [(1, TINY), (2, LARGE), (3, LARGE), (4, TINY)] {
+        let answers = ask_all(&lab, &mut hoarder, &opened, req_type, sequence);
+        let given = answers.iter().filter(|(header, _)| header.status == Status::Ok).count() as u64;
+        let held = lab.server().stats().held_bytes;
+        match req_type {
+            LARGE => assert!(given > 0 && (given * 8 * MIB..=BUDGET / 2).contains(&held), "{given} given, {held} bytes"),
+            _ => assert!((200 * 8..2048 * 8).contains(&held), "{held}"),
+        }
+    }
+}
+
+#[test]
+fn many_slots_give_up_soon_while_memory_is_crowded() {
+    const MANY: u64 = 2048;
+    let limits = PeerLimits { sessions_max: 1 << 20, places_max: 1 << 20, ..PeerLimits::default() };
+    let server = EndpointConfig { held_bytes_max: BUDGET, peer_limits: limits, ..config() };
+    let network = LoopbackConfig { queue_len: 1 << 16, ..LoopbackConfig::default() };
+    let lab = Lab::over(network, &[server, EndpointConfig { seed: Some(8), ..config() }]);
+    let body = Bytes::from(vec![5; 2000]);
+    let serve = move |request: dunlin_rpc::Request<'_>| {
+        let _ = request.respond_from(body.clone());
+    };
+    lab.server().register(LARGE, serve).unwrap();
+    // The first has most of its share; what the second gets makes that share smaller.
+    let hold = |number| {
+        let mut hoarder = Raw::new(&lab, number);
+        let opened = open(&lab, &mut hoarder, MANY);
+        for session in &opened {
+            ask_all(&lab, &mut hoarder, session, LARGE, 1);
+        }
+        (hoarder, opened)
+    };
+    let mut hoarders = [hold(66), hold(67)];
+    let before = lab.server().stats();
+    assert!(before.held_bytes > BUDGET / 64 * 37, "{before}");
+    for _ in 0..21 {
+        for (hoarder, opened) in &mut hoarders {
+            ping(&lab, hoarder, &opened[0]);
+        }
+        pass(&lab, Duration::from_millis(200));
+    }
+    let stats = lab.server().stats();
+    assert!((BUDGET / 64 * 30..BUDGET / 64 * 35).contains(&stats.held_bytes), "{stats}");
 }
 
 #[test]

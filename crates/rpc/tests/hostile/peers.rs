@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Presence, Release};
+use dunlin_rpc::wire::header::VERSION;
 use dunlin_rpc::wire::packets::{Arrivals, Asked};
 use dunlin_rpc::wire::{Header, Kind, MASK_24, Multi};
 use dunlin_rpc::{CallError, MsgBuf};
@@ -132,7 +133,7 @@ fn a_lying_server_hurts_only_its_session() {
             assert_eq!(Connect::parse(&liar.answers(&lab)[0].1).unwrap().cookie, [1; 16]);
             let accept = Accept {
                 nonce: asked.nonce,
-                version: 1,
+                version: VERSION,
                 slots: asked.slots,
                 credits: 4,
                 reverse_credits: asked.reverse_credits,
@@ -157,7 +158,7 @@ fn a_lying_server_hurts_only_its_session() {
                 Accept { slots: 9, ..accept },
                 Accept { mtu: asked.mtu + 1, ..accept },
                 Accept { mtu: 20, ..accept },
-                Accept { version: 2, ..accept },
+                Accept { version: VERSION + 1, ..accept },
                 Accept { message_bytes_max: u32::MAX, ..accept },
                 Accept { nonce: 0, ..accept },
             ] {

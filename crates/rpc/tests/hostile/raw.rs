@@ -3,6 +3,7 @@
 use dunlin_net::loopback::LoopbackTransport;
 use dunlin_net::{Route, Transport, TxPacket};
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie};
+use dunlin_rpc::wire::header::VERSION;
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24};
 
 use crate::pair::{Lab, address};
@@ -58,7 +59,7 @@ pub fn control<B: Body>(header: &Header, body: &B) -> Vec<u8> {
 /// A CONNECT as an honest client's first.
 pub fn connect() -> Connect {
     Connect {
-        versions: (1, 1),
+        versions: (VERSION, VERSION),
         slots: 8,
         credits: 8,
         reverse_credits: 8,

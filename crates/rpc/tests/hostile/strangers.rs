@@ -4,10 +4,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dunlin_net::{Transport, TxPacket};
-use dunlin_rpc::wire::control::{Accept, Body, Connect, Presence, Refuse, RefuseReason, Release};
-use dunlin_rpc::wire::{Header, Kind, MASK_24};
-use dunlin_rpc::{EndpointStats, MsgBuf, Session};
+use dunlin_net::{Addr, Transport, TxPacket};
+use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Presence, Refuse, RefuseReason, Release};
+use dunlin_rpc::wire::header::{HANDSHAKE_VERSION, VERSION};
+use dunlin_rpc::wire::{HEADER_BYTES, Header, Kind, MASK_24};
+use dunlin_rpc::{ConnectError, EndpointStats, MsgBuf, Session};
 
 use crate::pair::{Lab, address, config};
 use crate::raw::{Random, Raw, connect, control, packet};
@@ -248,7 +249,7 @@ fn a_session_is_safe_from_those_who_do_not_know_its_tag() {
     let refuse = Refuse { nonce: 0, reason: RefuseReason::ShuttingDown };
     let accept = Accept {
         nonce: 0,
-        version: 1,
+        version: VERSION,
         slots: 1,
         credits: 1,
         reverse_credits: 1,
@@ -286,21 +287,70 @@ fn a_session_is_safe_from_those_who_do_not_know_its_tag() {
 fn packets_of_another_version_are_dropped_and_counted() {
     let lab = Lab::pair();
     let mut stranger = Raw::new(&lab, 66);
-    for version in (0..16).filter(|version| *version != 1) {
-        let mut bytes = control(&Header::new(Kind::Connect, 0, MASK_24, 0, 0), &connect());
-        bytes[0] = bytes[0] & 0xf | version << 4;
-        stranger.send(&bytes);
+    for (kind, spoken) in [(Kind::Connect, HANDSHAKE_VERSION), (Kind::Request, VERSION)] {
+        for version in (0..16).filter(|version| *version != spoken) {
+            let mut bytes = control(&Header::new(kind, 0, MASK_24, 0, 0), &connect());
+            bytes[0] = bytes[0] & 0xf | version << 4;
+            stranger.send(&bytes);
+        }
     }
     assert!(stranger.answers(&lab).is_empty());
-    assert_eq!(lab.server().stats().counters.dropped_malformed, 15);
-    // A client that speaks only later versions is told, once it has proven its address.
-    let mut later = Connect { versions: (2, 9), ..connect() };
-    later.cookie = stranger.cookie(&lab, &later).cookie;
-    stranger.send_connect(&later);
-    let answers = stranger.answers(&lab);
-    assert_eq!(answers[0].0.kind, Kind::Refuse);
-    assert_eq!(Refuse::parse(&answers[0].1).unwrap().reason, RefuseReason::Version);
+    assert_eq!(lab.server().stats().counters.dropped_malformed, 30);
     assert_eq!(lab.server().stats().sessions, 0);
+}
+
+/// In the words that every version has in common. A client is told once it has proven its address.
+#[test]
+fn clients_of_other_versions_are_told() {
+    let lab = Lab::pair();
+    let mut stranger = Raw::new(&lab, 66);
+    for versions in [(1, 1), (VERSION + 1, 9)] {
+        let mut other = Connect { versions, ..connect() };
+        for expected in [Kind::Cookie, Kind::Refuse] {
+            stranger.send_connect(&other);
+            lab.turn();
+            lab.turn();
+            let answers = stranger.receive();
+            assert_eq!(answers[0][0], 1 << 4 | expected as u8, "{versions:?}");
+            match expected {
+                Kind::Cookie => other.cookie = Cookie::parse(&answers[0][HEADER_BYTES..]).unwrap().cookie,
+                _ => {
+                    let reason = Refuse::parse(&answers[0][HEADER_BYTES..]).unwrap().reason;
+                    assert_eq!(reason, RefuseReason::Version);
+                }
+            }
+        }
+    }
+    assert_eq!(lab.server().stats().sessions, 0);
+}
+
+/// It takes no header but its own, version 1.
+#[test]
+fn a_server_of_the_first_version_can_say_so() {
+    let lab = Lab::pair();
+    let mut server = Raw::new(&lab, 66);
+    let to_client = server.transport.resolve(&address(1)).unwrap();
+    let mut opening = Box::pin(lab.client().connect(&Addr::Node(66)));
+    for (kind, cookie) in [(Kind::Cookie, [0; 16]), (Kind::Refuse, [5; 16])] {
+        assert!(lab.client().poll_once(opening.as_mut()).is_none());
+        lab.turn();
+        lab.turn();
+        let asked = server.receive().remove(0);
+        assert_eq!(asked[0], 1 << 4 | Kind::Connect as u8);
+        let asked = Connect::parse(&asked[HEADER_BYTES..]).unwrap();
+        assert_eq!((asked.versions, asked.cookie), ((VERSION, VERSION), cookie));
+        let header = Header::new(kind, 0, asked.session, 0, asked.tag);
+        let mut answer = match kind {
+            Kind::Cookie => control(&header, &Cookie { nonce: asked.nonce, cookie: [5; 16] }),
+            _ => control(&header, &Refuse { nonce: asked.nonce, reason: RefuseReason::Version }),
+        };
+        answer[0] = 1 << 4 | kind as u8;
+        server.transport.tx_burst(&[TxPacket { route: to_client, header: &answer, payload: &[] }]);
+        lab.turn();
+        lab.turn();
+    }
+    let error = lab.drive(1, opening).unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { reason: RefuseReason::Version, .. }), "{error}");
 }
 
 #[test]

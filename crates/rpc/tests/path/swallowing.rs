@@ -36,7 +36,7 @@ fn full_packets_are_in_use_after_a_round_trip() {
     // Further sessions begin with what is known, without a probe.
     let probes = || stage.lab.client().stats().counters.mtu_probes_sent;
     let before = probes();
-    assert_eq!((before, stage.lab.connect().stats().unwrap().packet_data_bytes), (5, data(AGREED)));
+    assert_eq!((before, stage.lab.connect().stats().unwrap().packet_data_bytes), (6, data(AGREED)));
     stage.wait(Duration::from_secs(2));
     assert_eq!(probes(), before);
 }

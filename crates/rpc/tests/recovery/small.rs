@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_rpc::wire::{Header, Kind};
-use dunlin_rpc::{EndpointConfig, Session};
+use dunlin_rpc::{EndpointConfig, PeerLimits, Session};
 
 use crate::scripted::Fate::{Arrives, IsLost};
 use crate::stage::{SIZED, Stage, config, request};
@@ -96,7 +96,9 @@ fn a_handler_that_became_slower_than_the_timeout_is_learnt() {
 
 #[test]
 fn a_response_that_was_given_up_ends_its_call() {
-    let (stage, session) = Stage::new();
+    // The one response is most of what the client's host may make the server hold.
+    let peer_limits = PeerLimits { held_bytes_max: 150_000, ..PeerLimits::default() };
+    let (stage, session) = Stage::with(EndpointConfig { peer_limits, ..config() }, config());
     // The server lives, and nothing that it is asked for arrives.
     stage.on_request(|header| if header.kind == Kind::RequestForResponse { IsLost } else { Arrives });
     let mut call = Box::pin(session.call(SIZED, request(4, 100_000)));
