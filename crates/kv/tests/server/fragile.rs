@@ -1,8 +1,8 @@
 //! A partition that fails on purpose.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 use dunlin_store::{
     Delta, Item, Key, KeyError, KeyHash, Marks, Partition, Put, Refused, Shape, Side, Store, StoreStats, Stored, Sweep,
@@ -12,6 +12,37 @@ use dunlin_store::{
 /// Keys that begin so make [`Fragile`] panic when they are stored.
 pub const PANIC: &[u8] = b"panic";
 
+/// Keys that begin so make [`Fragile`] panic when it is asked for its counts from then on.
+pub const PANIC_AT_STATS: &[u8] = b"stats";
+
+/// Keys that begin so make [`Fragile`] wait at its gate whenever it is visited from then on.
+pub const HANG: &[u8] = b"hang";
+
+/// What holds up whoever comes, until it is opened.
+#[derive(Debug, Default)]
+pub struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+    comers: AtomicU32,
+}
+
+impl Gate {
+    pub fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+
+    /// Whether somebody has come.
+    pub fn has_comers(&self) -> bool {
+        self.comers.load(Ordering::Relaxed) > 0
+    }
+
+    fn pass(&self) {
+        self.comers.fetch_add(1, Ordering::Relaxed);
+        drop(self.opened.wait_while(self.is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
+    }
+}
+
 /// A partition that panics when a key that begins with [`PANIC`] is stored. If it is to be `unreadable`, it panics from then on also when
 /// it is visited.
 #[derive(Debug)]
@@ -19,6 +50,9 @@ pub struct Fragile {
     pub partition: Partition,
     pub is_broken: bool,
     pub unreadable: Arc<AtomicBool>,
+    pub has_no_stats: bool,
+    pub hangs: bool,
+    pub gate: Arc<Gate>,
 }
 
 impl Store for Fragile {
@@ -51,6 +85,8 @@ impl Store for Fragile {
             self.is_broken = true;
             panic!("a fault on purpose");
         }
+        self.has_no_stats |= key.bytes().starts_with(PANIC_AT_STATS);
+        self.hangs |= key.bytes().starts_with(HANG);
         self.partition.put(key, value, put)
     }
 
@@ -79,6 +115,7 @@ impl Store for Fragile {
     }
 
     fn stats(&self) -> StoreStats {
+        assert!(!self.has_no_stats, "a fault on purpose");
         self.partition.stats()
     }
 
@@ -98,6 +135,9 @@ impl Visit for Fragile {
 
     fn visit(&self, hashes: RangeInclusive<u64>, each: &mut dyn FnMut(KeyHash, &[u8], &Item<'_>)) {
         assert!(!self.is_broken || !self.unreadable.load(Ordering::Relaxed), "another fault on purpose");
+        if self.hangs {
+            self.gate.pass();
+        }
         self.partition.visit(hashes, each);
     }
 }
