@@ -152,7 +152,8 @@ impl Saver {
 
     /// Saves what can be saved after cores failed. Says what was saved, and where. It ends if every core that hangs is given up meanwhile.
     ///
-    /// A snapshot of all cores takes the place of the one before, which is kept beside it. One that lacks a core does not.
+    /// A snapshot of all cores takes the place of the one before, which is kept beside it, unless something is kept there already. One that
+    /// lacks a core does not.
     pub fn save_after_failure(&self) -> String {
         let Some(target) = &self.target else { return "nothing was saved: the server has no snapshot file".into() };
         let _turn = Turn::take(&self.turns);
@@ -224,10 +225,17 @@ impl Saver {
     fn take_over(&self, target: &Target, rescue: &Path, report: &Report) -> String {
         let (items, path, before) = (report.totals.records, target.path.display(), beside(&target.path, ".before"));
         // A link: at no moment there is no snapshot.
-        let _ = fs::remove_file(&before);
         let kept = match fs::hard_link(&target.path, &before) {
             Ok(()) => format!("; what it held before is in {}", before.display()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            // A server that fails again and again must not replace the last good snapshot.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let (rescue, before) = (rescue.display(), before.display());
+                return format!(
+                    "all {items} items were saved to {rescue}; {path} is as it was before, because {before} of an earlier failure \
+                     exists: move that away, and then {rescue} to {path}"
+                );
+            }
             Err(error) => {
                 let rescue = rescue.display();
                 return format!("all {items} items were saved to {rescue}; {path} is as it was before ({error})");

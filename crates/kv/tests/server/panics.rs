@@ -146,6 +146,26 @@ fn a_core_that_panics_when_it_is_asked_for_its_counts_loses_nothing() {
 }
 
 #[test]
+fn what_an_earlier_rescue_set_aside_is_never_replaced() {
+    let (server, config, file) = fragile("loop", false);
+    let mut client = Client::connect(&config);
+    client.fill("key", ITEMS / 2);
+    server.save().unwrap();
+    let before = file.with_extension("snapshot.before");
+    std::fs::write(&before, b"the last good snapshot").unwrap();
+    client.fill("key", ITEMS);
+    client.say(b"set panic 0 0 1\r\nx\r\n");
+    wait_for_the_end(&server);
+    let told = told(&server.stop().unwrap_err());
+    assert_eq!(std::fs::read(&before).unwrap(), b"the last good snapshot");
+    let rescue = file.with_extension("snapshot.rescue");
+    assert!(told.contains(rescue.to_str().unwrap()) && told.contains(before.to_str().unwrap()), "{told}");
+    assert_eq!(loaded(&config, &file), ITEMS / 2, "as it was");
+    assert_eq!(loaded(&config, &rescue), ITEMS);
+    remove(&file);
+}
+
+#[test]
 fn a_core_that_hangs_in_the_middle_of_a_snapshot_does_not_keep_the_server_from_ending() {
     let (server, config, file, gate) = gated("hang", false, Duration::ZERO);
     let mut client = Client::connect(&config);
