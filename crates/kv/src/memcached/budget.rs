@@ -110,6 +110,11 @@ impl Pool {
         Rc::new(Pool { max, held: Cell::new(0), waiting: RefCell::default() })
     }
 
+    /// Bytes that may be held.
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
     /// Whether so many bytes may be held in addition. Nobody overtakes those that wait.
     #[inline]
     pub fn has_room(&self, bytes: usize) -> bool {
