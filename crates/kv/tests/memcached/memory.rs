@@ -221,7 +221,10 @@ fn whoever_waited_in_line_has_its_full_time_when_its_turn_comes() {
     holders.iter_mut().for_each(|holder| holder.write_all(&request[..part]).unwrap());
     server.wait_until(|report| report.counts.get(Count::BytesRead) as usize == 2 * part);
     let mut others: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
-    others.iter_mut().for_each(|other| other.write_all(&request[..part]).unwrap());
+    // They pause, so they hold memory from now on, and get in line later.
+    others.iter_mut().for_each(|other| other.write_all(&request[..10_000]).unwrap());
+    server.wait_until(|report| report.counts.get(Count::BytesRead) as usize == 2 * part + others.len() * 10_000);
+    others.iter_mut().for_each(|other| other.write_all(&request[10_000..part]).unwrap());
     server.wait_until(|report| starved(report) == others.len());
     // Its end tells that the server has looked at the time that is set then.
     let set_now = |now| assert!(server.orders.send(Order::SetNow(now)).is_ok());
