@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::budget::{Budget, CONNECTION_BYTES_DEFAULT};
 use super::connections::{ConnectionReport, Connections};
 use super::counters::{Counters, Counts};
-use super::dump;
+use super::dump::{self, DumpPart};
 use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
 
@@ -42,8 +42,12 @@ pub enum Inquiry {
     Connections,
     /// Its counts, which then begin anew.
     Reset,
-    /// Its counts and a list of items, `stats cachedump`.
+    /// Its counts and a part of a list of items, `stats cachedump`.
     Dump {
+        /// Which part, from zero on. All parts go through the partition in the order of hashes.
+        turn: u32,
+        /// Bytes of lines, and one line more, at most.
+        bytes_max: usize,
         /// Items at most; zero for as many as there is room for.
         items_max: u32,
     },
@@ -65,7 +69,7 @@ pub struct Report {
     /// Each of them, if asked.
     pub each: Vec<ConnectionReport>,
     /// Items, if asked: lines of `stats cachedump`.
-    pub dump: Vec<u8>,
+    pub dump: DumpPart,
 }
 
 impl CoreState {
@@ -103,7 +107,9 @@ impl CoreState {
             Inquiry::Totals => {}
             Inquiry::Connections => report.each = self.connections.report(now),
             Inquiry::Reset => self.counters.reset(),
-            Inquiry::Dump { items_max } => report.dump = dump::lines(store, items_max, now),
+            Inquiry::Dump { turn, bytes_max, items_max } => {
+                report.dump = dump::part(store, turn, items_max, bytes_max, now);
+            }
         }
         report
     }
@@ -131,8 +137,14 @@ pub trait Backend: 'static {
     /// The core that owns a key, if it is another one.
     fn elsewhere(&self, key: &[u8]) -> Option<Core>;
 
+    /// How many cores there are.
+    fn cores(&self) -> Core;
+
     /// Whether every key is owned here, so that nobody needs to be asked.
-    fn owns_all(&self) -> bool;
+    #[inline]
+    fn owns_all(&self) -> bool {
+        self.cores() == 1
+    }
 
     /// Lends the partition. Never called within itself.
     fn with_store<R>(&self, run: impl FnOnce(&mut Self::Store) -> R) -> R;

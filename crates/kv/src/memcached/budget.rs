@@ -1,9 +1,9 @@
 //! The memory that the connections of one core hold while they wait: for the rest of a command, for other cores, or for their clients to read.
 //!
 //! What a connection holds only while it runs is not counted: one runs at a time. Before it may come to hold more, it takes the bytes from a
-//! pool, and waits in line if the pool has none; while it waits nothing is read from it. Small commands need no pool. There is a pool for each stage of a command, and whoever
-//! waits for a later one gives nothing of an earlier one back, so no two connections wait for each other:
-//! commands that come in wait for turns, turns wait for answers, and answers wait for clients only.
+//! pool, and waits in line if the pool has none; while it waits nothing is read from it. Small commands need no pool. There is a pool for each
+//! stage of a command. A connection takes memory in a fixed order of pools and never waits in a pool that it already holds from. So no two
+//! connections wait for each other: commands that come in wait for turns, turns wait for answers, and answers wait for clients only.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -44,7 +44,11 @@ impl Memory {
 /// The pools of one core.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Commands of which the rest is to come.
+    /// The starts of commands, which every connection may keep: counted, but without a limit.
+    pub short: Rc<Pool>,
+    /// What is read at once. Nobody waits for that: whoever finds no room here reads little, or waits for room in `commands`.
+    pub reads: Rc<Pool>,
+    /// Commands of which the rest is to come, each with all that it may come to have.
     pub commands: Rc<Pool>,
     /// Commands that other cores execute, and their answers as far as they are short.
     pub turns: Rc<Pool>,
@@ -55,17 +59,23 @@ pub(super) struct Budget {
 impl Budget {
     /// Divides so many bytes, at least [`CORE_BYTES_MIN`].
     pub fn new(bytes: usize) -> Budget {
-        let eighth = bytes.max(CORE_BYTES_MIN) / 8;
-        Budget { commands: Pool::new(3 * eighth), turns: Pool::new(2 * eighth), answers: Pool::new(3 * eighth) }
+        let sixteenth = bytes.max(CORE_BYTES_MIN) / 16;
+        Budget {
+            short: Pool::new(usize::MAX),
+            reads: Pool::new(2 * sixteenth),
+            commands: Pool::new(5 * sixteenth),
+            turns: Pool::new(4 * sixteenth),
+            answers: Pool::new(5 * sixteenth),
+        }
     }
 
-    fn pools(&self) -> [&Pool; 3] {
-        [&self.commands, &self.turns, &self.answers]
+    fn pools(&self) -> [&Pool; 4] {
+        [&self.reads, &self.commands, &self.turns, &self.answers]
     }
 
     /// Bytes held.
     pub fn held(&self) -> usize {
-        self.pools().iter().map(|pool| pool.held.get()).sum()
+        self.short.held.get() + self.pools().iter().map(|pool| pool.held.get()).sum::<usize>()
     }
 
     /// Bytes that may be held.
@@ -98,6 +108,11 @@ struct Ticket {
 impl Pool {
     fn new(max: usize) -> Rc<Pool> {
         Rc::new(Pool { max, held: Cell::new(0), waiting: RefCell::default() })
+    }
+
+    /// Bytes that may be held.
+    pub fn max(&self) -> usize {
+        self.max
     }
 
     /// Whether so many bytes may be held in addition. Nobody overtakes those that wait.
@@ -161,7 +176,7 @@ impl Held {
         self.bytes = bytes;
     }
 
-    /// Holds so many bytes, or more if it did already, as soon as the pool has them.
+    /// Holds so many bytes, or more if it did already, as soon as the pool has them. Whoever may have to wait holds nothing of this pool.
     pub fn poll_at_least(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<()> {
         // Nobody can hold more: that is the pool for one alone.
         let bytes = bytes.min(self.pool.max);
@@ -178,6 +193,7 @@ impl Held {
             self.set(self.bytes + more);
             return Poll::Ready(());
         }
+        debug_assert_eq!(self.bytes, 0, "whoever holds some of a pool and waits for more may wait for itself");
         let ticket = Ticket { bytes: more, is_granted: Cell::new(false), waker: RefCell::new(context.waker().clone()) };
         let ticket = Rc::new(ticket);
         self.pool.waiting.borrow_mut().push_back(ticket.clone());

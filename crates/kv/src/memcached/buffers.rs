@@ -1,6 +1,6 @@
 //! Memory that connections borrow while they have work.
 
-use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SPARE_BUFFERS_MAX};
+use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, SPARE_BUFFERS_MAX};
 
 /// Memory for answers that is kept for others, in bytes; a buffer that grew beyond it is given to the system.
 pub(super) const SPARE_OUTPUT_BYTES_MAX: usize = 4 * OUTPUT_BYTES_MAX;
@@ -30,11 +30,12 @@ impl Input {
         }
     }
 
-    /// A buffer of so many bytes, with these at its front, that nobody else can use.
-    pub fn small(carried: &[u8], len: usize) -> Input {
-        let mut bytes = vec![0; len];
-        bytes[..carried.len()].copy_from_slice(carried);
-        Input { bytes, start: 0, end: carried.len() }
+    /// A buffer of so many bytes, with these at its front. Exactly: the default way of growing would double.
+    pub fn of(mut bytes: Vec<u8>, len: usize) -> Input {
+        let end = bytes.len();
+        bytes.reserve_exact(len.saturating_sub(end));
+        bytes.resize(len.max(end), 0);
+        Input { bytes, start: 0, end }
     }
 
     /// Bytes of memory it has.
@@ -42,16 +43,16 @@ impl Input {
         self.bytes.len()
     }
 
-    /// Room behind what is in it. Moves what is in it to the front, and grows when it is full, towards `wanted` bytes but never to more than
-    /// twice what came: a client must send what it wants to be remembered.
-    pub fn room(&mut self, wanted: usize) -> &mut [u8] {
+    /// Room behind what is in it. Moves what is in it to the front, and grows when it is full, to `most` bytes at last but never to more
+    /// than twice what came: a client must send what it wants to be remembered. Without room if there are `most` bytes in it.
+    pub fn room(&mut self, most: usize) -> &mut [u8] {
         if self.start > 0 && self.bytes.len() - self.end < READ_BYTES / 2 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
         if self.end == self.bytes.len() {
-            let len = (2 * self.bytes.len()).min(wanted.max(self.bytes.len() + READ_BYTES));
+            let len = (2 * self.bytes.len()).min(most).max(self.bytes.len());
             // Exactly: the default way of growing would double.
             self.bytes.reserve_exact(len - self.bytes.len());
             self.bytes.resize(len, 0);
@@ -71,6 +72,7 @@ impl Input {
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     inputs: Vec<Vec<u8>>,
+    shorts: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
 }
 
@@ -82,10 +84,22 @@ impl Buffers {
         Input { bytes, start: 0, end: carried.len() }
     }
 
-    /// Takes one back. One that grew is given to the system.
+    /// The same with [`SHORT_BYTES`].
+    pub fn short(&mut self, carried: &[u8]) -> Input {
+        let mut bytes = self.shorts.pop().unwrap_or_else(|| vec![0; SHORT_BYTES]);
+        bytes[..carried.len()].copy_from_slice(carried);
+        Input { bytes, start: 0, end: carried.len() }
+    }
+
+    /// Takes one back. One of another length is given to the system.
     pub fn put_input(&mut self, input: Input) {
-        if input.bytes.len() == READ_BYTES && self.inputs.len() < SPARE_BUFFERS_MAX {
-            self.inputs.push(input.bytes);
+        let spare = match input.bytes.len() {
+            READ_BYTES => &mut self.inputs,
+            SHORT_BYTES => &mut self.shorts,
+            _ => return,
+        };
+        if spare.len() < SPARE_BUFFERS_MAX {
+            spare.push(input.bytes);
         }
     }
 

@@ -58,6 +58,11 @@ pub(super) struct Connection<B: Backend> {
 
 /// What a connection holds of the budget of its core.
 struct Holdings {
+    /// The start of a command, of at most [`SHORT_BYTES`].
+    short: Held,
+    /// A buffer of [`READ_BYTES`].
+    read: Held,
+    /// A buffer for a command that has no room in the others.
     command: Held,
     turn: Held,
     answers: Held,
@@ -66,14 +71,17 @@ struct Holdings {
 impl Holdings {
     fn of(budget: &Budget) -> Holdings {
         Holdings {
+            short: Held::nothing(&budget.short),
+            read: Held::nothing(&budget.reads),
             command: Held::nothing(&budget.commands),
             turn: Held::nothing(&budget.turns),
             answers: Held::nothing(&budget.answers),
         }
     }
 
+    /// Whether it holds what others may wait for.
     fn is_something(&self) -> bool {
-        self.command.bytes() + self.turn.bytes() + self.answers.bytes() > 0
+        self.read.bytes() + self.command.bytes() + self.turn.bytes() + self.answers.bytes() > 0
     }
 }
 
@@ -127,15 +135,39 @@ impl<B: Backend> Connection<B> {
 
     /// Gives all borrowed memory back, but for the rest of a command.
     fn put_buffers(&mut self) {
-        if let Some(input) = self.input.take_if(|input| input.filled().len() <= SHORT_BYTES) {
+        if self.kept() <= SHORT_BYTES {
+            self.carry();
+        }
+        self.put_answers();
+        self.note_held();
+    }
+
+    /// Bytes that were read and are not over with.
+    fn kept(&self) -> usize {
+        self.input.as_ref().map_or(self.carried.len(), |input| input.filled().len())
+    }
+
+    /// Gives the input back, but for the start of a command.
+    fn carry(&mut self) {
+        self.carry_input();
+        self.held.command.set(0);
+    }
+
+    /// The same, but keeps the place in line for a longer command.
+    fn carry_input(&mut self) {
+        if let Some(input) = self.input.take() {
             self.carried = input.filled().to_vec();
             self.service.buffers().put_input(input);
-            self.held.command.set(self.carried.len());
         }
+        self.held.read.set(0);
+        self.held.short.set(self.carried.len());
+    }
+
+    /// Gives back what answers were made in, and what is held for others.
+    fn put_answers(&mut self) {
         self.put_output();
         self.held.turn.set(0);
         self.held.answers.set(0);
-        self.note_held();
     }
 
     /// Gives the memory back that answers were made in.
@@ -167,10 +199,10 @@ impl<B: Backend> Connection<B> {
             }
             while let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
                 ready?;
-                let Poll::Ready(len_max) = self.poll_input(context) else { return Poll::Pending };
-                let wanted = self.session.wanted();
+                let Poll::Ready(most) = self.poll_input(context) else { return Poll::Pending };
                 let (stream, Some(input)) = (&mut self.stream, &mut self.input) else { break };
-                let room = input.room(wanted);
+                let len_max = most.saturating_sub(input.filled().len());
+                let room = input.room(most);
                 let len_max = room.len().min(len_max);
                 if let Poll::Ready(len) = stream.poll_read(context, &mut room[..len_max]) {
                     *reads += 1;
@@ -188,52 +220,93 @@ impl<B: Backend> Connection<B> {
         .await
     }
 
-    /// Borrows a buffer to read to, as soon as the budget has what it may come to hold. Gives how much may be read: when memory is short,
-    /// only what a connection may keep without any.
+    /// Borrows a buffer to read to, as soon as the budget has what it may come to hold. Gives how many bytes may be in it then.
     fn poll_input(&mut self, context: &mut Context<'_>) -> Poll<usize> {
-        let wanted = self.session.wanted_max();
-        if wanted <= READ_BYTES {
-            // One that grew, for a long command that is over, or one that is small because memory was short.
-            self.input.take_if(|input| input.filled().is_empty() && input.capacity() != READ_BYTES);
+        let (wanted, kept) = (self.session.wanted(), self.kept());
+        // Behind a command no more is read than every connection may keep.
+        let needed = self.session.command_bytes_max() + SHORT_BYTES;
+        let is_long = self.held.command.bytes() > 0;
+        if is_long && kept <= SHORT_BYTES && (wanted <= SHORT_BYTES || self.held.command.bytes() < needed) {
+            // The command that it was for is over.
+            self.carry();
         }
-        let (kept, capacity) = match &self.input {
-            Some(input) => (input.filled().len(), input.capacity()),
-            None => (self.carried.len(), 0),
-        };
-        // All that the buffer may grow to: who holds some shall never wait for more.
-        let bytes = if wanted > READ_BYTES { wanted + READ_BYTES } else { READ_BYTES }.max(capacity);
-        let more = bytes.saturating_sub(self.held.command.bytes());
-        if more == 0 || self.service.backend().state().budget.commands.has_room(more) {
-            self.held.command.set(bytes);
-        } else if wanted <= SHORT_BYTES && kept < SHORT_BYTES {
-            if self.input.is_none() {
-                self.input = Some(Input::small(&std::mem::take(&mut self.carried), SHORT_BYTES));
-                self.held.command.set(SHORT_BYTES);
+        if self.held.command.bytes() == 0 {
+            if wanted <= READ_BYTES && self.held.read.can_have(READ_BYTES) {
+                self.hold_read();
+                return Poll::Ready(READ_BYTES);
             }
-            return Poll::Ready(SHORT_BYTES - kept);
-        } else {
-            ready!(self.poll_memory(context, bytes));
+            if wanted <= SHORT_BYTES && kept < SHORT_BYTES {
+                self.hold_short();
+                return Poll::Ready(SHORT_BYTES);
+            }
         }
+        ready!(self.poll_memory(context, needed));
+        let most = self.hold_long();
+        // Room for the longest command is enough for any that may follow.
+        let is_for_any = most >= self.session.longest_command_bytes() + SHORT_BYTES;
+        Poll::Ready(if is_for_any { most } else { most.min(wanted + SHORT_BYTES) })
+    }
+
+    /// Has a buffer of [`READ_BYTES`], for which there is room.
+    fn hold_read(&mut self) {
+        if self.input.as_ref().is_some_and(|input| input.capacity() < READ_BYTES) {
+            self.carry();
+        }
+        self.held.read.set(READ_BYTES);
+        self.held.short.set(0);
+        // It may have been in line.
+        self.held.command.set(0);
         self.borrow_input();
-        Poll::Ready(usize::MAX)
+    }
+
+    /// Has a buffer of [`SHORT_BYTES`].
+    fn hold_short(&mut self) {
+        if self.input.is_none() {
+            self.input = Some(self.service.buffers().short(&std::mem::take(&mut self.carried)));
+            self.held.short.set(SHORT_BYTES);
+        }
+    }
+
+    /// Has a buffer that can grow to what it holds for a command, and says how much that is.
+    fn hold_long(&mut self) -> usize {
+        let bytes = self.held.command.bytes();
+        if self.input.as_ref().is_none_or(|input| input.capacity() < bytes.min(READ_BYTES)) {
+            self.carry_input();
+            if bytes < READ_BYTES {
+                self.input = Some(Input::of(std::mem::take(&mut self.carried), bytes));
+            }
+            self.borrow_input();
+        }
+        self.held.read.set(0);
+        self.held.short.set(0);
+        bytes
     }
 
     /// Waits until the budget has memory for a command.
     fn poll_memory(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
         let is_new = self.shared.activity.get() != Activity::Starved;
         if self.held.command.poll_at_least(bytes, context).is_ready() {
-            self.shared.activity.set(Activity::Waiting);
+            if !is_new {
+                self.shared.activity.set(Activity::Waiting);
+                self.note_turn();
+            }
             return Poll::Ready(());
         }
         if is_new {
             self.count(Count::MemoryWaits, 1);
             self.shared.activity.set(Activity::Starved);
-            self.put_output();
-            self.held.turn.set(0);
-            self.held.answers.set(0);
+            if self.kept() <= SHORT_BYTES {
+                self.carry_input();
+            }
+            self.put_answers();
         }
         self.shared.note_waker(context.waker());
         Poll::Pending
+    }
+
+    /// Notes that it has memory since now that it waited for: its client has the full time from now on.
+    fn note_turn(&self) {
+        self.shared.holds_since.set(Some(self.service.backend().now()));
     }
 
     fn borrow_input(&mut self) -> &mut Input {
@@ -254,10 +327,10 @@ impl<B: Backend> Connection<B> {
 
     /// What came before the server was told to stop.
     fn read_last(&mut self) -> Result<bool, End> {
-        let wanted = self.session.wanted();
+        let most = self.session.wanted() + SHORT_BYTES;
         self.borrow_input();
         let Some(input) = &mut self.input else { return Ok(false) };
-        match self.stream.try_read(input.room(wanted)) {
+        match self.stream.try_read(input.room(most)) {
             Ok(len) => Ok(self.received(len)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error.into()),
@@ -338,7 +411,7 @@ impl<B: Backend> Connection<B> {
     #[cold]
     async fn starve(&mut self) {
         self.count(Count::MemoryWaits, 1);
-        self.put_output();
+        self.put_answers();
         self.note_held();
         let before = self.shared.activity.replace(Activity::Starved);
         let answer_bytes = self.answer_bytes_max();
@@ -354,6 +427,7 @@ impl<B: Backend> Connection<B> {
         })
         .await;
         self.shared.activity.set(before);
+        self.note_turn();
     }
 
     /// Bytes that answers may have before they are written.
@@ -454,6 +528,7 @@ impl<B: Backend> Output for Client<'_, B> {
         })
         .await?;
         shared.activity.set(before);
+        shared.holds_since.set(Some(self.service.backend().now()));
         Ok(())
     }
 }

@@ -39,6 +39,7 @@ pub use batch::{Batch, Ran};
 pub use budget::{CONNECTION_BYTES_DEFAULT, CORE_BYTES_MIN, HOLD_SECONDS_MAX};
 pub use connections::{Activity, ConnectionReport, Connections};
 pub use counters::{COUNTS, Count, Counters, Counts};
+pub use dump::{DumpPart, DumpRest};
 pub use lookout::LOOK_DEFAULT;
 pub use service::{Service, Settings};
 pub use session::{Progress, Session};

@@ -8,7 +8,7 @@ use super::budget::Memory;
 use super::counters::Count;
 use super::execute::{self, Books, BurstEnd, LongValues, Pause};
 use super::limits::{
-    BURST_UNITS_MAX, FAIR_UNITS_MAX, LINE_BYTES_MAX, OUTPUT_BYTES_MAX, READ_BYTES, RETRIEVAL_LINE_BYTES_MAX, SHORT_BYTES,
+    BURST_UNITS_MAX, FAIR_UNITS_MAX, LINE_BYTES_MAX, OUTPUT_BYTES_MAX, RETRIEVAL_LINE_BYTES_MAX, SHORT_BYTES,
 };
 use super::parse::{Ask, KeyText, Mode, Step, Unit, decode_key, step};
 use super::turn::{Merged, Turn};
@@ -269,10 +269,15 @@ impl Session {
         self.turn.memory_bytes()
     }
 
-    /// Bytes that the input may have to hold until the command in it is whole.
-    pub(super) fn wanted_max(&self) -> usize {
-        // How long a line is shows only at its end; one that is not long has room in any buffer.
-        if self.scanned >= READ_BYTES { RETRIEVAL_LINE_BYTES_MAX } else { self.wanted }
+    /// Bytes that the command in the input may come to have.
+    pub(super) fn command_bytes_max(&self) -> usize {
+        // How long a line is shows only at its end.
+        if self.wanted == self.scanned + 1 { self.longest_command_bytes() } else { self.wanted }
+    }
+
+    /// Bytes that any command may have.
+    pub(super) fn longest_command_bytes(&self) -> usize {
+        RETRIEVAL_LINE_BYTES_MAX.max(LINE_BYTES_MAX + self.value_bytes_max + b"\r\n".len())
     }
 
     /// Puts a batch back that came back.

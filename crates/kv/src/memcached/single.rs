@@ -62,8 +62,8 @@ impl<S: Store + Visit + 'static> Backend for Single<S> {
         None
     }
 
-    fn owns_all(&self) -> bool {
-        true
+    fn cores(&self) -> Core {
+        1
     }
 
     fn with_store<R>(&self, run: impl FnOnce(&mut S) -> R) -> R {

@@ -8,6 +8,7 @@ use dunlin_store::StoreStats;
 use super::backend::{Backend, FlushTime, Inquiry, Report};
 use super::batch::UNAVAILABLE;
 use super::counters::{Count, Counts};
+use super::dump::{self, DumpRest};
 use super::execute::expiry;
 use super::parse::{Ask, StatsKind};
 use super::service::Settings;
@@ -96,7 +97,7 @@ pub(super) async fn answer<B: Backend>(ask: Ask, backend: &B, settings: &Setting
             lines.line("sizes_status", "disabled");
             lines.end();
         }
-        StatsKind::Dump { items_max } => dump(&backend.ask(Inquiry::Dump { items_max }).await, items_max, out),
+        StatsKind::Dump { items_max } => dump(backend, items_max, out).await,
         StatsKind::DumpNothing => out.extend_from_slice(b"END\r\n"),
         StatsKind::General => general(&totals(&backend.ask(Inquiry::Totals).await), backend.now(), settings, out),
         StatsKind::Items => items(&totals(&backend.ask(Inquiry::Totals).await), out),
@@ -209,12 +210,35 @@ fn slabs(totals: &Totals, out: &mut Vec<u8>) {
     lines.end();
 }
 
-/// Lines of all cores, as many as were asked for.
-fn dump(reports: &[Report], items_max: u32, out: &mut Vec<u8>) {
-    let wanted = if items_max == 0 { usize::MAX } else { items_max as usize };
-    let lines = reports.iter().flat_map(|report| report.dump.split_inclusive(|&byte| byte == b'\n'));
-    lines.take(wanted).for_each(|line| out.extend_from_slice(line));
-    out.extend_from_slice(b"END\r\n");
+/// Lines of all cores, as many as were asked for, in several turns. The connection has reserved all memory for answers of its core: the list may
+/// have half of it, and what the cores tell in one turn the other half.
+async fn dump<B: Backend>(backend: &B, items_max: u32, out: &mut Vec<u8>) {
+    const END: &[u8] = b"END\r\n";
+    let items_wanted = if items_max == 0 { usize::MAX } else { items_max as usize };
+    let bytes_max = dump::LIST_BYTES_MAX.min(backend.state().budget.answers.max() / 2);
+    let (start, cores) = (out.len(), usize::from(backend.cores()));
+    // At once: a vector that grows is there twice for a moment.
+    let bytes_wanted = items_wanted.saturating_mul(dump::LINE_BYTES_MAX);
+    out.reserve_exact(bytes_wanted.min(bytes_max + cores * dump::LINE_BYTES_MAX) + END.len());
+    let mut items = 0;
+    for turn in 0..dump::TURNS_MAX {
+        let bytes_max = bytes_max.saturating_sub(out.len() - start);
+        if items == items_wanted || bytes_max == 0 {
+            break;
+        }
+        let items_max = if items_max == 0 { 0 } else { items_max - items as u32 };
+        let reports = backend.ask(Inquiry::Dump { turn, bytes_max: bytes_max / cores, items_max }).await;
+        let lines = reports.iter().flat_map(|report| report.dump.lines.split_inclusive(|&byte| byte == b'\n'));
+        for line in lines.take(items_wanted - items) {
+            out.extend_from_slice(line);
+            items += 1;
+        }
+        let rests = || reports.iter().map(|report| report.dump.rest);
+        if rests().any(|rest| rest == DumpRest::Items) || rests().all(|rest| rest == DumpRest::Nothing) {
+            break;
+        }
+    }
+    out.extend_from_slice(END);
 }
 
 /// memcached names connections by file descriptor, this by core and number.

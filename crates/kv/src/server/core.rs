@@ -152,72 +152,87 @@ impl<P: Sweep + 'static> Setup<P> {
         let mut batches = 0;
         let mut ticking = None;
         while let Some(letter) = self.mailbox.recv().await {
-            match letter {
-                Mail::Exit => break,
-                Mail::Ping(answer) => drop(answer.send(self.core)),
-                Mail::Snapshot(part) => drop(spawn_local(take_part(running.shard.clone(), part, health.clone()))),
-                // Whoever is told when it is over waits no longer.
-                Mail::Drain(done) if health.has_failed() => drop(done.send(self.core)),
-                // Whoever waits for an answer learns that there is none.
-                _ if health.has_failed() => {}
-                Mail::Failed => {}
-                Mail::Serve(map, done) => {
-                    memcached.begin(&running.shard, &self.config, &self.mailboxes, &health);
-                    ticking = Some(self.begin(&running, &map, &memcached, &health)?);
-                    let _ = done.send(());
-                }
-                Mail::Stats(answer) => {
-                    let mut stats = running.stats();
-                    memcached.stats()(&mut stats);
-                    let _ = answer.send(stats);
-                }
-                Mail::Adopt(socket) => memcached.adopt(socket),
-                Mail::Run(mut batch, answer) => {
-                    batches += 1;
-                    match guarded_now(|| memcached.run(&mut batch), |why| health.fail(why)) {
-                        // Whoever asked may have gone away.
-                        Some(Ran::Over) => drop(answer.send(batch)),
-                        Some(Ran::More) => {
-                            memcached.run_rest(batch, answer);
-                            batches = BATCHES_PER_TURN;
-                        }
-                        None => {}
-                    }
-                    if batches >= BATCHES_PER_TURN {
-                        batches = 0;
-                        yield_now().await;
-                    }
-                }
-                Mail::Flush(at, answer) => {
-                    let flushed = guarded_now(|| memcached.flush(at), |why| health.fail(why));
-                    flushed.map(|()| answer.send(()));
-                }
-                Mail::Ask(inquiry, answer) => {
-                    if let Some(report) = memcached.report(inquiry) {
-                        // Whoever asked may have gone away.
-                        let _ = answer.send(report);
-                    }
-                }
-                Mail::Drain(done) => {
-                    let stopped = memcached.stop(self.config.patience);
-                    let (endpoint, patience, core) = (running.endpoint.clone(), self.config.patience, self.core);
-                    let ticking = ticking.take();
-                    spawn_local(async move {
-                        stopped.await;
-                        let unfinished = endpoint.shutdown(patience).await;
-                        if !unfinished.is_nothing() {
-                            tracing::warn!(?unfinished, "a core left requests unanswered when it stopped");
-                        }
-                        // What falls due from now on, such as a planned flush, would spoil the last snapshot.
-                        if let Some(ticking) = ticking {
-                            ticking.abort();
-                        }
-                        let _ = done.send(core);
-                    });
-                }
+            if matches!(letter, Mail::Exit) {
+                break;
+            }
+            batches += u32::from(matches!(letter, Mail::Run(..)));
+            // A panic here would take the partition with it before its items are saved.
+            let obeyed =
+                guarded_now(|| self.obey(letter, &running, &mut memcached, &mut ticking, &health), |why| health.fail(why));
+            if obeyed.transpose()? == Some(Obeyed::ForNow) || batches >= BATCHES_PER_TURN {
+                batches = 0;
+                yield_now().await;
             }
         }
         Ok(())
+    }
+
+    /// Does what a letter says.
+    fn obey<T: Transport + 'static>(
+        &self,
+        letter: Mail,
+        running: &Rc<Running<T, P>>,
+        memcached: &mut Memcached<P>,
+        ticking: &mut Option<AbortHandle>,
+        health: &Health,
+    ) -> Result<Obeyed, ServerError> {
+        match letter {
+            Mail::Exit => {}
+            Mail::Ping(answer) => drop(answer.send(self.core)),
+            Mail::Snapshot(part) => drop(spawn_local(take_part(running.shard.clone(), part, health.clone()))),
+            // Whoever is told when it is over waits no longer.
+            Mail::Drain(done) if health.has_failed() => drop(done.send(self.core)),
+            // Whoever waits for an answer learns that there is none.
+            _ if health.has_failed() => {}
+            Mail::Failed => {}
+            Mail::Serve(map, done) => {
+                memcached.begin(&running.shard, &self.config, &self.mailboxes, health);
+                *ticking = Some(self.begin(running, &map, memcached, health)?);
+                let _ = done.send(());
+            }
+            Mail::Stats(answer) => {
+                let mut stats = running.stats();
+                memcached.stats()(&mut stats);
+                let _ = answer.send(stats);
+            }
+            Mail::Adopt(socket) => memcached.adopt(socket),
+            Mail::Run(mut batch, answer) => match memcached.run(&mut batch) {
+                // Whoever asked may have gone away.
+                Ran::Over => drop(answer.send(batch)),
+                Ran::More => {
+                    memcached.run_rest(batch, answer);
+                    return Ok(Obeyed::ForNow);
+                }
+            },
+            Mail::Flush(at, answer) => {
+                memcached.flush(at);
+                let _ = answer.send(());
+            }
+            Mail::Ask(inquiry, answer) => {
+                if let Some(report) = memcached.report(inquiry) {
+                    // Whoever asked may have gone away.
+                    let _ = answer.send(report);
+                }
+            }
+            Mail::Drain(done) => {
+                let stopped = memcached.stop(self.config.patience);
+                let (endpoint, patience, core) = (running.endpoint.clone(), self.config.patience, self.core);
+                let ticking = ticking.take();
+                spawn_local(async move {
+                    stopped.await;
+                    let unfinished = endpoint.shutdown(patience).await;
+                    if !unfinished.is_nothing() {
+                        tracing::warn!(?unfinished, "a core left requests unanswered when it stopped");
+                    }
+                    // What falls due from now on, such as a planned flush, would spoil the last snapshot.
+                    if let Some(ticking) = ticking {
+                        ticking.abort();
+                    }
+                    let _ = done.send(core);
+                });
+            }
+        }
+        Ok(Obeyed::Done)
     }
 
     /// Begins to serve and to turn the event loop. Returns what ends the task that tells the partition the time.
@@ -261,6 +276,14 @@ impl<P: Sweep + 'static> Setup<P> {
         }
         Ok(ticking)
     }
+}
+
+/// How far a letter is done.
+#[derive(Debug, PartialEq, Eq)]
+enum Obeyed {
+    Done,
+    /// A task does the rest: other tasks have their turn now.
+    ForNow,
 }
 
 /// Spawns a task without which the core cannot go on.

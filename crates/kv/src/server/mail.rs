@@ -87,10 +87,20 @@ impl Mailboxes {
     /// Writes to every core, and waits no longer than `patience` until all that run have answered with their number. Returns the cores that
     /// did not, although their threads run. For threads without an event loop.
     pub fn silent_cores(&self, patience: Duration, letter: impl Fn(blocking::Sender<Core>) -> Mail) -> Vec<Core> {
+        self.silent_but(&[], patience, letter)
+    }
+
+    /// The same without some cores.
+    pub fn silent_but(
+        &self,
+        without: &[Core],
+        patience: Duration,
+        letter: impl Fn(blocking::Sender<Core>) -> Mail,
+    ) -> Vec<Core> {
         let deadline = Instant::now() + patience;
         let (answer, answers) = blocking::channel();
         let is_silent = |core: &Core| self.send_by(deadline, *core, letter(answer.clone()));
-        let mut waiting: Vec<Core> = (0..self.len()).filter(is_silent).collect();
+        let mut waiting: Vec<Core> = (0..self.len()).filter(|core| !without.contains(core)).filter(is_silent).collect();
         drop(answer);
         while !waiting.is_empty() {
             // All are dropped if the threads of those that are waited for end.

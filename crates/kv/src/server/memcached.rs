@@ -87,8 +87,8 @@ impl<P: Sweep + 'static> Backend for CoreBackend<P> {
         (owner != self.shard.core()).then_some(owner)
     }
 
-    fn owns_all(&self) -> bool {
-        self.shard.routing().cores() == 1
+    fn cores(&self) -> Core {
+        self.shard.routing().cores()
     }
 
     fn with_store<R>(&self, run: impl FnOnce(&mut P) -> R) -> R {

@@ -49,6 +49,8 @@ use saving::Saver;
 
 /// How long a core may take to answer, or to end, before it counts as hung. Far longer than any of its tasks runs at once.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How often cores are asked whether they hang, while a snapshot needs them.
+const HANG_LOOK: Duration = Duration::from_secs(1);
 /// How often a thread is looked at that is about to end.
 const END_LOOK: Duration = Duration::from_millis(1);
 
@@ -82,7 +84,7 @@ impl Server {
     /// Starts a server, and returns when all of it listens. `loading` is told how far a snapshot is loaded.
     ///
     /// # Errors
-    /// [`ServerError`]: a setting is wrong, an address is in use, the memory cannot be had, or the snapshot not be loaded, or
+    /// [`ServerError`]: a setting is wrong, an address is in use, memory is not available, or the snapshot cannot be loaded or
     /// belongs to another server.
     pub fn start(config: ServerConfig, loading: impl FnMut(Progress)) -> Result<Server, ServerError> {
         Server::start_with(config, partitions::make, loading)
@@ -260,17 +262,19 @@ impl Server {
     /// cores. The server has ended all the same.
     pub fn stop(mut self) -> Result<Option<Report>, ServerError> {
         self.drain();
-        let hung = self.mailboxes.silent_cores(ANSWER_MAX, Mail::Ping);
-        if let Some(core) = hung.first() {
-            self.failure.note(*core, format!("it has not answered for {ANSWER_MAX:?}"));
-        }
-        let saved = if self.failure.get().is_none() && self.saver.has_file() { Some(self.saver.save_last()) } else { None };
+        let watch =
+            HangWatch { mailboxes: self.mailboxes.clone(), saver: self.saver.clone(), failure: self.failure.clone() };
+        watch.look();
+        let is_well = self.failure.get().is_none() && self.saver.has_file();
+        let saved = is_well.then(|| watch.during(|| self.saver.save_last()));
         // A core may have failed while it was saved.
-        let rescued = self.failure.get().map(|failed| (failed, self.saver.save_after_failure(&hung)));
-        self.end()?;
+        let rescued = self.failure.get().map(|failed| (failed, watch.during(|| self.saver.save_after_failure())));
+        let ended = self.end();
+        // A core that failed has ended with an error that says less.
         if let Some((Failed { core, why }, saved)) = rescued {
             return Err(ServerError::CoreFailed { core, why, saved });
         }
+        ended?;
         saved.transpose()
     }
 
@@ -312,6 +316,42 @@ impl Drop for Server {
             // Whoever wants to know asks `stop`.
             let _ = self.end();
         }
+    }
+}
+
+/// Finds cores that hang, so that no snapshot waits for them.
+struct HangWatch {
+    mailboxes: Mailboxes,
+    saver: Saver,
+    failure: Failure,
+}
+
+impl HangWatch {
+    /// Asks all cores whether they are there, and gives those up that do not answer.
+    fn look(&self) {
+        let hung = self.mailboxes.silent_but(&self.saver.hung(), ANSWER_MAX, Mail::Ping);
+        if let Some(core) = hung.first() {
+            self.failure.note(*core, format!("it has not answered for {ANSWER_MAX:?}"));
+        }
+        self.saver.give_up(&hung);
+    }
+
+    /// Does `work`, and looks again and again until it is over.
+    fn during<R>(&self, work: impl FnOnce() -> R) -> R {
+        thread::scope(|scope| {
+            let (working, is_over) = mpsc::channel::<()>();
+            let watch = move || {
+                while is_over.recv_timeout(HANG_LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    self.look();
+                }
+            };
+            if let Err(error) = thread::Builder::new().name("watch".into()).spawn_scoped(scope, watch) {
+                tracing::warn!(%error, "no thread watches the cores while a snapshot is saved");
+            }
+            let result = work();
+            drop(working);
+            result
+        })
     }
 }
 

@@ -3,12 +3,14 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Instant;
 
-use dunlin_store::snapshot::{Report, SaveError, SnapshotLock, save};
+use dunlin_store::snapshot::{Canceller, Report, SaveError, SnapshotLock, save};
 use tokio::sync::oneshot;
 
+use super::ANSWER_MAX;
 use super::clock::moment;
 use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
@@ -20,6 +22,7 @@ pub(super) struct Saver {
     target: Option<Arc<Target>>,
     mailboxes: Mailboxes,
     turns: Arc<Turns>,
+    taking: Arc<Mutex<Taking>>,
     /// What keys are divided by, which is kept with them.
     seed: [u8; 16],
 }
@@ -29,6 +32,13 @@ pub(super) struct Saver {
 struct Target {
     path: PathBuf,
     _lock: SnapshotLock,
+}
+
+/// The snapshot that is being taken, and the cores that take no part any more.
+#[derive(Debug, Default)]
+struct Taking {
+    running: Option<(Vec<Core>, Canceller)>,
+    hung: Vec<Core>,
 }
 
 /// Whether a thread saves; one may.
@@ -75,7 +85,7 @@ impl Saver {
     pub fn new(path: Option<&Path>, mailboxes: Mailboxes) -> Result<Saver, ServerError> {
         let lock = |path: &Path| SnapshotLock::take(path).map(|lock| Target { path: path.to_owned(), _lock: lock });
         let target = path.map(lock).transpose().map_err(ServerError::Lock)?;
-        Ok(Saver { target: target.map(Arc::new), mailboxes, turns: Arc::default(), seed: [0; 16] })
+        Ok(Saver { target: target.map(Arc::new), mailboxes, turns: Arc::default(), taking: Arc::default(), seed: [0; 16] })
     }
 
     /// Keeps the seed that keys are divided by with each snapshot.
@@ -120,15 +130,36 @@ impl Saver {
         self.collect(&[], &target.path)
     }
 
-    /// Saves what can be saved after cores failed, of which `hung` do not even answer. Says what was saved, and where.
+    /// Gives up cores that hang: a snapshot that waits for one of them ends, and [`Saver::save_after_failure`] leaves them out.
+    pub fn give_up(&self, hung: &[Core]) {
+        let mut taking = self.taking();
+        taking.hung.extend(hung);
+        if let Some((cores, canceller)) = &taking.running
+            && cores.iter().any(|core| taking.hung.contains(core))
+        {
+            canceller.cancel();
+        }
+    }
+
+    /// The cores that were given up.
+    pub fn hung(&self) -> Vec<Core> {
+        self.taking().hung.clone()
+    }
+
+    fn taking(&self) -> MutexGuard<'_, Taking> {
+        self.taking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Saves what can be saved after cores failed. Says what was saved, and where. It ends if every core that hangs is given up meanwhile.
     ///
-    /// A snapshot of all cores takes the place of the one before, which is kept beside it. One that lacks a core does not.
-    pub fn save_after_failure(&self, hung: &[Core]) -> String {
+    /// A snapshot of all cores takes the place of the one before, which is kept beside it, unless something is kept there already. One that
+    /// lacks a core does not.
+    pub fn save_after_failure(&self) -> String {
         let Some(target) = &self.target else { return "nothing was saved: the server has no snapshot file".into() };
         let _turn = Turn::take(&self.turns);
         let path = target.path.display();
         let rescue = beside(&target.path, ".rescue");
-        let mut missing = hung.to_vec();
+        let mut missing = self.hung();
         loop {
             match self.collect(&missing, &rescue) {
                 Ok(report) if missing.is_empty() => return self.take_over(target, &rescue, &report),
@@ -141,6 +172,12 @@ impl Saver {
                     );
                 }
                 Err(ServerError::Save(SaveError::Abandoned)) if missing.len() < usize::from(self.mailboxes.len()) => {
+                    let hung = self.hung();
+                    if hung.iter().any(|core| !missing.contains(core)) {
+                        missing.retain(|core| !hung.contains(core));
+                        missing.extend(hung);
+                        continue;
+                    }
                     // Whoever gave it up has failed meanwhile, or again.
                     let Some(core) = self.first_unreadable(&missing, &rescue) else {
                         return format!("nothing was saved, and {path} is as it was before");
@@ -167,21 +204,38 @@ impl Saver {
     fn collect(&self, missing: &[Core], path: &Path) -> Result<Report, ServerError> {
         let cores: Vec<Core> = (0..self.mailboxes.len()).filter(|core| !missing.contains(core)).collect();
         let (parts, collector) = save(cores.len().max(1), moment());
-        for (core, part) in cores.into_iter().zip(parts) {
-            // A part that a core does not take ends the snapshot, as the collector finds out.
-            let _ = self.mailboxes.of(core).blocking_send(Mail::Snapshot(part));
+        {
+            let mut taking = self.taking();
+            if cores.iter().any(|core| taking.hung.contains(core)) {
+                return Err(SaveError::Abandoned.into());
+            }
+            taking.running = Some((cores.clone(), collector.canceller()));
         }
-        collector.routed_by(self.seed).write_to(path).map_err(ServerError::from)
+        let deadline = Instant::now() + ANSWER_MAX;
+        for (core, part) in cores.into_iter().zip(parts) {
+            // A part that a core does not take is dropped and ends the snapshot, as the collector finds out.
+            self.mailboxes.send_by(deadline, core, Mail::Snapshot(part));
+        }
+        let result = collector.routed_by(self.seed).write_to(path);
+        self.taking().running = None;
+        result.map_err(ServerError::from)
     }
 
     /// Gives a rescued snapshot of all cores the name of the snapshot.
     fn take_over(&self, target: &Target, rescue: &Path, report: &Report) -> String {
         let (items, path, before) = (report.totals.records, target.path.display(), beside(&target.path, ".before"));
         // A link: at no moment there is no snapshot.
-        let _ = fs::remove_file(&before);
         let kept = match fs::hard_link(&target.path, &before) {
             Ok(()) => format!("; what it held before is in {}", before.display()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            // A server that fails again and again must not replace the last good snapshot.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let (rescue, before) = (rescue.display(), before.display());
+                return format!(
+                    "all {items} items were saved to {rescue}; {path} is as it was before, because {before} of an earlier failure \
+                     exists: move that away, and then {rescue} to {path}"
+                );
+            }
             Err(error) => {
                 let rescue = rescue.display();
                 return format!("all {items} items were saved to {rescue}; {path} is as it was before ({error})");

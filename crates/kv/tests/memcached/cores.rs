@@ -55,8 +55,8 @@ impl Backend for Cores {
         Some(self.routing.owner(key)).filter(|&core| core != 0)
     }
 
-    fn owns_all(&self) -> bool {
-        self.cores.len() == 1
+    fn cores(&self) -> Core {
+        self.cores.len() as Core
     }
 
     fn with_store<R>(&self, run: impl FnOnce(&mut Model) -> R) -> R {

@@ -89,3 +89,14 @@ fn the_list_is_as_long_as_memcacheds_at_most() {
     // 2 MiB, one line more, and its end.
     assert!((2 << 20..(2 << 20) + 300).contains(&bytes), "{bytes} bytes");
 }
+
+#[test]
+fn the_lists_of_all_cores_together_are_no_longer() {
+    let mut request = String::new();
+    for i in 0..30_000 {
+        request += &format!("set {i:0>200} 0 0 1 noreply\r\nx\r\n");
+    }
+    request += "stats cachedump 1 0\r\n";
+    let (answer, _) = said_by(&Cores::new(8), &[request.as_bytes()]);
+    assert!((1 << 20..(2 << 20) + 8 * 300).contains(&answer.len()), "{} bytes", answer.len());
+}

@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use dunlin_kv::memcached::{CORE_BYTES_MIN, Count, HOLD_SECONDS_MAX};
+use dunlin_kv::memcached::{Activity, CORE_BYTES_MIN, Count, HOLD_SECONDS_MAX, Report};
 
 use super::script::START;
-use super::sockets::{Order, Server, ask, expect_end, resident_bytes};
+use super::sockets::{Order, Server, allow_files, ask, expect, expect_end, resident_bytes};
 
 /// Beside the budget: what each connection may have, and what is in use for a moment.
 const CONNECTION_BYTES: usize = 8 << 10;
@@ -183,4 +183,86 @@ fn long_lines_stay_within_the_budget() {
     let report = server.report();
     let limit = CORE_BYTES_MIN + clients.len() * CONNECTION_BYTES;
     assert!(report.connection_bytes as usize <= limit, "{} bytes are held", report.connection_bytes);
+}
+
+/// Connections that wait in line for memory.
+fn starved(report: &Report) -> usize {
+    report.each.iter().filter(|connection| connection.activity == Activity::Starved).count()
+}
+
+#[test]
+fn uploads_that_pause_at_their_start_are_all_stored_when_they_go_on() {
+    const CLIENTS: usize = 40;
+    const START_BYTES: usize = 10_000;
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    let request = set_request("big", &vec![b'v'; 1 << 20]);
+    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.write_all(&request[..START_BYTES]).unwrap();
+    }
+    // Each was read to the end of what it sent, or waits in line with the rest of that.
+    server.wait_until(|report| {
+        report.counts.get(Count::BytesRead) as usize + starved(report) * START_BYTES >= CLIENTS * START_BYTES
+    });
+    let request = Arc::new(request);
+    let sending = clients.into_iter().map(|mut client| {
+        let request = request.clone();
+        std::thread::spawn(move || ask(&mut client, &request[START_BYTES..], b"STORED\r\n"))
+    });
+    sending.collect::<Vec<_>>().into_iter().for_each(|client| client.join().unwrap());
+    assert_eq!(server.report().counts.get(Count::MemoryKicks), 0);
+    server.wait_until(|report| report.connections == 0 && report.connection_bytes == 0);
+}
+
+#[test]
+fn many_short_commands_that_pause_do_not_keep_a_long_one_waiting() {
+    const CLIENTS: usize = 2_000;
+    let Some(()) = allow_files(2 * CLIENTS as u64) else { return };
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    let request = set_request("short", &[b'v'; 2_000]);
+    let begin = request.len() - 10;
+    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.write_all(&request[..begin]).unwrap();
+    }
+    server.wait_until(|report| report.counts.get(Count::BytesRead) as usize == CLIENTS * begin);
+    ask(&mut server.connect(), &set_request("big", &vec![b'v'; 1 << 20]), b"STORED\r\n");
+    for client in &mut clients {
+        ask(client, &request[begin..], b"STORED\r\n");
+    }
+    assert_eq!(server.report().counts.get(Count::MemoryKicks), 0);
+}
+
+#[test]
+fn whoever_waited_in_line_has_its_full_time_when_its_turn_comes() {
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    let request = set_request("big", &vec![b'v'; 1 << 20]);
+    // Less than the buffers of a socket, so that it is all said.
+    let part = 200_000;
+    let mut holders: Vec<TcpStream> = (0..2).map(|_| server.connect()).collect();
+    holders.iter_mut().for_each(|holder| holder.write_all(&request[..part]).unwrap());
+    server.wait_until(|report| report.counts.get(Count::BytesRead) as usize == 2 * part);
+    let mut others: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+    // They pause, so they hold memory from now on, and get in line later.
+    others.iter_mut().for_each(|other| other.write_all(&request[..10_000]).unwrap());
+    server.wait_until(|report| report.counts.get(Count::BytesRead) as usize == 2 * part + others.len() * 10_000);
+    others.iter_mut().for_each(|other| other.write_all(&request[10_000..part]).unwrap());
+    server.wait_until(|report| starved(report) == others.len());
+    // Its end tells that the server has looked at the time that is set then.
+    let set_now = |now| assert!(server.orders.send(Order::SetNow(now)).is_ok());
+    set_now(START + HOLD_SECONDS_MAX - 1);
+    let (read, mut witness) = (server.report().counts.get(Count::BytesRead), server.connect());
+    witness.write_all(&set_request("witness", &[b'w'; 20_000])[..10_000]).unwrap();
+    server.wait_until(|report| report.counts.get(Count::BytesRead) == read + 10_000);
+    // The time of the first two is over, and two others have their turn.
+    set_now(START + HOLD_SECONDS_MAX);
+    holders.iter_mut().for_each(expect_end);
+    server.wait_until(|report| starved(report) == 1);
+    set_now(START + 2 * HOLD_SECONDS_MAX - 1);
+    expect_end(&mut witness);
+    assert_eq!(server.report().counts.get(Count::MemoryKicks), 3, "the first two, and the witness");
+    for other in &mut others {
+        other.write_all(&request[part..]).unwrap();
+    }
+    others.iter_mut().for_each(|other| expect(other, b"STORED\r\n"));
 }

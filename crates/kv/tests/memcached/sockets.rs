@@ -345,7 +345,7 @@ const SERVER: &str = "DUNLIN_TEST_SERVER";
 const CONNECTIONS: &str = "DUNLIN_TEST_CONNECTIONS";
 
 /// Allows this process so many open files beside those of other tests. `None`, with a word why, if this user may not have them.
-fn allow_files(wanted: u64) -> Option<()> {
+pub fn allow_files(wanted: u64) -> Option<()> {
     /// What the tests beside this one and the process itself may have open.
     const FILES_BESIDE: u64 = 500;
     let (limit, files) = (getrlimit(Resource::Nofile), wanted + FILES_BESIDE);

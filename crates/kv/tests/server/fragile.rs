@@ -1,8 +1,8 @@
 //! A partition that fails on purpose.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use dunlin_store::{
@@ -13,6 +13,37 @@ use dunlin_store::{
 /// Keys that begin so make [`Fragile`] panic when they are stored.
 pub const PANIC: &[u8] = b"panic";
 
+/// Keys that begin so make [`Fragile`] panic when it is asked for its counts from then on.
+pub const PANIC_AT_STATS: &[u8] = b"stats";
+
+/// Keys that begin so make [`Fragile`] wait at its gate whenever it is visited from then on.
+pub const HANG: &[u8] = b"hang";
+
+/// What holds up whoever comes, until it is opened.
+#[derive(Debug, Default)]
+pub struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+    comers: AtomicU32,
+}
+
+impl Gate {
+    pub fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+
+    /// Whether somebody has come.
+    pub fn has_comers(&self) -> bool {
+        self.comers.load(Ordering::Relaxed) > 0
+    }
+
+    fn pass(&self) {
+        self.comers.fetch_add(1, Ordering::Relaxed);
+        drop(self.opened.wait_while(self.is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
+    }
+}
+
 /// A partition that panics when a key that begins with [`PANIC`] is stored. If it is to be `unreadable`, it panics from then on also when
 /// it is visited.
 #[derive(Debug)]
@@ -21,6 +52,9 @@ pub struct Fragile {
     pub is_broken: bool,
     pub unreadable: Arc<AtomicBool>,
     pub ticks: Arc<Ticks>,
+    pub has_no_stats: bool,
+    pub hangs: bool,
+    pub gate: Arc<Gate>,
 }
 
 /// How often a partition is told the time after it was visited first, which takes long.
@@ -63,6 +97,8 @@ impl Store for Fragile {
             self.is_broken = true;
             panic!("a fault on purpose");
         }
+        self.has_no_stats |= key.bytes().starts_with(PANIC_AT_STATS);
+        self.hangs |= key.bytes().starts_with(HANG);
         self.partition.put(key, value, put)
     }
 
@@ -91,6 +127,7 @@ impl Store for Fragile {
     }
 
     fn stats(&self) -> StoreStats {
+        assert!(!self.has_no_stats, "a fault on purpose");
         self.partition.stats()
     }
 
@@ -113,6 +150,9 @@ impl Visit for Fragile {
         assert!(!self.is_broken || !self.unreadable.load(Ordering::Relaxed), "another fault on purpose");
         if !self.ticks.is_visited.swap(true, Ordering::Relaxed) {
             std::thread::sleep(VISIT);
+        }
+        if self.hangs {
+            self.gate.pass();
         }
         self.partition.visit(hashes, each);
     }

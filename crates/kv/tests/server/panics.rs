@@ -13,25 +13,34 @@ use dunlin_net::AnyTransport;
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_store::{Mode, Partition, Shape};
 
-use super::client::{Client, config, path, wait_for_the_end};
-use super::fragile::Fragile;
+use super::client::{Client, PATIENCE, config, path, wait_for_the_end};
+use super::fragile::{Fragile, Gate};
 
 const ITEMS: u32 = 200;
 
 /// A server of two cores that is to save to a file, and whose cores panic when they are asked to.
 fn fragile(name: &str, unreadable: bool) -> (Server, ServerConfig, PathBuf) {
+    let (server, config, file, _) = gated(name, unreadable, Duration::from_secs(5));
+    (server, config, file)
+}
+
+/// The same with its gate.
+fn gated(name: &str, unreadable: bool, patience: Duration) -> (Server, ServerConfig, PathBuf, Arc<Gate>) {
     let mut config = config(name, 2);
     let file = path(name).with_extension("snapshot");
     config.mode = Mode::Store;
     config.snapshot = Some(file.clone());
-    config.patience = Duration::from_secs(5);
+    config.patience = patience;
+    let gate = Arc::new(Gate::default());
+    let of_cores = gate.clone();
     let unreadable = Arc::new(AtomicBool::new(unreadable));
     let make = move |config, _: Option<&Shape>| {
         let partition = Partition::new(config)?;
-        Ok(Fragile { partition, is_broken: false, unreadable: unreadable.clone(), ticks: Arc::default() })
+        let (unreadable, gate, ticks) = (unreadable.clone(), of_cores.clone(), Arc::default());
+        Ok(Fragile { partition, is_broken: false, unreadable, ticks, has_no_stats: false, hangs: false, gate })
     };
     let server = Server::start_with(config.clone(), make, |_| {}).unwrap();
-    (server, config, file)
+    (server, config, file, gate)
 }
 
 /// How many of the items a server has that starts with this snapshot.
@@ -117,5 +126,64 @@ fn items_that_cannot_be_read_after_a_panic_leave_the_snapshot_of_before_and_the_
     assert_eq!(loaded(&config, &file), ITEMS / 2, "the one before");
     let rescued = loaded(&config, &rescue);
     assert!((ITEMS / 4..ITEMS).contains(&rescued), "{rescued} items of the core that is whole");
+    remove(&file);
+}
+
+#[test]
+fn a_core_that_panics_when_it_is_asked_for_its_counts_loses_nothing() {
+    let (server, config, file) = fragile("stats-panic", false);
+    let mut client = Client::connect(&config);
+    client.fill("key", ITEMS);
+    client.ask(b"set stats 0 0 1\r\nx\r\n", b"STORED\r\n");
+    client.say(b"stats\r\n");
+    wait_for_the_end(&server);
+    let error = server.stop().unwrap_err();
+    assert!(matches!(error, ServerError::CoreFailed { .. }), "{error:?}");
+    let told = told(&error);
+    assert!(told.contains("a fault on purpose") && told.contains(&format!("all {} items", ITEMS + 1)), "{told}");
+    assert_eq!(loaded(&config, &file), ITEMS);
+    remove(&file);
+}
+
+#[test]
+fn what_an_earlier_rescue_set_aside_is_never_replaced() {
+    let (server, config, file) = fragile("loop", false);
+    let mut client = Client::connect(&config);
+    client.fill("key", ITEMS / 2);
+    server.save().unwrap();
+    let before = file.with_extension("snapshot.before");
+    std::fs::write(&before, b"the last good snapshot").unwrap();
+    client.fill("key", ITEMS);
+    client.say(b"set panic 0 0 1\r\nx\r\n");
+    wait_for_the_end(&server);
+    let told = told(&server.stop().unwrap_err());
+    assert_eq!(std::fs::read(&before).unwrap(), b"the last good snapshot");
+    let rescue = file.with_extension("snapshot.rescue");
+    assert!(told.contains(rescue.to_str().unwrap()) && told.contains(before.to_str().unwrap()), "{told}");
+    assert_eq!(loaded(&config, &file), ITEMS / 2, "as it was");
+    assert_eq!(loaded(&config, &rescue), ITEMS);
+    remove(&file);
+}
+
+#[test]
+fn a_core_that_hangs_in_the_middle_of_a_snapshot_does_not_keep_the_server_from_ending() {
+    let (server, config, file, gate) = gated("hang", false, Duration::ZERO);
+    let mut client = Client::connect(&config);
+    client.fill("key", ITEMS);
+    client.ask(b"set hang 0 0 1\r\nx\r\n", b"STORED\r\n");
+    let saving = server.begin_save().unwrap();
+    while !gate.has_comers() {
+        std::thread::yield_now();
+    }
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ended.send(server.stop()));
+    let stopped = end.recv_timeout(PATIENCE);
+    gate.open();
+    let told = told(&stopped.expect("it ends").unwrap_err());
+    drop(saving);
+    let rescue = file.with_extension("snapshot.rescue");
+    assert!(told.contains("has not answered") && told.contains(rescue.to_str().unwrap()), "{told}");
+    let rescued = loaded(&config, &rescue);
+    assert!((ITEMS / 4..ITEMS).contains(&rescued), "{rescued} items of the core that answers");
     remove(&file);
 }

@@ -112,7 +112,8 @@ fn nothing_falls_due_while_the_last_snapshot_is_saved() {
     let of_partition = ticks.clone();
     let make = move |config, _: Option<&Shape>| {
         let partition = Partition::new(config)?;
-        Ok(Fragile { partition, is_broken: false, unreadable: Arc::default(), ticks: of_partition.clone() })
+        let (ticks, unreadable, gate) = (of_partition.clone(), Arc::default(), Arc::default());
+        Ok(Fragile { partition, is_broken: false, unreadable, ticks, has_no_stats: false, hangs: false, gate })
     };
     let server = Server::start_with(config.clone(), make, |_| {}).unwrap();
     Client::connect(&config).fill("key", 10);

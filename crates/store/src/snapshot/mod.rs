@@ -51,6 +51,6 @@ pub use meeting::{MEETINGS_MAX, PAUSE_MAX};
 pub use origin::{Origin, PARTITIONS_MAX, origin_of};
 pub use reader::{Reader, Records};
 pub use record::{Block, Record};
-pub use save::{BLOCKS_QUEUED_MAX, Collector, Part, Report, Turn, save};
+pub use save::{BLOCKS_QUEUED_MAX, Canceller, Collector, Part, Report, Turn, save};
 pub use sweep::{BLOCKS_KEPT_MAX, KEPT_BYTES_MAX, STALL_MAX, STEP_BYTES, STEP_RANGES};
 pub use writer::{Totals, Writer};

@@ -204,6 +204,17 @@ pub struct Report {
     pub stall: Duration,
 }
 
+/// Ends a snapshot from another thread, when a core takes no part in it.
+#[derive(Debug, Clone)]
+pub struct Canceller(Arc<Shared>);
+
+impl Canceller {
+    /// Has the collector return [`SaveError::Abandoned`] soon, unless the snapshot has failed already or is complete.
+    pub fn cancel(&self) {
+        self.0.fail(SaveError::Abandoned);
+    }
+}
+
 /// Collects the parts of all cores in a file.
 #[derive(Debug)]
 pub struct Collector {
@@ -219,6 +230,11 @@ impl Collector {
     #[must_use]
     pub fn routed_by(self, routing: [u8; 16]) -> Collector {
         Collector { routing, ..self }
+    }
+
+    /// What ends this snapshot before it is complete.
+    pub fn canceller(&self) -> Canceller {
+        Canceller(self.shared.clone())
     }
 
     /// Writes the file, which takes its name when it is complete and on the disk: `path` with `.tmp` behind until then. Waits for the
