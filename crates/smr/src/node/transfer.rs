@@ -173,15 +173,15 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
         let buffer = MsgBuf::written(chunk.encoded_len(), |out| chunk.encode(out)).ok()?;
         let timeout = if end == data.len() { INSTALL_TIMEOUT } else { PIECE_TIMEOUT };
         let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(timeout)).await.ok()?;
-        // The place where the next is to begin.
+        // The place where the next is to begin. Behind the end, the receiver has all that the snapshot has, whatever was sent of it.
         let next = u64::from_le_bytes(reply.response[..].try_into().ok()?);
+        if next == data.len() as u64 {
+            return Some(());
+        }
         if next != end as u64 {
             return None;
         }
         offset = end;
-        if offset == data.len() {
-            return Some(());
-        }
     }
 }
 
@@ -227,7 +227,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         let Some(Staging { message, reply, .. }) = self.staging.take() else { return Ok(()) };
         let (from, total) = (message.from, message.get_snapshot().data.len() as u64);
-        self.receive(from, message);
+        if message.get_snapshot().get_metadata().index > self.raft.raft.raft_log.committed {
+            self.receive(from, message);
+        }
         if self.raft.raft.raft_log.unstable_snapshot().is_none() {
             // It came too late: entries of another leader have brought this replica further.
             self.raft.mut_store().unstage();
@@ -253,6 +255,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         if self.staging.is_some() {
             return None;
+        }
+        if chunk.index <= self.raft.raft.raft_log.committed {
+            // Its sender did not get the answer to the last piece, or is late. The file of this snapshot may be the log's own.
+            return Some(Taken::Next(chunk.total));
         }
         if chunk.offset == 0 {
             let Chunk { from, term, index, total, .. } = chunk;

@@ -2,5 +2,6 @@
 
 mod hangs;
 mod harness;
+mod pieces;
 mod room;
 mod snapshots;
