@@ -321,6 +321,10 @@ impl<D: Disk> LogStore for DurableLog<D> {
         self.compacting.is_some()
     }
 
+    fn compacting_bytes(&self) -> u64 {
+        self.compacting.as_ref().map_or(0, |(snapshot, _)| snapshot.data.len() as u64)
+    }
+
     fn close(&mut self) -> Result<(), LogError> {
         self.wal.seal().map_err(failed)
     }

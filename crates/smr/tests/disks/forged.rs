@@ -7,7 +7,7 @@ use dunlin_smr::raft::Storage as _;
 use dunlin_smr::wal::WalConfig;
 use dunlin_smr::wal::sim::{SimDisk, SimDiskConfig};
 use dunlin_smr::wire::response::Status;
-use dunlin_smr::{Beginning, ClusterId, NodeConfig};
+use dunlin_smr::{Beginning, ClusterId, LogStore as _, NodeConfig};
 
 use super::harness::{Cluster, config};
 use super::pieces::Forged;
@@ -138,4 +138,29 @@ fn who_joins_takes_part_when_its_snapshot_is_durable() {
     assert!(turns > 200, "the disk took {turns} turns");
     cluster.until("it has all", |cluster| cluster.local(4, "key 99").is_some());
     assert_eq!(cluster.status(4).cluster, cluster.status(1).cluster);
+}
+
+/// All snapshots count: the log's, one that it writes, and one that comes.
+#[test]
+fn a_snapshot_that_is_written_counts_as_memory() {
+    let limits = NodeConfig { snapshot_bytes_max: 150_000, snapshot_memory_max: 300_000, ..config() };
+    let wal = WalConfig { snapshot_piece_bytes: 1000, ..WalConfig::new(1) };
+    let cluster = Cluster::new(1, NodeConfig { snapshot_entries: 50, ..limits }, wal);
+    let sizes = || cluster.places[&1].node.with_log(|log| (log.base().data.len(), log.is_compacting()));
+    let mut number = 0_u32;
+    while sizes().0 < 90_000 || !sizes().1 {
+        cluster.put(&format!("key {}", number % 100), &[7; 1000]).unwrap();
+        number += 1;
+        assert!(number < 10_000, "{:?}", sizes());
+    }
+    cluster.hang(1);
+    let base = Forged::base_of(&cluster, 1, 1, 1);
+    let bytes = vec![0; 10];
+    let index = cluster.status(1).last + 1000;
+    let forged =
+        Forged { from: 2, voters: vec![1, 2], index, total: 150_000, checksum: crc32c::crc32c(&bytes), bytes, ..base };
+    assert_eq!(forged.send(&cluster), None, "{:?}", sizes());
+    cluster.heal(1);
+    cluster.until("it is written", |_| !sizes().1);
+    assert_eq!(forged.send(&cluster), Some(10));
 }
