@@ -86,8 +86,8 @@ pub struct NodeConfig {
     pub keep_entries: u64,
     /// Largest snapshot that is accepted, in bytes. Default 4 GiB.
     pub snapshot_bytes_max: u64,
-    /// Memory of all snapshots together: the log's, one that is taken, one that comes, and older ones that are sent. Beyond that a leader's is refused, and the
-    /// own waits while others are on their way. Two of the own state are always allowed: the log's, and the next. No less than twice `snapshot_bytes_max`; default
+    /// Memory of all snapshots together: the log's, one that is taken or written, one that comes, and older ones that are sent. At the limit, the
+    /// replica refuses a leader's snapshot and delays its own. Two of the own state are always allowed: the log's, and the next. No less than twice `snapshot_bytes_max`; default
     /// 12 GiB.
     pub snapshot_memory_max: u64,
     /// Bytes of a piece in which a snapshot is sent. At most 4 MiB; default 256 KiB.

@@ -45,6 +45,21 @@ pub enum ClientError {
         /// One of another, and that.
         other: (u64, ClusterId),
     },
+    /// Of the replicas that it was told of, no majority has said in time of which cluster it is. Nothing was done.
+    #[error(
+        "{answered} of {asked} replicas of the list have named their cluster, replica {} cluster {}; a majority must name the same: start the others, correct the \
+         addresses, or say which cluster is meant (--cluster)",
+        one.0,
+        one.1
+    )]
+    NoMajority {
+        /// One that has answered, and its cluster.
+        one: (u64, ClusterId),
+        /// So many have answered.
+        answered: usize,
+        /// Of so many that were asked.
+        asked: usize,
+    },
     /// Nothing is known of this replica.
     #[error("replica {0} is not known here")]
     Unknown(u64),

@@ -51,6 +51,8 @@ impl<T: Transport> Client<T> {
             self.pause(deadline, false).await?;
         }
         let _meeting = Meeting(self);
+        // The latest in which some have named their cluster.
+        let mut named = Vec::new();
         loop {
             let answers = self.ask_all(deadline).await;
             if let Some(cluster) = agreed(&answers)? {
@@ -58,7 +60,12 @@ impl<T: Transport> Client<T> {
                 answers.iter().for_each(|(id, of)| _ = of.is_some_and(|of| self.is_stranger(*id, of)));
                 return Ok(());
             }
-            self.pause(deadline, false).await?;
+            if answers.iter().any(|(_, cluster)| cluster.is_some()) {
+                named = answers;
+            }
+            if let Err(late) = self.pause(deadline, false).await {
+                return Err(undecided(&named).unwrap_or(late));
+            }
         }
     }
 
@@ -112,20 +119,34 @@ fn majority(answers: &[(u64, Option<ClusterId>)]) -> Option<ClusterId> {
     answers.iter().find_map(|(_, answer)| answer.filter(|cluster| 2 * count(*cluster) > answers.len()))
 }
 
-/// The number that counts: what more than half say, else what all say who have answered; `None` if nobody has.
+/// The number that more than half say; `None` if it hangs on those who have not answered. Fewer than that decide nothing: they may be of another cluster, at
+/// addresses that were used before.
 ///
 /// # Errors
-/// [`ClientError::SeveralClusters`] if they differ.
+/// [`ClientError::SeveralClusters`] if no number can have a majority any more.
 fn agreed(answers: &[(u64, Option<ClusterId>)]) -> Result<Option<ClusterId>, ClientError> {
     if let Some(cluster) = majority(answers) {
         return Ok(Some(cluster));
     }
-    let mut told = answers.iter().filter_map(|(id, cluster)| Some((*id, (*cluster)?)));
-    let Some(first) = told.next() else { return Ok(None) };
-    match told.find(|(_, cluster)| *cluster != first.1) {
-        Some(other) => Err(ClientError::SeveralClusters { one: first, other }),
-        None => Ok(Some(first.1)),
+    // If all others said the same as this one.
+    let is_open = |(_, named): &(u64, Option<ClusterId>)| {
+        let others = answers.iter().map(|(id, answer)| (*id, answer.or(*named)));
+        majority(&others.collect::<Vec<_>>()).is_some()
+    };
+    match undecided(answers) {
+        Some(several @ ClientError::SeveralClusters { .. }) if !answers.iter().any(is_open) => Err(several),
+        _ => Ok(None),
     }
+}
+
+/// Why there is no majority; `None` if nobody has named a cluster.
+fn undecided(answers: &[(u64, Option<ClusterId>)]) -> Option<ClientError> {
+    let mut named = answers.iter().filter_map(|(id, cluster)| Some((*id, (*cluster)?)));
+    let (answered, one) = (named.clone().count(), named.next()?);
+    Some(match named.find(|(_, cluster)| *cluster != one.1) {
+        Some(other) => ClientError::SeveralClusters { one, other },
+        None => ClientError::NoMajority { one, answered, asked: answers.len() },
+    })
 }
 
 /// Lets others ask, whatever became of this attempt.
@@ -146,10 +167,16 @@ mod tests {
         let [one, two] = [1, 2].map(|bits| ClusterId::from_bits(bits).unwrap());
         let all = |answers: &[Option<ClusterId>]| agreed(&(1..).zip(answers.iter().copied()).collect::<Vec<_>>());
         assert_eq!(all(&[None, None]), Ok(None));
-        assert_eq!(all(&[None, Some(one), None]), Ok(Some(one)));
+        assert_eq!(all(&[None, Some(one), None]), Ok(None), "a minority");
+        assert_eq!(all(&[None, Some(one), None, Some(one)]), Ok(None), "half");
+        assert_eq!(all(&[None, Some(one), Some(one)]), Ok(Some(one)));
+        assert_eq!(all(&[Some(one)]), Ok(Some(one)));
         assert_eq!(all(&[Some(two), Some(one), Some(one)]), Ok(Some(one)));
         let several = ClientError::SeveralClusters { one: (1, two), other: (3, one) };
-        assert_eq!(all(&[Some(two), None, Some(one)]), Err(several.clone()));
+        assert_eq!(all(&[Some(two), None, Some(one)]), Ok(None), "the second decides");
+        assert_eq!(all(&[Some(two), None, Some(one), None]), Ok(None), "both of them do");
+        assert_eq!(all(&[Some(two), Some(two), Some(one), None]), Ok(None), "the last decides");
+        assert_eq!(all(&[Some(two), Some(two), Some(one), Some(one), None, None]), Ok(None));
         assert_eq!(all(&[Some(two), Some(two), Some(one), Some(one)]), Err(several));
     }
 }

@@ -29,8 +29,8 @@ use crate::wire::response::{RESPONSE_BYTES, Response, Status};
 /// Settings of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// The number of the cluster, if it is known before: nothing is asked of any other. Without it the client learns it at first contact, from what the replicas say that
-    /// it was told of. Default `None`.
+    /// The number of the cluster, if it is known before: nothing is asked of any other. Without it the client learns it at first contact: the number that a
+    /// majority of the replicas names that it was told of. Default `None`.
     pub cluster: Option<ClusterId>,
     /// How long an operation may take, all attempts together. Default 10 s.
     pub timeout: Duration,

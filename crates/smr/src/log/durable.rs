@@ -101,11 +101,15 @@ impl<D: Disk> DurableLog<D> {
         Ok(())
     }
 
+    /// Whether the log begins with the snapshot of this position: its file is neither written again nor removed.
+    fn is_own(&self, position: Position) -> bool {
+        position == self.wal.compaction().snapshot
+    }
+
     /// Hands a snapshot to the thread that writes.
     fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<Position, LogError> {
-        let metadata = snapshot.get_metadata();
-        let position = Position { index: metadata.index, term: metadata.term };
-        let about = metadata.get_conf_state().write_to_bytes().map_err(failed)?;
+        let position = position_of(snapshot);
+        let about = snapshot.get_metadata().get_conf_state().write_to_bytes().map_err(failed)?;
         self.wal.write_snapshot(position, about, snapshot.data.clone());
         Ok(position)
     }
@@ -125,8 +129,7 @@ impl<D: Disk> DurableLog<D> {
 
     /// Begins anew with a snapshot from a leader. Waits for it unless it was staged; says whether it did.
     fn begin_anew(&mut self, snapshot: &Snapshot) -> Result<Waited, LogError> {
-        let metadata = snapshot.get_metadata();
-        let position = Position { index: metadata.index, term: metadata.term };
+        let position = position_of(snapshot);
         if self.staged == Some((position, true)) {
             self.staged = None;
             return self.wal.reset(position).map(|()| Waited::No).map_err(failed);
@@ -154,6 +157,11 @@ fn failed(error: impl Error) -> LogError {
         cause = error.source();
     }
     LogError { why }
+}
+
+fn position_of(snapshot: &Snapshot) -> Position {
+    let metadata = snapshot.get_metadata();
+    Position { index: metadata.index, term: metadata.term }
 }
 
 fn foreign(place: String, what: String) -> OpenError {
@@ -264,7 +272,12 @@ impl<D: Disk> LogStore for DurableLog<D> {
 
     fn stage(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
         assert!(self.compacting.is_none() && self.staged.is_none(), "one snapshot is written at a time");
-        self.staged = Some((self.write_snapshot(snapshot)?, false));
+        let position = position_of(snapshot);
+        let is_own = self.is_own(position);
+        if !is_own {
+            self.write_snapshot(snapshot)?;
+        }
+        self.staged = Some((position, is_own));
         Ok(())
     }
 
@@ -273,7 +286,9 @@ impl<D: Disk> LogStore for DurableLog<D> {
     }
 
     fn unstage(&mut self) {
-        if let Some((position, true)) = self.staged.take() {
+        if let Some((position, true)) = self.staged.take()
+            && !self.is_own(position)
+        {
             self.wal.discard_snapshot(position);
         }
     }
@@ -304,6 +319,10 @@ impl<D: Disk> LogStore for DurableLog<D> {
 
     fn is_compacting(&self) -> bool {
         self.compacting.is_some()
+    }
+
+    fn compacting_bytes(&self) -> u64 {
+        self.compacting.as_ref().map_or(0, |(snapshot, _)| snapshot.data.len() as u64)
     }
 
     fn close(&mut self) -> Result<(), LogError> {
@@ -390,6 +409,34 @@ mod tests {
         let log = log_on(&disk.crash(Crash::Power));
         assert_eq!((log.first_index().unwrap(), log.last_index().unwrap(), log.term(24).unwrap()), (25, 40, 1));
         assert_eq!(log.base().get_metadata().index, 30);
+    }
+
+    /// Whatever brought it here, the file with which the log begins stays as it is.
+    #[test]
+    fn the_logs_own_snapshot_is_neither_replaced_nor_removed() {
+        let disk = SimDisk::new(6, SimDiskConfig::default());
+        let mut log = log_on(&disk);
+        log.append(Batch { snapshot: Some(snapshot(5, 1)), ..urgent(Vec::new(), 5) }).unwrap();
+        let other = Snapshot { data: vec![8; 100].into(), ..snapshot(5, 1) };
+        for _ in 0..2 {
+            log.stage(&other).unwrap();
+            log.append(urgent(Vec::new(), 5)).unwrap();
+            log.wal.wait().unwrap();
+            log.durable().unwrap();
+            assert!(log.is_staged());
+            log.unstage();
+        }
+        // One that is not its own goes.
+        log.stage(&snapshot(4, 1)).unwrap();
+        log.wal.wait().unwrap();
+        log.durable().unwrap();
+        log.unstage();
+        log.append(urgent(Vec::new(), 5)).unwrap();
+        log.wal.wait().unwrap();
+        let snapshots = disk.list().unwrap().into_iter().filter(|name| name.starts_with("snapshot-")).count();
+        assert_eq!(snapshots, 1);
+        drop(log);
+        assert_eq!(log_on(&disk.crash(Crash::Power)).base().data[..], [9; 100]);
     }
 
     #[test]

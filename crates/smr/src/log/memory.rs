@@ -6,7 +6,7 @@ use std::task::Waker;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
-use crate::discard::discard;
+use crate::discard::{discard, discard_entries};
 
 use super::{Batch, LogError, LogStore, Ticket};
 
@@ -69,7 +69,7 @@ impl MemoryLog {
     fn install(&mut self, snapshot: Snapshot) {
         let metadata = snapshot.get_metadata();
         self.before = (metadata.index, metadata.term);
-        self.entries.clear();
+        discard_entries(std::mem::take(&mut self.entries), self.entry_bytes);
         (self.entry_bytes, self.forget_to) = (0, 0);
         self.hard_state.term = self.hard_state.term.max(metadata.term);
         self.hard_state.commit = self.hard_state.commit.max(metadata.index);

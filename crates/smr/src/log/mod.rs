@@ -132,6 +132,11 @@ pub trait LogStore: Storage {
     /// Whether a snapshot was given to [`LogStore::compact`] that is not durable yet.
     fn is_compacting(&self) -> bool;
 
+    /// Bytes of the state in that snapshot; 0 if there is none.
+    fn compacting_bytes(&self) -> u64 {
+        0
+    }
+
     /// Waits until all is durable, and marks that it is: nothing is missing at the end of a log that was closed. For the end of the replica.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ use crate::probe::Stage;
 use crate::sessions::Limits;
 use crate::state::{Origin, Replicated};
 
-/// What takes longer than a visit.
+/// Work that outlives one entry into the event loop and runs as a task.
 pub(super) enum Job {
     /// Opens a session.
     Connect { link: u32, addr: Addr },

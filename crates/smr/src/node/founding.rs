@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use dunlin_net::Addr;
 use dunlin_net::random::Random;
 use dunlin_rpc::{CallOptions, ConnectError, MsgBuf, Session};
-use raft::eraftpb::{Message, MessageType, Snapshot};
+use raft::eraftpb::{Message, MessageType};
 
 use super::WeakNode;
 use super::core::{Core, Job};
@@ -237,21 +237,27 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Some(answers.collect())
     }
 
-    /// Whether a snapshot that has come whole is one of this replica's cluster. One that waits for a leader is of the cluster of the first snapshot that has it as
-    /// a member.
-    pub fn admits_snapshot(&mut self, snapshot: &Snapshot, theirs: ClusterId) -> bool {
-        let members = snapshot.get_metadata().get_conf_state();
-        let has_own = members.voters.contains(&self.config.id) || members.learners.contains(&self.config.id);
-        let is_wanted = self.config.cluster.is_none_or(|ours| ours == theirs);
-        let origin = Origin::of_snapshot(&snapshot.data).ok().filter(|origin| origin.cluster == theirs && is_wanted);
-        match (self.cluster, &self.waiting, origin) {
-            (Some(ours), _, Some(_)) => ours == theirs,
-            (None, Some(Waiting::Leader), Some(origin)) if has_own => {
-                tracing::info!(id = self.config.id, cluster = %theirs, "joins this cluster");
-                (self.cluster, self.state.origin, self.waiting) = (Some(theirs), Some(origin), None);
-                true
-            }
-            _ => false,
+    /// Whether this replica takes snapshots of this cluster. A replica that waits for a leader joins the cluster of the first snapshot that has it as a member.
+    pub fn takes_snapshots_of(&self, theirs: ClusterId) -> bool {
+        match (self.cluster, &self.waiting) {
+            (Some(ours), _) => ours == theirs,
+            (None, Some(Waiting::Leader)) => self.config.cluster.is_none_or(|wanted| wanted == theirs),
+            (None, _) => false,
         }
+    }
+
+    /// Becomes a replica of the cluster of a snapshot, which is durable and is given to the library next; says whether it was none before.
+    pub fn join(&mut self, origin: Origin) -> bool {
+        if self.cluster.is_some() {
+            return false;
+        }
+        tracing::info!(id = self.config.id, cluster = %origin.cluster, "joins this cluster");
+        (self.cluster, self.state.origin, self.waiting) = (Some(origin.cluster), Some(origin), None);
+        true
+    }
+
+    /// Waits for a leader again: the library did not take the snapshot.
+    pub fn wait_again(&mut self) {
+        (self.cluster, self.state.origin, self.waiting) = (None, None, Some(Waiting::Leader));
     }
 }

@@ -160,18 +160,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Whether a message can be true. The library takes some that cannot for a bug of its own, and panics.
     fn is_possible(&self, message: &Message) -> bool {
         let log = &self.raft.raft.raft_log;
-        // The library takes one without a term for its own, and believes it.
-        if message.term == 0 || message.term > TERM_MAX {
+        if !self.is_possible_term(message.term, message.get_msg_type()) {
             return false;
         }
         if message.term < self.raft.raft.term {
             return true;
-        }
-        // Who has just joined has missed any number of them.
-        if message.term > self.raft.raft.term.saturating_add(TERMS_MISSED_MAX)
-            && message.get_msg_type() != MessageType::MsgSnapshot
-        {
-            return false;
         }
         match message.get_msg_type() {
             MessageType::MsgAppend => {
@@ -189,6 +182,15 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             MessageType::MsgAppendResponse if !message.reject => message.index <= log.last_index(),
             _ => true,
         }
+    }
+
+    /// Whether a message of this kind can be of this term.
+    pub fn is_possible_term(&self, term: u64, kind: MessageType) -> bool {
+        // A new member may have missed any number of terms.
+        let is_first = self.applied == 0 && kind == MessageType::MsgSnapshot;
+        // The library takes a message without a term for its own, and believes it.
+        let is_term = term > 0 && term <= TERM_MAX;
+        is_term && (is_first || term <= self.raft.raft.term.saturating_add(TERMS_MISSED_MAX))
     }
 
     /// A request of ours was answered, or was not.

@@ -121,8 +121,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Whether another snapshot of so many bytes may come, beside all that are here.
     pub fn has_memory_for(&self, bytes: u64) -> bool {
         let taking = self.snapshots.taking.as_ref().map_or(0, |taking| taking.state.capacity() as u64);
-        let base = self.raft.store().base().data.len() as u64;
-        let here = self.memory_of_others().saturating_add(taking).saturating_add(base);
+        let log = self.raft.store();
+        let (base, written) = (log.base().data.len() as u64, log.compacting_bytes());
+        let here = self.memory_of_others().saturating_add(taking).saturating_add(base).saturating_add(written);
         here.saturating_add(bytes) <= self.config.snapshot_memory_max
     }
 

@@ -14,6 +14,7 @@ use crate::config::NodeError;
 use crate::discard::discard;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
+use crate::state::Origin;
 use crate::wire::chunk::{Chunk, parse};
 use crate::wire::{CHUNK, cluster_of};
 
@@ -49,6 +50,8 @@ impl Outgoing {
 /// A snapshot that has come, and that the log brings to the disk before the library hears of it: the event loop does not wait for that.
 pub(super) struct Staging {
     message: Message,
+    /// Of which cluster it is.
+    origin: Origin,
     is_handed_over: bool,
     /// To its last piece.
     reply: Option<DeferredReply>,
@@ -65,7 +68,7 @@ enum Taken {
     /// The next is to begin here.
     Next(u64),
     /// It was the last: this is answered when the snapshot is installed.
-    Last(Message),
+    Last(Box<Message>, Origin),
 }
 
 /// A snapshot of which pieces have come.
@@ -75,6 +78,7 @@ pub(super) struct Incoming {
     index: u64,
     total: u64,
     data: Vec<u8>,
+    checksum: u32,
     /// Ticks since the last piece.
     idle: u32,
 }
@@ -86,6 +90,13 @@ impl Drop for Outgoing {
     }
 }
 
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // The library may not have taken it.
+        discard(std::mem::take(&mut self.message.mut_snapshot().data));
+    }
+}
+
 impl Drop for Incoming {
     fn drop(&mut self) {
         discard(std::mem::take(&mut self.data));
@@ -93,6 +104,18 @@ impl Drop for Incoming {
 }
 
 impl Incoming {
+    /// A snapshot of which this is the first piece.
+    fn new(chunk: &Chunk<'_>) -> Incoming {
+        let Chunk { from, term, index, total, .. } = *chunk;
+        Incoming { from, term, index, total, data: Vec::new(), checksum: 0, idle: 0 }
+    }
+
+    /// Whether this is the next piece.
+    fn continues_with(&self, chunk: &Chunk<'_>) -> bool {
+        let is_same = (self.from, self.term, self.index, self.total) == (chunk.from, chunk.term, chunk.index, chunk.total);
+        is_same && self.data.len() as u64 == chunk.offset
+    }
+
     /// Its bytes when it is complete.
     pub fn total(&self) -> u64 {
         self.total
@@ -154,9 +177,10 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
     let metadata = snapshot.get_metadata();
     let conf_state = metadata.get_conf_state();
     let data: &Bytes = &snapshot.data;
-    let mut offset = 0;
+    let (mut offset, mut checksum) = (0, 0);
     loop {
         let end = (offset + piece).min(data.len());
+        checksum = crc32c::crc32c_append(checksum, &data[offset..end]);
         let chunk = Chunk {
             cluster,
             from: *from,
@@ -168,20 +192,21 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
             learners: conf_state.learners.clone(),
             total: data.len() as u64,
             offset: offset as u64,
+            checksum,
             bytes: &data[offset..end],
         };
         let buffer = MsgBuf::written(chunk.encoded_len(), |out| chunk.encode(out)).ok()?;
         let timeout = if end == data.len() { INSTALL_TIMEOUT } else { PIECE_TIMEOUT };
         let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(timeout)).await.ok()?;
-        // The place where the next is to begin.
+        // The place where the next is to begin. Behind the end, the receiver has all that the snapshot has, whatever was sent of it.
         let next = u64::from_le_bytes(reply.response[..].try_into().ok()?);
+        if next == data.len() as u64 {
+            return Some(());
+        }
         if next != end as u64 {
             return None;
         }
         offset = end;
-        if offset == data.len() {
-            return Some(());
-        }
     }
 }
 
@@ -203,10 +228,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 // Unanswered, the sender learns that it failed.
                 None => {}
                 Some(Taken::Next(next)) => burst.respond(i, &next.to_le_bytes()),
-                Some(Taken::Last(message)) => {
+                Some(Taken::Last(message, origin)) => {
                     // One that was being taken of the state here is of no use any more.
                     self.abandon_snapshot();
-                    self.staging = Some(Staging { message, is_handed_over: false, reply: burst.defer_reply(i).ok() });
+                    let reply = burst.defer_reply(i).ok();
+                    self.staging = Some(Staging { message: *message, origin, is_handed_over: false, reply });
                 }
             }
         }
@@ -225,12 +251,21 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if !self.raft.store().is_staged() {
             return Ok(());
         }
-        let Some(Staging { message, reply, .. }) = self.staging.take() else { return Ok(()) };
-        let (from, total) = (message.from, message.get_snapshot().data.len() as u64);
-        self.receive(from, message);
-        if self.raft.raft.raft_log.unstable_snapshot().is_none() {
+        let Some(mut staging) = self.staging.take() else { return Ok(()) };
+        let (message, reply) = (staging.message.clone(), staging.reply.take());
+        let metadata = message.get_snapshot().get_metadata();
+        let (position, total) = ((metadata.index, metadata.term), staging.total());
+        let joins = self.join(staging.origin.clone());
+        if position.0 > self.raft.raft.raft_log.committed {
+            self.receive(message.from, message);
+        }
+        let taken = self.raft.raft.raft_log.unstable_snapshot().as_ref().map(Snapshot::get_metadata);
+        if taken.is_none_or(|taken| (taken.index, taken.term) != position) {
             // It came too late: entries of another leader have brought this replica further.
             self.raft.mut_store().unstage();
+            if joins {
+                self.wait_again();
+            }
         }
         if let (Some(reply), Ok(mut buffer)) = (reply, MsgBuf::with_len(size_of::<u64>())) {
             buffer.copy_from_slice(&total.to_le_bytes());
@@ -242,53 +277,72 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     fn on_chunk(&mut self, bytes: &[u8]) -> Option<Taken> {
         let theirs = ClusterId::from_bits(cluster_of(bytes).ok()?)?;
-        // Who waits for a leader looks at whose it is when it has come whole.
-        if self.cluster().is_some_and(|ours| ours != theirs) {
+        if !self.takes_snapshots_of(theirs) {
             return None;
         }
-        let chunk = parse(bytes, theirs.bits()).ok()?;
-        let is_ours = chunk.to == self.config.id && chunk.from != self.config.id && self.failure.is_none();
-        if !is_ours || chunk.term < self.raft.raft.term || chunk.total > self.config.snapshot_bytes_max {
+        let Ok(chunk) = parse(bytes, theirs.bits()) else {
+            self.counters.bad += 1;
+            return None;
+        };
+        if !self.takes_piece(&chunk) || self.staging.is_some() {
             return None;
         }
-        if self.staging.is_some() {
-            return None;
+        if chunk.index <= self.raft.raft.raft_log.committed {
+            // Its sender did not get the answer to the last piece, or is late. The file of this snapshot may be the log's own.
+            return Some(Taken::Next(chunk.total));
         }
         if chunk.offset == 0 {
-            let Chunk { from, term, index, total, .. } = chunk;
             self.incoming = None;
-            if !self.has_memory_for(total) {
+            if !self.has_memory_for(chunk.total) {
                 tracing::warn!(
                     id = self.config.id,
-                    total,
+                    total = chunk.total,
                     "a snapshot is refused until others are gone: see snapshot_memory_max"
                 );
                 return None;
             }
-            self.incoming = Some(Incoming { from, term, index, total, data: Vec::new(), idle: 0 });
+            self.incoming = Some(Incoming::new(&chunk));
         }
         let incoming = self.incoming.as_mut()?;
-        let is_same = (incoming.from, incoming.term, incoming.index, incoming.total)
-            == (chunk.from, chunk.term, chunk.index, chunk.total);
-        if !is_same || incoming.data.len() as u64 != chunk.offset {
+        if !incoming.continues_with(&chunk) {
+            return None;
+        }
+        incoming.checksum = crc32c::crc32c_append(incoming.checksum, chunk.bytes);
+        if incoming.checksum != chunk.checksum {
+            tracing::debug!(id = self.config.id, from = chunk.from, "a piece of a snapshot has a wrong checksum");
+            self.counters.bad += 1;
+            self.incoming = None;
             return None;
         }
         incoming.data.extend_from_slice(chunk.bytes);
         incoming.idle = 0;
         let next = incoming.data.len() as u64;
-        if next == chunk.total {
-            let mut snapshot = chunk.header();
-            snapshot.data = std::mem::take(&mut self.incoming.take()?.data).into();
-            let mut message = Message { from: chunk.from, to: chunk.to, term: chunk.term, ..Message::default() };
-            message.set_msg_type(MessageType::MsgSnapshot);
-            if !self.admits_snapshot(&snapshot, theirs) {
-                self.counters.bad += 1;
-                return None;
-            }
-            message.set_snapshot(snapshot);
-            return Some(Taken::Last(message));
+        if next < chunk.total {
+            return Some(Taken::Next(next));
         }
-        Some(Taken::Next(next))
+        let Some(origin) = Origin::of_snapshot(&incoming.data).ok().filter(|origin| origin.cluster == theirs) else {
+            self.counters.bad += 1;
+            self.incoming = None;
+            return None;
+        };
+        let mut snapshot = chunk.header();
+        snapshot.data = std::mem::take(&mut self.incoming.take()?.data).into();
+        let mut message = Message { from: chunk.from, to: chunk.to, term: chunk.term, ..Message::default() };
+        message.set_msg_type(MessageType::MsgSnapshot);
+        message.set_snapshot(snapshot);
+        Some(Taken::Last(Box::new(message), origin))
+    }
+
+    /// Whether a piece can be of a snapshot for this replica.
+    fn takes_piece(&self, chunk: &Chunk<'_>) -> bool {
+        let own = self.config.id;
+        self.failure.is_none()
+            && chunk.to == own
+            && chunk.from != own
+            && (chunk.voters.contains(&own) || chunk.learners.contains(&own))
+            && chunk.term >= self.raft.raft.term
+            && self.is_possible_term(chunk.term, MessageType::MsgSnapshot)
+            && chunk.total <= self.config.snapshot_bytes_max
     }
 
     /// Forgets what was received of a snapshot whose sender says no more.

@@ -7,6 +7,8 @@ use super::{VERSION, WireError, cluster_of};
 
 /// Most replicas that a configuration names.
 const IDS_MAX: usize = 64;
+/// No entry has a later index: there must be some behind it.
+const INDEX_MAX: u64 = 1 << 62;
 
 /// What each piece says before its bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +33,8 @@ pub(crate) struct Chunk<'a> {
     pub total: u64,
     /// Where this piece begins.
     pub offset: u64,
+    /// CRC-32C of the snapshot up to the end of this piece.
+    pub checksum: u32,
     /// The piece.
     pub bytes: &'a [u8],
 }
@@ -45,7 +49,8 @@ impl Chunk<'_> {
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer::new(out);
         writer.u8(VERSION);
-        writer.bytes(&[0; 7]);
+        writer.bytes(&[0; 3]);
+        writer.u32(self.checksum);
         let words = [self.cluster, self.from, self.to, self.term, self.index, self.index_term, self.total, self.offset];
         words.into_iter().for_each(|word| writer.u64(word));
         writer.u32(self.voters.len() as u32);
@@ -81,7 +86,9 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Chunk<'_>, WireError> 
         return Err(WireError::OtherCluster { theirs, ours: cluster });
     }
     let mut reader = Reader::new(bytes);
-    reader.take(16)?;
+    reader.take(4)?;
+    let checksum = reader.u32()?;
+    reader.take(8)?;
     let [from, to, term, index, index_term, total, offset] = {
         let mut words = [0; 7];
         for word in &mut words {
@@ -95,16 +102,38 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Chunk<'_>, WireError> 
     }
     let mut ids = |count: usize| (0..count).map(|_| reader.u64()).collect::<Result<Vec<u64>, WireError>>();
     let (voters, learners) = (ids(voters)?, ids(learners)?);
+    check_members(&voters, &learners)?;
+    if index == 0 || index > INDEX_MAX {
+        return Err(WireError::Unknown { field: "index", value: index });
+    }
+    // The library takes term 0 for that of an entry that it does not have.
+    if index_term == 0 || index_term > term {
+        return Err(WireError::Unknown { field: "term of the index", value: index_term });
+    }
     let bytes = reader.rest();
     if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > total) {
         return Err(WireError::Long);
     }
-    Ok(Chunk { cluster, from, to, term, index, index_term, voters, learners, total, offset, bytes })
+    Ok(Chunk { cluster, from, to, term, index, index_term, voters, learners, total, offset, checksum, bytes })
+}
+
+/// Checks members for what the library would not survive: no voters, and ids that are 0 or stand there twice.
+fn check_members(voters: &[u64], learners: &[u64]) -> Result<(), WireError> {
+    if voters.is_empty() {
+        return Err(WireError::Unknown { field: "number of voters", value: 0 });
+    }
+    let mut ids: Vec<u64> = voters.iter().chain(learners).copied().collect();
+    ids.sort_unstable();
+    let twice = ids.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+    match twice.or(ids.first().copied().filter(|id| *id == 0)) {
+        Some(value) => Err(WireError::Unknown { field: "id of a member", value }),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::collection::vec;
+    use proptest::collection::{hash_set, vec};
     use proptest::prelude::*;
 
     use super::*;
@@ -112,11 +141,14 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            words in any::<[u32; 6]>(), voters in vec(any::<u64>(), 0..5), learners in vec(any::<u64>(), 0..5), piece in vec(any::<u8>(), 0..50)
+            words in any::<[u32; 5]>(), terms in (1..9_u64, 0..9_u64), ids in hash_set(1..u64::MAX, 1..9), piece in vec(any::<u8>(), 0..50)
         ) {
-            let [from, to, term, index, index_term, offset] = words.map(u64::from);
+            let [from, to, index, offset, checksum] = words.map(u64::from);
+            let (index, index_term, term) = (index + 1, terms.0, terms.0 + terms.1);
+            let mut voters: Vec<u64> = ids.into_iter().collect();
+            let learners = voters.split_off(voters.len().div_ceil(2));
             let total = offset + piece.len() as u64;
-            let chunk = Chunk { cluster: 3, from, to, term, index, index_term, voters, learners, total, offset, bytes: &piece };
+            let chunk = Chunk { cluster: 3, from, to, term, index, index_term, voters, learners, total, offset, checksum: checksum as u32, bytes: &piece };
             let mut out = vec![0; chunk.encoded_len()];
             chunk.encode(&mut out);
             prop_assert_eq!(parse(&out, 3).unwrap(), chunk.clone());

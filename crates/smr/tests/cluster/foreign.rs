@@ -266,6 +266,25 @@ fn a_client_of_a_list_that_mixes_clusters_is_told() {
     assert_eq!(asked, Err(ClientError::OtherCluster { found: ours }));
 }
 
+/// The others are away: one that answers may be of another cluster, with an address that was used before.
+#[test]
+fn a_client_follows_no_minority() {
+    let world = World::new();
+    let here = found(&world, 1000, [1, 2, 3], &[1, 2, 3]);
+    here.put("a", b"1").unwrap();
+    let ours = here.node(1).status().cluster.unwrap();
+    let mixed = [(1, Addr::Node(1)), (2, Addr::Node(22)), (3, Addr::Node(23))];
+    let client = |cluster| Client::new(&here.endpoint, mixed.clone(), ClientConfig { cluster, ..client_config() });
+    let unsure = client(None);
+    let asked = here.drive(unsure.execute(&put(b"a", b"2"))).map(drop);
+    let expected = ClientError::NoMajority { one: (1, ours), answered: 1, asked: 3 };
+    assert!(expected.to_string().contains("--cluster") && !expected.may_have_run(), "{expected}");
+    assert_eq!((asked, unsure.cluster()), (Err(expected), None));
+    assert_eq!(here.get("a").unwrap().as_deref(), Some(&b"1"[..]));
+    // Who is told the number needs no majority.
+    assert_eq!(here.drive(client(Some(ours)).execute(&put(b"a", b"3"))).map(drop), Ok(()));
+}
+
 #[test]
 fn first_members_agree_on_a_number_in_any_order() {
     for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1]] {

@@ -9,6 +9,8 @@ use super::harness::{Cluster, config};
 fn a_command_is_in_no_doubt_that_was_never_sent() {
     let mut cluster = Cluster::new(3, config());
     let leader = cluster.leader();
+    // The client learns the number of the cluster.
+    assert_eq!(cluster.get("a"), Ok(None));
     drop((1..=3).filter(|id| *id != leader).map(|id| cluster.stop(id)).collect::<Vec<_>>());
     // The session may have been opened, but nothing was sent in it.
     let result = cluster.put("a", b"1");

@@ -39,7 +39,8 @@ pub struct Cluster {
     pub paused: Vec<u64>,
     pub client: Client<LoopbackTransport>,
     pub endpoint: Rc<Endpoint<LoopbackTransport>>,
-    config: NodeConfig,
+    /// Of replicas that are started from now on.
+    pub config: NodeConfig,
     wal: WalConfig,
     /// Of the machines.
     bytes_max: u64,

@@ -6,6 +6,7 @@ use dunlin_smr::wal::{Disk as _, WalConfig};
 use dunlin_smr::{Beginning, NodeConfig};
 
 use super::harness::{Cluster, config};
+use super::pieces::Forged;
 
 fn snapshots() -> NodeConfig {
     NodeConfig { snapshot_entries: 20, keep_entries: 4, chunk_bytes: 3000, ..config() }
@@ -44,4 +45,43 @@ fn the_loop_does_not_wait_while_a_snapshot_is_installed() {
         cluster.start(away, disk, Beginning::Join);
         cluster.until("it is there again", |cluster| cluster.local(away, "key 99").is_some());
     }
+}
+
+/// Another replica that was restored from a snapshot, which is its log's now.
+fn restored(cluster: &mut Cluster) -> u64 {
+    cluster.put("first", b"1").unwrap();
+    let away = cluster.leader() % 3 + 1;
+    let disk = cluster.stop(away);
+    for number in 0..100_u32 {
+        cluster.put(&format!("key {number}"), &[number as u8; 1000]).unwrap();
+    }
+    cluster.start(away, disk, Beginning::Join);
+    cluster.until("it is restored", |cluster| cluster.local(away, "key 99").is_some());
+    assert!(cluster.places[&away].node.counters().snapshots_restored > 0);
+    cluster.turns(Duration::from_millis(50));
+    away
+}
+
+/// The leader did not get the answer to the last piece, and sends all of it again; or somebody forges that.
+#[test]
+fn a_snapshot_that_comes_again_leaves_the_logs_own_alone() {
+    let mut cluster = Cluster::new(3, snapshots(), WalConfig::new(1));
+    let away = restored(&mut cluster);
+    let leader = cluster.leader();
+    let again = Forged::base_of(&cluster, away, leader, away);
+    // As it was, its first piece, of an earlier entry, and with other bytes.
+    let first = Forged { bytes: again.bytes[..3000].to_vec(), ..again.clone() };
+    let earlier = Forged { index: again.index - 1, ..again.clone() };
+    let bytes = [&again.bytes[..], &[0; 10]].concat();
+    let other = Forged { total: bytes.len() as u64, checksum: crc32c::crc32c(&bytes), bytes, ..again.clone() };
+    for piece in [&again, &first, &earlier, &other] {
+        assert_eq!(piece.send(&cluster), Some(piece.total), "its sender is told that it is over");
+        cluster.turns(Duration::from_millis(20));
+        // What was discarded is removed before the next write.
+        cluster.put("next", b"2").unwrap();
+        cluster.turns(Duration::from_millis(20));
+    }
+    let disk = cluster.stop(away);
+    cluster.start(away, disk, Beginning::Join);
+    cluster.until("it is there again", |cluster| cluster.local(away, "next").is_some());
 }

@@ -1,0 +1,166 @@
+//! Pieces of snapshots that no leader of the cluster sends: none stops a replica, and none is kept that is of no use.
+
+use std::time::Duration;
+
+use dunlin_net::Addr;
+use dunlin_smr::raft::Storage as _;
+use dunlin_smr::wal::WalConfig;
+use dunlin_smr::wal::sim::{SimDisk, SimDiskConfig};
+use dunlin_smr::wire::response::Status;
+use dunlin_smr::{Beginning, ClusterId, LogStore as _, NodeConfig};
+
+use super::harness::{Cluster, config};
+use super::pieces::Forged;
+
+/// Three replicas, a follower, and a snapshot for it that has more than it has committed.
+fn attacked() -> (Cluster, u64, Forged) {
+    let cluster = Cluster::new(3, config(), WalConfig::new(1));
+    cluster.put("a", b"1").unwrap();
+    cluster.turns(Duration::from_millis(50));
+    let leader = cluster.leader();
+    let id = leader % 3 + 1;
+    let forged = Forged { index: cluster.status(id).last + 10, ..Forged::base_of(&cluster, id, leader, id) };
+    (cluster, id, forged)
+}
+
+fn is_refused(cluster: &Cluster, forged: &Forged) {
+    let before = cluster.status(forged.to);
+    assert_eq!(forged.send(cluster), None, "{forged:?}");
+    cluster.turns(Duration::from_millis(20));
+    let after = cluster.status(forged.to);
+    assert_eq!(cluster.places[&forged.to].node.failure(), None, "{forged:?}");
+    assert_eq!((after.term, after.last), (before.term, before.last), "{forged:?}");
+}
+
+#[test]
+fn members_that_no_cluster_has_are_refused() {
+    let (cluster, id, forged) = attacked();
+    let other = id % 3 + 1;
+    let sets: [(&[u64], &[u64]); 8] = [
+        (&[], &[id]),
+        (&[], &[]),
+        (&[id, other, other], &[]),
+        (&[id, 0], &[]),
+        (&[id], &[0]),
+        (&[id, other], &[other]),
+        (&[id], &[other, other]),
+        (&[other], &[other + 10]),
+    ];
+    for (voters, learners) in sets {
+        is_refused(&cluster, &Forged { voters: voters.to_vec(), learners: learners.to_vec(), ..forged.clone() });
+    }
+    cluster.put("a", b"2").unwrap();
+    cluster.until("it follows", |cluster| cluster.local(id, "a").as_deref() == Some(b"2"));
+}
+
+#[test]
+fn positions_that_no_log_has_are_refused() {
+    let (cluster, id, forged) = attacked();
+    let Forged { index, term, .. } = forged;
+    for (index, index_term, term) in [
+        (index, 0, term),
+        (index, term + 1, term),
+        (u64::MAX, 1, term),
+        (0, 0, term),
+        // A replica that has something missed fewer terms than that.
+        (index, 1, term + (1 << 33)),
+        (index, 1, u64::MAX),
+    ] {
+        is_refused(&cluster, &Forged { index, index_term, term, ..forged.clone() });
+    }
+    cluster.put("a", b"2").unwrap();
+    cluster.until("it follows", |cluster| cluster.local(id, "a").as_deref() == Some(b"2"));
+}
+
+#[test]
+fn a_bit_flip_in_a_piece_stops_nobody() {
+    let (cluster, id, forged) = attacked();
+    for bit in (0..8 * forged.bytes.len()).step_by(7) {
+        let mut bytes = forged.bytes.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        is_refused(&cluster, &Forged { bytes, ..forged.clone() });
+    }
+    cluster.put("a", b"2").unwrap();
+    cluster.until("it follows", |cluster| cluster.local(id, "a").as_deref() == Some(b"2"));
+}
+
+/// Who has no number yet keeps pieces of the cluster that it waits for, and of no other.
+#[test]
+fn who_waits_keeps_nothing_that_it_cannot_use() {
+    let mut cluster = Cluster::new(1, config(), WalConfig::new(1));
+    cluster.put("a", b"1").unwrap();
+    let number = cluster.status(1).cluster.unwrap().bits();
+    let base = Forged::base_of(&cluster, 1, 1, 1);
+    let first = |to| Forged { to, voters: vec![1, to], total: 2 * base.total, ..base.clone() };
+    let disk = |id| SimDisk::new(id, SimDiskConfig::default());
+    // The first member with the lowest id is not there.
+    let founders = [11, 12].map(|id| (id, Addr::Node(id as u32)));
+    cluster.start(12, disk(12), Beginning::First(founders.to_vec()));
+    is_refused(&cluster, &first(12));
+    cluster.config.cluster = ClusterId::from_bits(number ^ 1);
+    cluster.start(13, disk(13), Beginning::Join);
+    is_refused(&cluster, &first(13));
+    cluster.config.cluster = ClusterId::from_bits(number);
+    cluster.start(14, disk(14), Beginning::Join);
+    is_refused(&cluster, &Forged { voters: vec![1], ..first(14) });
+    assert_eq!(first(14).send(&cluster), Some(base.total), "one that it can use");
+}
+
+/// Of a new member: it takes part in nothing before the snapshot is on its disk, so a crash leaves nothing with which it could not be started again.
+#[test]
+fn who_joins_takes_part_when_its_snapshot_is_durable() {
+    let wal = WalConfig { snapshot_piece_bytes: 500, ..WalConfig::new(1) };
+    let mut cluster = Cluster::new(3, NodeConfig { snapshot_entries: 20, ..config() }, wal);
+    for number in 0..100_u32 {
+        cluster.put(&format!("key {number}"), &[number as u8; 1000]).unwrap();
+    }
+    cluster.start(4, SimDisk::new(4, SimDiskConfig::default()), Beginning::Join);
+    let change = dunlin_smr::wire::request::Change::AddLearner { id: 4, address: Addr::Node(4).to_string() };
+    cluster.drive(cluster.client.change(change)).unwrap();
+    let has_file = |cluster: &Cluster| {
+        use dunlin_smr::wal::Disk as _;
+        cluster.places[&4].disk.list().unwrap().iter().any(|name| name.starts_with("snapshot-"))
+    };
+    cluster.until("a snapshot is being written", has_file);
+    let mut turns = 0;
+    while cluster.places[&4].node.counters().snapshots_restored == 0 {
+        let Status { cluster: number, term, last, .. } = cluster.status(4);
+        assert_eq!((number, term, last), (None, 0, 0), "after {turns} turns");
+        if turns == 100 {
+            let disk = cluster.stop(4);
+            cluster.start(4, disk, Beginning::Join);
+            let hard_state = cluster.places[&4].node.with_log(|log| log.initial_state().unwrap().hard_state);
+            assert_eq!((hard_state.term, hard_state.vote), (0, 0));
+        }
+        cluster.turns(Duration::from_micros(50));
+        turns += 1;
+    }
+    assert!(turns > 200, "the disk took {turns} turns");
+    cluster.until("it has all", |cluster| cluster.local(4, "key 99").is_some());
+    assert_eq!(cluster.status(4).cluster, cluster.status(1).cluster);
+}
+
+/// All snapshots count: the log's, one that it writes, and one that comes.
+#[test]
+fn a_snapshot_that_is_written_counts_as_memory() {
+    let limits = NodeConfig { snapshot_bytes_max: 150_000, snapshot_memory_max: 300_000, ..config() };
+    let wal = WalConfig { snapshot_piece_bytes: 1000, ..WalConfig::new(1) };
+    let cluster = Cluster::new(1, NodeConfig { snapshot_entries: 50, ..limits }, wal);
+    let sizes = || cluster.places[&1].node.with_log(|log| (log.base().data.len(), log.is_compacting()));
+    let mut number = 0_u32;
+    while sizes().0 < 90_000 || !sizes().1 {
+        cluster.put(&format!("key {}", number % 100), &[7; 1000]).unwrap();
+        number += 1;
+        assert!(number < 10_000, "{:?}", sizes());
+    }
+    cluster.hang(1);
+    let base = Forged::base_of(&cluster, 1, 1, 1);
+    let bytes = vec![0; 10];
+    let index = cluster.status(1).last + 1000;
+    let forged =
+        Forged { from: 2, voters: vec![1, 2], index, total: 150_000, checksum: crc32c::crc32c(&bytes), bytes, ..base };
+    assert_eq!(forged.send(&cluster), None, "{:?}", sizes());
+    cluster.heal(1);
+    cluster.until("it is written", |_| !sizes().1);
+    assert_eq!(forged.send(&cluster), Some(10));
+}
