@@ -188,7 +188,7 @@ fn watch(ledger: &RefCell<Ledger>, clock: ThreadClock, trace: Option<&Trace>) ->
     let digest: Rc<RefCell<DefaultHasher>> = Rc::default();
     let (hasher, log) = (digest.clone(), trace.map(Trace::log));
     ledger.borrow_mut().watch(move |event: Event| {
-        let now = clock.now();
+        let now = clock.virtual_now();
         if let Some(log) = &log {
             log.borrow_mut().write(now, &event);
         }

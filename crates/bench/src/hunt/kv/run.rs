@@ -65,6 +65,7 @@ impl Run {
                 input: Input::Lost,
                 begun: fault.from_ns,
                 end: End::Answered(up_again, Output::Done),
+                place: None,
             }));
         }
         entries
