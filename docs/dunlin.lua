@@ -15,13 +15,14 @@ local VERSION = 1
 ---------------------------------------------------------------------------------------------------------------------------
 -- The format. All numbers are little-endian; docs/wire-protocol.md is the specification.
 --
--- A datagram holds frames: length (2 bytes), then a packet of so many bytes, then a byte of padding if they are odd in number.
--- A length of zero is two bytes of padding.
+-- A datagram holds frames: length (2 bytes), then a packet of so many bytes, then a pad byte if they are odd in number, which may be missing at
+-- the end of the datagram. A length of zero is two bytes of padding.
 --
 -- A packet begins with a header of 16 bytes:
 --    0  kind (low 4 bits), version (high 4 bits)
---    1  flags: bit 0 MULTI follows, bit 1 DEADLINE follows; bits 2 to 4 are the status of a RESPONSE; bit 5 the packet that is answered
---       was marked by the network (ECN), bit 6 the handler kept the request for later
+--    1  flags: bit 0 MULTI follows, bit 1 DEADLINE follows; bits 2 to 4 are the status of a RESPONSE, and in a REQUEST or CREDIT_RETURN how
+--       often the request was cut anew; bit 5 the packet that is answered was marked by the network (ECN), bit 6 the handler kept the request
+--       for later, bit 7 this is the last packet of its message
 --    2  in data packets: request type (1 byte), payload length (2 bytes); in others: packet number (3 bytes)
 --    5  session at the receiver (3 bytes)
 --    8  request number (5 bytes)
@@ -33,7 +34,7 @@ local VERSION = 1
 local HEADER_BYTES = 16
 local EXTENSION_BYTES = 8
 
-local REQUEST, CREDIT_RETURN, REQUEST_FOR_RESPONSE, RESPONSE = 0, 1, 2, 3
+local REQUEST, CREDIT_RETURN, REQUEST_FOR_RESPONSE, RESPONSE, PING = 0, 1, 2, 3, 10
 
 local KINDS = {
   [0] = "REQUEST", [1] = "CREDIT_RETURN", [2] = "REQUEST_FOR_RESPONSE", [3] = "RESPONSE",
@@ -93,6 +94,8 @@ local f = {
   deadline = ProtoField.bool("dunlin.flags.deadline", "DEADLINE follows", 8, nil, 0x02),
   status = ProtoField.uint8("dunlin.status", "Status", base.DEC, STATUSES, 0x1c),
   ecn_echo = ProtoField.bool("dunlin.flags.ecn_echo", "The answered packet was marked (ECN)", 8, nil, 0x20),
+  cut = ProtoField.uint8("dunlin.cut", "Times the request was cut anew", base.DEC, nil, 0x1c),
+  last = ProtoField.bool("dunlin.flags.last", "The last packet of its message", 8, nil, 0x80),
   deferred = ProtoField.bool("dunlin.flags.deferred", "The handler kept the request for later", 8, nil, 0x40),
   req_type = ProtoField.uint8("dunlin.req_type", "Request type", base.DEC),
   payload_len = ProtoField.uint16("dunlin.payload_len", "Payload length", base.DEC),
@@ -164,6 +167,12 @@ local function dissect_packet(tvb, tree)
     root:add(f.ecn_echo, tvb(1, 1))
     if tvb(1, 1):bitfield(2, 1) == 1 then summary = summary .. " [marked]" end
   end
+  if kind == REQUEST or kind == CREDIT_RETURN then
+    root:add(f.cut, tvb(1, 1))
+    local cut = tvb(1, 1):bitfield(3, 3)
+    if cut ~= 0 then summary = string.format("%s cut=%d", summary, cut) end
+  end
+  if is_data then root:add(f.last, tvb(1, 1)) end
   if kind == RESPONSE then
     root:add(f.status, tvb(1, 1))
     root:add(f.deferred, tvb(1, 1))
@@ -217,6 +226,11 @@ local function dissect_packet(tvb, tree)
       if field then root:add_le(field, tvb(at, bytes)) end
       at = at + bytes
     end
+  end
+  if kind == PING and at < len then
+    root:add(f.padding, tvb(at, len - at))
+    summary = string.format("%s probe=%d", summary, len)
+    return summary
   end
   if at < len then root:add(f.payload, tvb(at, len - at)) end
   return summary

@@ -106,7 +106,8 @@ pub trait Coordinator {
     /// [`CoordError::BadPath`].
     async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError>;
 
-    /// Waits until something has happened in a scope after a revision, and gives that, or the first part of it. [`Watch`] goes on from there.
+    /// Waits until something has happened in a scope after a revision, and gives that, or the first part of it. Now and then it gives nothing but a later revision up to
+    /// which nothing has happened, so that a watch does not fall behind what is remembered. [`Watch`] goes on from there.
     ///
     /// # Errors
     /// [`CoordError::Compacted`]: too much has happened since; [`CoordError::BadPath`].

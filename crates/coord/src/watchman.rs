@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use crate::error::CoordError;
 use crate::types::{Incarnation, MemberId, Token};
-use crate::wire::{Command, Pulse};
+use crate::wire::{Beat, Command, Pulse, Tenure};
+
+/// Members, or leases, that are decided on in one command. Names have up to a kibibyte each, and a command fits its log by far.
+const DECIDED_AT_ONCE: usize = 512;
 
 /// Settings of a watchman. All nodes should have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +59,8 @@ pub struct WatchmanCounters {
     pub failures: u64,
     /// Leases that it had ended.
     pub lapses: u64,
+    /// Steps in which it had these decided, each of all that a look found, or of a part of it if that was much.
+    pub steps: u64,
     /// Decisions that were refused, since something was heard meanwhile, or another watchman had begun.
     pub refused: u64,
 }
@@ -96,7 +101,26 @@ pub(crate) struct Reign {
 /// What a look gave.
 pub(crate) struct Seen {
     pub was_late: bool,
-    pub decisions: Vec<Command>,
+    /// Members that have failed, and leases that are over.
+    pub over: Pulse,
+}
+
+impl Seen {
+    /// What has all of it decided, in as few commands as hold it.
+    pub fn decisions(self, reign: u64) -> impl Iterator<Item = Command> {
+        let Pulse { members, leases } = self.over;
+        let (members, leases) = (chunks(members), chunks(leases));
+        let failures = members.map(|members| Pulse { members, leases: Vec::new() });
+        let lapses = leases.map(|leases| Pulse { members: Vec::new(), leases });
+        failures.chain(lapses).map(move |over| Command::Decide { reign, over })
+    }
+}
+
+fn chunks<T>(of: Vec<T>) -> impl Iterator<Item = Vec<T>> {
+    let mut rest = of.into_iter();
+    std::iter::from_fn(move || {
+        Some(rest.by_ref().take(DECIDED_AT_ONCE).collect()).filter(|chunk: &Vec<T>| !chunk.is_empty())
+    })
 }
 
 impl Reign {
@@ -104,7 +128,6 @@ impl Reign {
         Reign { number, members: Silence::new(), leases: Silence::new(), looked_at: now }
     }
 
-    #[cfg(feature = "etcd")]
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -116,24 +139,23 @@ impl Reign {
         if was_late {
             (self.members, self.leases) = (Silence::new(), Silence::new());
         }
-        let (reign, patience) = (self.number, config.failure_timeout.as_nanos() as u64);
+        let patience = config.failure_timeout.as_nanos() as u64;
         let beats = pulse.members.into_iter();
         let beats = beats.map(|beat| ((beat.member, beat.incarnation), beat.heartbeats, patience));
         let silent = self.members.look(now, beats).into_iter();
-        let failures =
-            silent.map(|((member, incarnation), heartbeats)| Command::Expire { reign, member, incarnation, heartbeats });
+        let members = silent.map(|((member, incarnation), heartbeats)| Beat { member, incarnation, heartbeats });
         let tenures = pulse.leases.into_iter();
         let tenures = tenures.map(|held| ((held.name, held.token), held.renewals, held.ttl_ms.saturating_mul(1_000_000)));
         let over = self.leases.look(now, tenures).into_iter();
-        let lapses = over.map(|((name, token), renewals)| Command::Lapse { reign, name, token, renewals });
-        Seen { was_late, decisions: failures.chain(lapses).collect() }
+        // How long they were held does not matter any more.
+        let leases = over.map(|((name, token), renewals)| Tenure { name, token, renewals, ttl_ms: 0 });
+        Seen { was_late, over: Pulse { members: members.collect(), leases: leases.collect() } }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Beat, Tenure};
 
     #[test]
     fn silence_is_counted_from_the_first_sight_of_a_count() {
@@ -154,12 +176,12 @@ mod tests {
             members: vec![Beat { member: 1, incarnation: 7, heartbeats: 3 }],
             leases: vec![Tenure { name: "/a".into(), token: 8, renewals: 2, ttl_ms: 0 }],
         };
-        let expire = Command::Expire { reign: 4, member: 1, incarnation: 7, heartbeats: 3 };
-        let lapse = Command::Lapse { reign: 4, name: "/a".into(), token: 8, renewals: 2 };
+        let (all, none) = (pulse(), Pulse::default());
+        let failed = Pulse { leases: none.leases.clone(), ..all.clone() };
         let mut reign = Reign::new(4, 0);
         let mut see = |now| {
             let seen = reign.see(now, pulse(), &config);
-            (seen.was_late, seen.decisions.contains(&expire), seen.decisions.contains(&lapse))
+            (seen.was_late, seen.over.members == failed.members, seen.over.leases == all.leases)
         };
         assert_eq!(see(10), (false, false, true), "a lease of no time is over when it is seen");
         assert_eq!(see(60), (false, false, true));

@@ -164,6 +164,14 @@ impl Transport for AnyTransport {
         each!(self, t => t.is_local_route(route))
     }
 
+    fn is_mtu_certain(&self, route: Route) -> bool {
+        each!(self, t => t.is_mtu_certain(route))
+    }
+
+    fn limit_joining(&mut self, route: Route, bytes: usize) {
+        each!(self, t => t.limit_joining(route, bytes))
+    }
+
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
         each!(self, t => t.resolve(addr))
     }

@@ -201,6 +201,20 @@ impl<A: Transport, B: Transport> Transport for Composite<A, B> {
         }
     }
 
+    fn is_mtu_certain(&self, route: Route) -> bool {
+        match Child::of(route) {
+            Child::First => self.first.is_mtu_certain(route),
+            Child::Second => self.second.is_mtu_certain(Route(route.0 ^ SECOND)),
+        }
+    }
+
+    fn limit_joining(&mut self, route: Route, bytes: usize) {
+        match Child::of(route) {
+            Child::First => self.first.limit_joining(route, bytes),
+            Child::Second => self.second.limit_joining(Route(route.0 ^ SECOND), bytes),
+        }
+    }
+
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
         let (route, child) = match self.first.resolve(addr) {
             Err(NetError::WrongKind { .. }) => (self.second.resolve(addr)?, Child::Second),

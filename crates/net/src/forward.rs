@@ -18,7 +18,7 @@
 /// impl<T: Transport> Transport for Counting<T> {
 ///     dunlin_net::forward_transport!(inner: mtu, route_mtu, rx_queue_len, local_addr, local_addrs, is_local, is_local_route);
 ///     dunlin_net::forward_transport!(inner: resolve, release, peer_health, tx_flush, tx_to, rx_burst, rx_packet, rx_source);
-///     dunlin_net::forward_transport!(inner: now, wait, waker, wake_fd, arm, disarm, counters);
+///     dunlin_net::forward_transport!(inner: now, wait, waker, wake_fd, arm, disarm, counters, is_mtu_certain, limit_joining);
 ///
 ///     fn tx_burst(&mut self, packets: &[TxPacket<'_>]) {
 ///         self.sent += packets.len();
@@ -37,6 +37,16 @@ macro_rules! forward_transport {
     (@route_mtu $inner:ident) => {
         fn route_mtu(&self, route: $crate::Route) -> usize {
             self.$inner.route_mtu(route)
+        }
+    };
+    (@is_mtu_certain $inner:ident) => {
+        fn is_mtu_certain(&self, route: $crate::Route) -> bool {
+            self.$inner.is_mtu_certain(route)
+        }
+    };
+    (@limit_joining $inner:ident) => {
+        fn limit_joining(&mut self, route: $crate::Route, bytes: usize) {
+            self.$inner.limit_joining(route, bytes);
         }
     };
     (@rx_queue_len $inner:ident) => {

@@ -72,6 +72,10 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     nodes: Vec<Node>,
+    /// Longest packets that get through, by the indices of sender and receiver, where not all do.
+    path_mtu: HashMap<(usize, usize), usize>,
+    /// Whether transports say that paths may carry less than they should.
+    is_mtu_uncertain: bool,
     /// From a node's number to its index in `nodes`, which never changes.
     index: HashMap<u32, usize>,
     health: HashMap<u32, PeerHealth>,
@@ -174,6 +178,23 @@ impl LoopbackNetwork {
         state.nodes.iter().filter(|n| n.live).filter_map(|n| n.queue.front()).map(|p| p.arrives_at).min()
     }
 
+    /// Has packets from one node to another that are longer than `mtu` vanish without a word, from now on; [`usize::MAX`] ends it. Its sender
+    /// counts them as sent, as a host does whose packets a distant hop swallows.
+    ///
+    /// # Errors
+    /// As [`LoopbackNetwork::endpoint`].
+    pub fn set_path_mtu(&self, from: u32, to: u32, mtu: usize) -> Result<(), NetError> {
+        let mut state = self.shared.state.borrow_mut();
+        let ends = (state.node(from)?, state.node(to)?);
+        state.path_mtu.insert(ends, mtu);
+        Ok(())
+    }
+
+    /// Has all transports say from now on that their paths may carry less than they should ([`Transport::is_mtu_certain`]).
+    pub fn make_mtu_uncertain(&self) {
+        self.shared.state.borrow_mut().is_mtu_uncertain = true;
+    }
+
     /// Sets what [`Transport::peer_health`] says of a node from now on. It says [`PeerHealth::Unknown`] of all others.
     pub fn set_health(&self, node: u32, health: PeerHealth) {
         self.shared.state.borrow_mut().health.insert(node, health);
@@ -216,8 +237,10 @@ impl LoopbackTransport {
     /// Sends to the node at an index, or counts why not.
     fn send(&mut self, to: Option<usize>, header: &[u8], payload: &[u8]) -> bool {
         let Shared { config, delay, now, state } = &*self.shared;
-        let State { nodes, free, .. } = &mut *state.borrow_mut();
+        let State { nodes, free, path_mtu, .. } = &mut *state.borrow_mut();
         let len = header.len() + payload.len();
+        let swallows = |to| path_mtu.get(&(self.node, to)).is_some_and(|mtu| len > *mtu);
+        let is_swallowed = !path_mtu.is_empty() && to.is_some_and(swallows);
         let Some(node) = to.map(|to| &mut nodes[to]).filter(|node| node.live && len <= config.mtu) else {
             self.counters.tx_dropped_error += 1;
             return false;
@@ -226,13 +249,16 @@ impl LoopbackTransport {
             self.counters.tx_dropped_full += 1;
             return false;
         }
+        self.counters.tx_packets += 1;
+        self.counters.tx_bytes += len as u64;
+        if is_swallowed {
+            return true;
+        }
         let mut bytes = free.pop().unwrap_or_else(|| Vec::with_capacity(config.mtu));
         bytes.clear();
         bytes.extend_from_slice(header);
         bytes.extend_from_slice(payload);
         node.queue.push_back(Packet { arrives_at: now.get().saturating_add(*delay), from: self.node, bytes });
-        self.counters.tx_packets += 1;
-        self.counters.tx_bytes += len as u64;
         true
     }
 }
@@ -240,6 +266,10 @@ impl LoopbackTransport {
 impl Transport for LoopbackTransport {
     fn mtu(&self) -> usize {
         self.shared.config.mtu
+    }
+
+    fn is_mtu_certain(&self, _route: Route) -> bool {
+        !self.shared.state.borrow().is_mtu_uncertain
     }
 
     fn rx_queue_len(&self) -> usize {
@@ -321,8 +351,10 @@ impl Transport for LoopbackTransport {
         let queue = &mut nodes[self.node].queue;
         let arrived = queue.iter().take(RX_BURST).take_while(|p| p.arrives_at <= now).count();
         self.burst.extend(queue.drain(..arrived));
-        self.burst_routes.clear();
-        self.burst_routes.extend(self.burst.iter().map(|p| self.route_to.get(p.from).copied().flatten()));
+        if arrived > 0 {
+            self.burst_routes.clear();
+            self.burst_routes.extend(self.burst.iter().map(|p| self.route_to.get(p.from).copied().flatten()));
+        }
         self.counters.rx_packets += arrived as u64;
         self.counters.rx_bytes += self.burst.iter().map(|p| p.bytes.len() as u64).sum::<u64>();
         self.counters.rx_batches += u64::from(arrived > 0);
@@ -389,6 +421,27 @@ mod tests {
 
     fn send(from: &mut LoopbackTransport, route: Route, payload: &[u8]) {
         from.tx_burst(&[TxPacket { route, header: &[], payload }]);
+    }
+
+    #[test]
+    fn long_packets_vanish_where_a_path_swallows_them() {
+        let net = LoopbackNetwork::new(LoopbackConfig { delay: Duration::ZERO, ..LoopbackConfig::default() });
+        let (mut a, mut b) = (net.endpoint(1).unwrap(), net.endpoint(2).unwrap());
+        let (to_b, to_a) = (a.resolve(&Addr::Node(2)).unwrap(), b.resolve(&Addr::Node(1)).unwrap());
+        assert!(a.is_mtu_certain(to_b));
+        net.make_mtu_uncertain();
+        assert!(!a.is_mtu_certain(to_b));
+        let mut send = |mtu| {
+            net.set_path_mtu(1, 2, mtu).unwrap();
+            let payload = [1; 101];
+            for payload in [&payload[..100], &payload] {
+                a.tx_burst(&[TxPacket { route: to_b, header: &[], payload }]);
+                b.tx_burst(&[TxPacket { route: to_a, header: &[], payload }]);
+            }
+            (b.rx_burst(), a.rx_burst())
+        };
+        assert_eq!([send(100), send(99), send(usize::MAX)], [(1, 2), (0, 2), (2, 2)]);
+        assert_eq!((a.counters().tx_packets, a.counters().tx_dropped_error), (6, 0), "nobody tells the sender");
     }
 
     #[test]

@@ -270,6 +270,17 @@ pub trait Transport {
         self.mtu()
     }
 
+    /// Whether every path to a route in use carries packets of [`Transport::route_mtu`]. If not, some hop of a network may swallow long packets
+    /// without a word, and the user has to find out which sizes get through (RFC 8899).
+    fn is_mtu_certain(&self, _route: Route) -> bool {
+        true
+    }
+
+    /// Says how long a datagram on a route in use may get by joining packets: as long as a packet of `bytes` takes alone. Longer packets are still
+    /// sent, each without company, so that one that is swallowed takes no other with it. Until this is called, the limit is
+    /// [`Transport::route_mtu`]. Transports that join no packets ignore it.
+    fn limit_joining(&mut self, _route: Route, _bytes: usize) {}
+
     /// Packets the receive queue holds before more are dropped: the paper's |RQ|. It holds so many of any length up to
     /// [`Transport::mtu`], unless the transport was configured otherwise: over UDP
     /// [`UdpConfig::queued_packet_bytes`](crate::udp::UdpConfig::queued_packet_bytes) says of which length, and over shared memory

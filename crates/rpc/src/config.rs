@@ -160,6 +160,10 @@ pub struct EndpointConfig {
     pub rto_min_local: Duration,
     /// Greatest retransmission timeout, and end of its exponential growth. Default 500 ms.
     pub rto_max: Duration,
+    /// Timeouts of a call in a row, after which it fails with [`crate::CallError::Unanswered`] although the peer lives. What brings the call on ends the
+    /// row, and so does the server's word that it has the whole request: handlers may take as long as they like. 1 to 255. Default 60, which are
+    /// half a minute with the default `rto_max`. A peer that is silent fails sooner, after `peer_timeout`.
+    pub retransmissions_max: u8,
     /// How long opening a session may take. Default 3 s.
     pub connect_timeout: Duration,
     /// How long a peer may be silent, although asked, before its sessions fail. Default 1 s.
@@ -200,6 +204,7 @@ impl Default for EndpointConfig {
             rto_min: Duration::from_millis(1),
             rto_min_local: Duration::from_millis(20),
             rto_max: Duration::from_millis(500),
+            retransmissions_max: 60,
             connect_timeout: Duration::from_secs(3),
             peer_timeout: Duration::from_secs(1),
             recovery: Recovery::default(),
@@ -256,6 +261,9 @@ impl EndpointConfig {
         }
         if self.rto_min_local.is_zero() {
             return fail("rto_min_local", "0".to_owned(), "choose more than 0; what exceeds rto_max counts as that");
+        }
+        if self.retransmissions_max == 0 {
+            return fail("retransmissions_max", "0".to_owned(), "choose 1 to 255");
         }
         if self.peer_timeout < Duration::from_millis(10) {
             return fail("peer_timeout", format!("{:?}", self.peer_timeout), "choose at least 10 ms");

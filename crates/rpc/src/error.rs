@@ -154,6 +154,12 @@ pub enum CallError {
     /// The peer was silent too long. The handler may have run.
     #[error("the peer is silent; the handler may or may not have run")]
     PeerSilent,
+    /// The peer lives, but nothing answered this call however often it was sent ([`crate::EndpointConfig::retransmissions_max`]): something on the
+    /// way swallows its packets, or the peer has no memory for them. The handler may have run.
+    #[error(
+        "the peer lives, but nothing answered this call however often it was sent: check that the path carries packets of 1,200 bytes and that the server has memory for messages; the handler may or may not have run"
+    )]
+    Unanswered,
     /// The peer was restarted or forgot the session. The handler may have run.
     #[error("the peer was restarted or forgot this session; the handler may or may not have run")]
     PeerReset,

@@ -72,6 +72,10 @@ counters! {
         tx_packets_again,
         /// Of which so many had arrived, as answers to both copies tell.
         retransmissions_spurious,
+        /// Requests and responses that went on in shorter packets because theirs were too long for the path.
+        messages_recut,
+        /// Padded pings sent, to learn which lengths of packets get through.
+        mtu_probes_sent,
         /// Times a session that was not limited by congestion control became so.
         congestion_onsets,
         /// Times a session that was limited waited for its pacing.

@@ -2,9 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use dunlin_net::PollPolicy;
 use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_sim::fault::{PacketFaults, Place};
 use dunlin_sim::{CostModel, Datacenter, Fault, FaultPlan, Next, SimTransport, Topology};
 
 type Ep = Endpoint<SimTransport>;
@@ -117,4 +119,41 @@ fn what_a_timer_wakes_runs_at_once() {
     datacenter.run_until(100_000_000);
     assert_eq!(done.get(), NAPS);
     assert!(late.get() < 50_000, "{} ns late", late.get());
+}
+
+#[test]
+fn messages_get_through_a_link_that_carries_less_and_less() {
+    let mut datacenter = Datacenter::new(&Topology::cx5(), CostModel::default(), 1).unwrap();
+    datacenter.make_mtu_uncertain();
+    let server = endpoint(datacenter.bind(1, 0).unwrap(), 1001);
+    server.register(ECHO, |request| request.respond_with(50_000, |out| out.fill(7))).unwrap();
+    datacenter.spawn(1, 0, move || drive(&server)).unwrap();
+    let client = Rc::new(endpoint(datacenter.bind(0, 0).unwrap(), 1));
+    let caller = client.clone();
+    // When each call ended, and how long its packets could be.
+    let ended: Rc<RefCell<Vec<(u64, usize)>>> = Rc::default();
+    let log = ended.clone();
+    client.spawn(async move {
+        let session = caller.connect(&Datacenter::addr(1, 0)).await.unwrap();
+        loop {
+            let reply = session.call(ECHO, vec![1; 50_000]).await.unwrap();
+            assert_eq!(reply.response[..], [7; 50_000]);
+            log.borrow_mut().push((caller.now(), session.stats().unwrap().packet_data_bytes));
+            caller.timers().sleep(Duration::from_millis(2)).await;
+        }
+    });
+    datacenter.spawn(0, 0, move || drive(&client)).unwrap();
+    let mut plan = FaultPlan::default();
+    let shrinks = |longest| Fault::Packets { place: Place::Host(1), faults: PacketFaults::longest(longest) };
+    plan.add(20_000_000, None, shrinks(1400));
+    plan.add(3_000_000_000, None, shrinks(1250));
+    datacenter.schedule(&plan).unwrap();
+    datacenter.run_until(6_000_000_000);
+    let ended = ended.borrow();
+    let longest_before = |time| ended.iter().rev().find(|(at, _)| *at < time).unwrap().1;
+    let full = longest_before(20_000_000);
+    assert!(full > 1400, "{full}");
+    assert!((1320..=1368).contains(&longest_before(3_000_000_000)), "{}", longest_before(3_000_000_000));
+    let (last, data) = *ended.last().unwrap();
+    assert!((1168..=1216).contains(&data) && last > 5_900_000_000, "{data} at {last}");
 }

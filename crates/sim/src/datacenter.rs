@@ -207,6 +207,13 @@ impl Datacenter {
         self.shared.world.borrow_mut().schedule(plan)
     }
 
+    /// Has all transports say from now on that paths may carry less than their packets' greatest length
+    /// ([`Transport::is_mtu_certain`](dunlin_net::Transport::is_mtu_certain)), as a network does that is not known. [`PacketFaults::longest`](crate::fault::PacketFaults::longest)
+    /// then makes it so.
+    pub fn make_mtu_uncertain(&mut self) {
+        self.shared.world.borrow_mut().is_mtu_uncertain = true;
+    }
+
     /// Lets a fault begin now.
     ///
     /// # Errors

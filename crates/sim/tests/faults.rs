@@ -51,6 +51,18 @@ fn loss() {
 }
 
 #[test]
+fn packets_that_are_too_long() {
+    assert_eq!(received_under(UP, PacketFaults::longest(4)).len(), PACKETS);
+    assert_eq!(received_under(UP, PacketFaults::longest(3)).len(), 0);
+    let mut datacenter = datacenter();
+    let mut from = datacenter.bind(0, 0).unwrap();
+    let route = from.resolve(&Datacenter::addr(1, 0)).unwrap();
+    assert!(from.is_mtu_certain(route));
+    datacenter.make_mtu_uncertain();
+    assert!(!from.is_mtu_certain(route));
+}
+
+#[test]
 fn duplication() {
     let received = received_under(UP, PacketFaults { duplicate: 0.2, ..PacketFaults::default() });
     is_about(received.len() - PACKETS, 0.2);

@@ -86,6 +86,10 @@ pub struct NodeConfig {
     pub keep_entries: u64,
     /// Largest snapshot that is accepted, in bytes. Default 4 GiB.
     pub snapshot_bytes_max: u64,
+    /// Memory of all snapshots together: the log's, one that is taken, one that comes, and older ones that are sent. Beyond that a leader's is refused, and the
+    /// own waits while others are on their way. Two of the own state are always allowed: the log's, and the next. No less than twice `snapshot_bytes_max`; default
+    /// 12 GiB.
+    pub snapshot_memory_max: u64,
     /// Bytes of a piece in which a snapshot is sent. At most 4 MiB; default 256 KiB.
     pub chunk_bytes: usize,
     /// Sessions of clients. Default 65,536.
@@ -128,6 +132,7 @@ impl NodeConfig {
             snapshot_step_bytes: 32 << 10,
             keep_entries: 10_000,
             snapshot_bytes_max: 4 << 30,
+            snapshot_memory_max: 12 << 30,
             chunk_bytes: 256 << 10,
             sessions_max: 65_536,
             session_idle_max: Duration::from_secs(600),
@@ -170,6 +175,9 @@ impl NodeConfig {
         }
         if self.snapshot_entries == 0 || self.snapshot_log_bytes == 0 || self.snapshot_step_bytes == 0 {
             return fail("snapshot_entries, snapshot_log_bytes, snapshot_step_bytes", "choose 1 or more");
+        }
+        if self.snapshot_memory_max / 2 < self.snapshot_bytes_max {
+            return fail("snapshot_memory_max", "choose twice snapshot_bytes_max or more");
         }
         if self.session_reply_bytes_max == 0 || self.read_bytes_max == 0 {
             return fail("session_reply_bytes_max, read_bytes_max", "choose 1 or more");

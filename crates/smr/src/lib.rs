@@ -16,6 +16,7 @@
 pub mod client;
 mod cluster_id;
 pub mod config;
+mod discard;
 pub mod kv;
 pub mod log;
 pub mod machine;

@@ -176,16 +176,17 @@ impl<T: Transport> Coordinator for Embedded<T> {
     }
 
     async fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError> {
-        let mut after = after;
         loop {
             let page = Query::Changes { scope: scope.clone(), after };
             let changes = answer_of!(query(&self.client, page).await?, Answer::Changes { changes } => changes)?;
             if !changes.events.is_empty() {
                 return Ok(changes);
             }
-            // Nothing of the scope happened up to there: the next question need not go so far back.
-            after = changes.up_to;
             self.timers.sleep(self.watch_every).await;
+            // Nothing of the scope happened up to there. The caller goes on from it, also if the next question gets no answer.
+            if changes.up_to > after {
+                return Ok(changes);
+            }
         }
     }
 

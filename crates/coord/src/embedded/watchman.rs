@@ -118,32 +118,25 @@ impl<T: Transport, L: Fn() -> bool> Work<T, L> {
         self.count(|counters| counters.looks += 1);
         let seen = reign.see(self.timers.now(), pulse, &self.config);
         self.count(|counters| counters.late_looks += u64::from(seen.was_late));
-        for command in seen.decisions {
+        for command in seen.decisions(reign.number()) {
             self.decide(command).await?;
         }
         Ok(())
     }
 
-    /// Has a decision executed, which may come too late.
+    /// Has what was found decided: all of it in one step, however much failed at once.
     async fn decide(&self, command: Command) -> Result<(), CoordError> {
-        let ends_a_lease = matches!(command, Command::Lapse { .. });
-        match execute(&self.client, command).await {
-            Ok(Answer::Done { .. }) if ends_a_lease => self.count(|counters| counters.lapses += 1),
-            Ok(Answer::Done { .. }) => self.count(|counters| counters.failures += 1),
-            Ok(other) => return Err(astray(&other)),
-            Err(
-                CoordError::NotLive { .. }
-                | CoordError::Live { .. }
-                | CoordError::LeaseLost { .. }
-                | CoordError::Held { .. },
-            ) => {
-                self.count(|counters| counters.refused += 1);
-            }
-            Err(error) => {
-                self.count(|counters| counters.refused += 1);
-                return Err(error);
-            }
-        }
+        let decided = answer_of!(
+            execute(&self.client, command).await?,
+            Answer::Decided { failures, lapses, refused } => [failures, lapses, refused]
+        );
+        let [failures, lapses, refused] = decided.inspect_err(|_| self.count(|counters| counters.refused += 1))?;
+        self.count(|counters| {
+            counters.steps += 1;
+            counters.failures += failures;
+            counters.lapses += lapses;
+            counters.refused += refused;
+        });
         Ok(())
     }
 }

@@ -1,16 +1,23 @@
 //! Watching: the history of one key.
 
-use etcd_client::{WatchOptions, WatchResponse, WatchStream};
+use std::time::Duration;
 
-use super::work::{Work, backend, foreign, revision_for_etcd, was_unsent};
+use etcd_client::{WatchOptions, WatchResponse, WatchStream};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::work::{Work, backend, foreign, look, revision_for_etcd, was_unsent};
 use crate::error::CoordError;
 use crate::path::check_root;
 use crate::types::{Changes, Event, Revision, Scope};
 use crate::wire::Wire;
 
+/// A watch of which nothing was told for so long asks how far that holds.
+const QUIET_MAX: Duration = Duration::from_secs(2);
+
 impl Work {
     /// Begins to watch after a revision.
     pub async fn watch(self, scope: Scope, after: Revision) -> Result<Watching, CoordError> {
+        let work = self.clone();
         if let Scope::Tree { root } = &scope {
             check_root(root)?;
         }
@@ -19,7 +26,7 @@ impl Work {
         let options = WatchOptions::new().with_start_revision(first).with_fragment();
         loop {
             match self.watch.clone().watch(key.clone(), Some(options.clone())).await {
-                Ok(stream) => return Ok(Watching { stream, key, scope }),
+                Ok(stream) => return Ok(Watching { work, stream, key, scope, after }),
                 // A member that is down: another is asked next.
                 Err(error) if was_unsent(&error) => self.resend_after(&error).await,
                 Err(error) => return Err(backend(&error, false)),
@@ -41,16 +48,28 @@ impl Work {
 
 /// A watch of etcd. Dropping it ends it.
 pub(super) struct Watching {
+    work: Work,
     stream: WatchStream,
     key: String,
     scope: Scope,
+    /// What happened up to here was given, or is not of the scope.
+    after: Revision,
 }
 
 impl Watching {
-    /// Waits until something happens in the scope.
+    /// Waits until something happens in the scope; for [`QUIET_MAX`] at most, after which it says how far nothing happened. A watch that stayed where it
+    /// began would be told that this was compacted, once its connection breaks.
     pub async fn next(mut self) -> Result<Changes, CoordError> {
+        let mut look_at = Instant::now() + QUIET_MAX;
         loop {
-            let response = self.stream.message().await.map_err(|error| backend(&error, false))?;
+            let Ok(response) = timeout_at(look_at, self.stream.message()).await else {
+                if let Ok(Some(up_to)) = timeout(QUIET_MAX, self.quiet_up_to()).await.unwrap_or(Ok(None)) {
+                    return Ok(Changes { events: Vec::new(), up_to });
+                }
+                look_at = Instant::now() + QUIET_MAX;
+                continue;
+            };
+            let response = response.map_err(|error| backend(&error, false))?;
             let ended = || CoordError::Backend { why: "etcd has ended the watch".into(), may_have_run: false };
             let response = response.ok_or_else(ended)?;
             check(&response)?;
@@ -63,10 +82,19 @@ impl Watching {
                     events.push(Event { revision, happening });
                 }
             }
-            if let (Some(up_to), false) = (up_to, events.is_empty()) {
-                return Ok(Changes { events, up_to });
+            self.after = up_to.unwrap_or(self.after);
+            if !events.is_empty() {
+                return Ok(Changes { events, up_to: self.after });
             }
         }
+    }
+
+    /// The revision of now, if nothing has happened that is not known here: that is when the key was written last. `None` if something has, which the watch will
+    /// tell of.
+    async fn quiet_up_to(&self) -> Result<Option<Revision>, CoordError> {
+        let seen = self.work.read(vec![look(self.key.clone())]).await?;
+        let is_known = seen.mod_revision(0) as Revision <= self.after;
+        Ok(is_known.then_some(seen.revision.max(self.after)))
     }
 }
 

@@ -13,7 +13,7 @@ use super::{Etcd, WorkSource, clock};
 use crate::error::CoordError;
 use crate::types::{Incarnation, Revision};
 use crate::watchman::{Reign, Silence, WatchmanConfig, WatchmanCounters};
-use crate::wire::{Beat, Command, Pulse, Tenure};
+use crate::wire::{Beat, Pulse, Tenure};
 
 /// So often within the failure timeout does the watchman who reigns give a sign of life to those that stand by.
 const SIGNS_OF_TIMEOUT: u32 = 4;
@@ -137,8 +137,17 @@ impl Post {
         self.count(|counters| counters.looks += 1);
         let seen = reign.see(clock::now(), pulse, &self.config);
         self.count(|counters| counters.late_looks += u64::from(seen.was_late));
-        for command in seen.decisions {
-            self.decide(command).await?;
+        // One by one: the history is that of one key, and a transaction of etcd writes a key once.
+        let number = reign.number();
+        for Beat { member, incarnation, heartbeats } in seen.over.members {
+            let work = self.source.work();
+            let failed = self.in_time(work.expire(number, member, incarnation, heartbeats)).await;
+            self.note(failed, |counters| counters.failures += 1)?;
+        }
+        for Tenure { name, token, renewals, .. } in seen.over.leases {
+            let work = self.source.work();
+            let lapsed = self.in_time(work.lapse(number, name, token, renewals)).await;
+            self.note(lapsed, |counters| counters.lapses += 1)?;
         }
         Ok(())
     }
@@ -150,22 +159,11 @@ impl Post {
         if outcome.done { Ok(()) } else { Err(CoordError::ReignOver { reign: number }) }
     }
 
-    /// Has a decision executed, which may come too late.
-    async fn decide(&self, command: Command) -> Result<(), CoordError> {
-        let work = self.source.work();
-        let (ends_a_lease, decided) = match command {
-            Command::Expire { reign, member, incarnation, heartbeats } => {
-                (false, self.in_time(work.expire(reign, member, incarnation, heartbeats)).await)
-            }
-            Command::Lapse { reign, name, token, renewals } => {
-                (true, self.in_time(work.lapse(reign, name, token, renewals)).await)
-            }
-            // A look decides nothing else.
-            _ => return Ok(()),
-        };
+    /// Counts a decision, which may have come too late.
+    fn note(&self, decided: Result<(), CoordError>, count: impl FnOnce(&mut WatchmanCounters)) -> Result<(), CoordError> {
+        self.count(|counters| counters.steps += 1);
         match decided {
-            Ok(()) if ends_a_lease => self.count(|counters| counters.lapses += 1),
-            Ok(()) => self.count(|counters| counters.failures += 1),
+            Ok(()) => self.count(count),
             Err(CoordError::NotLive { .. } | CoordError::Live { .. } | CoordError::LeaseLost { .. }) => {
                 self.count(|counters| counters.refused += 1);
             }

@@ -4,7 +4,7 @@ use super::state::{Record, State};
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::types::{Happening, Health, Incarnation, Member, MemberId, Members, Membership};
-use crate::wire::{Answer, Beat};
+use crate::wire::{Answer, Beat, Pulse, Tenure};
 
 impl State {
     /// The record of a member that is live as this incarnation.
@@ -59,6 +59,28 @@ impl State {
         record.health = Health::Failed;
         self.epoch += 1;
         Ok(Answer::Done { revision: self.happen(Happening::Failed { member, epoch: self.epoch }) })
+    }
+
+    /// The watchman has waited for long enough for all of these, but for those that were heard since.
+    pub fn decide(&mut self, over: Pulse) -> Answer {
+        let (mut failures, mut lapses, mut refused) = (0, 0, 0);
+        for Beat { member, incarnation, heartbeats } in over.members {
+            match self.live(member, incarnation) {
+                Ok(record) if record.heartbeats == heartbeats => {
+                    record.health = Health::Failed;
+                    self.epoch += 1;
+                    self.happen(Happening::Failed { member, epoch: self.epoch });
+                    failures += 1;
+                }
+                _ => refused += 1,
+            }
+        }
+        for Tenure { name, token, renewals, .. } in over.leases {
+            let is_over = self.lapse(name, token, renewals).is_ok();
+            lapses += u64::from(is_over);
+            refused += u64::from(!is_over);
+        }
+        Answer::Decided { failures, lapses, refused }
     }
 
     pub fn all_members(&self) -> Members {

@@ -101,6 +101,10 @@ impl Machine {
                 state.check_reign(reign)?;
                 state.lapse(name, token, renewals)
             }
+            Command::Decide { reign, over } => {
+                state.check_reign(reign)?;
+                Ok(state.decide(over))
+            }
         }
     }
 

@@ -67,6 +67,11 @@ fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(reign, member, incarnation, heartbeats)| Command::Expire { reign, member, incarnation, heartbeats }),
         2 => (small(), path(), small(), 0_u64..3)
             .prop_map(|(reign, name, token, renewals)| Command::Lapse { reign, name, token, renewals }),
+        3 => (small(), vec((member(), small(), 0_u64..3), 0..4)).prop_map(|(reign, members)| {
+            let beat = |(member, incarnation, heartbeats)| Beat { member, incarnation, heartbeats };
+            let members = members.into_iter().map(beat).collect();
+            Command::Decide { reign, over: Pulse { members, leases: Vec::new() } }
+        }),
     ]
 }
 
@@ -92,6 +97,14 @@ fn made_true(machine: &Machine, command: Command, luck: u8) -> Command {
         (Command::Expire { member, incarnation, heartbeats, .. }, _) => {
             let reign = machine.state.reign;
             Command::Expire { reign, member, incarnation: now(member, incarnation), heartbeats }
+        }
+        (Command::Decide { over, .. }, _) => {
+            let reign = machine.state.reign;
+            let members = over.members.into_iter().filter_map(|drawn| {
+                let same = pulse.members.iter().find(|beat| beat.member == drawn.member)?;
+                Some(Beat { heartbeats: drawn.heartbeats, ..same.clone() })
+            });
+            Command::Decide { reign, over: Pulse { members: members.collect(), leases: pulse.leases } }
         }
         (Command::Renew { .. }, Some(Tenure { name, token, .. })) => Command::Renew { name, token },
         (Command::Release { .. }, Some(Tenure { name, token, .. })) => Command::Release { name, token },
@@ -191,6 +204,18 @@ fn judge(before: &Machine, command: &Command, answer: &Answer) {
             let counted = before.state.members.get(member).map(|record| record.heartbeats);
             let allowed = *reign == before.state.reign && live(member, incarnation) && counted == Some(*heartbeats);
             assert_eq!(was_done, allowed, "a member fails by the present watchman's word, if nothing was heard since");
+        }
+        Command::Decide { reign, over } => {
+            assert_eq!(was_done, *reign == before.state.reign, "the present watchman's word");
+            if let Answer::Decided { failures, lapses, refused } = answer {
+                assert_eq!(failures + lapses + refused, (over.members.len() + over.leases.len()) as u64);
+                let silent = |beat: &&Beat| {
+                    let record = before.state.members.get(&beat.member);
+                    live(&beat.member, &beat.incarnation) && record.is_some_and(|known| known.heartbeats == beat.heartbeats)
+                };
+                let failed: BTreeSet<u64> = over.members.iter().filter(silent).map(|beat| beat.member).collect();
+                assert_eq!(*failures, failed.len() as u64);
+            }
         }
         Command::Lapse { reign, name, token, renewals } => {
             let held = before.state.leases.get(name);

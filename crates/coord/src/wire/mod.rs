@@ -11,7 +11,7 @@ use crate::types::{
     Members, Membership, Revision, Scope, Token,
 };
 
-/// What changes the state. Most are methods of [`Coordinator`](crate::Coordinator); the last three are the watchman's.
+/// What changes the state. Most are methods of [`Coordinator`](crate::Coordinator); the last four are the watchman's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Command {
@@ -39,6 +39,8 @@ pub enum Command {
     Expire { reign: u64, member: MemberId, incarnation: Incarnation, heartbeats: u64 },
     /// The time of a lease is over since this many renewals of it were counted.
     Lapse { reign: u64, name: String, token: Token, renewals: u64 },
+    /// Both, of all that a look found, in one step. Whoever was heard meanwhile is left out.
+    Decide { reign: u64, over: Pulse },
 }
 
 /// What asks for the state.
@@ -91,6 +93,8 @@ pub enum Answer {
     Changes { changes: Changes },
     /// To [`Query::Pulse`].
     Pulse { pulse: Pulse },
+    /// To [`Command::Decide`]: how many members have failed, how many leases are over, and how many of both were heard meanwhile.
+    Decided { failures: u64, lapses: u64, refused: u64 },
 }
 
 /// What a watchman counts.
@@ -139,6 +143,7 @@ wire_enum!(Command {
     10 => Reign {},
     11 => Expire { reign, member, incarnation, heartbeats },
     12 => Lapse { reign, name, token, renewals },
+    13 => Decide { reign, over },
 });
 
 wire_enum!(Query {
@@ -165,6 +170,7 @@ wire_enum!(Answer {
     10 => Changes { changes },
     11 => Pulse { pulse },
     12 => Leases { leases },
+    13 => Decided { failures, lapses, refused },
 });
 
 wire_enum!(CoordError {

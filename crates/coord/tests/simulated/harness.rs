@@ -119,6 +119,7 @@ impl Drop for Replica {
             late_looks: sum.late_looks + own.late_looks,
             failures: sum.failures + own.failures,
             lapses: sum.lapses + own.lapses,
+            steps: sum.steps + own.steps,
             refused: sum.refused + own.refused,
         });
     }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_coord::conformance;
-use dunlin_coord::{CoordError, Coordinator, Happening, Health, Lease, Scope, Watch, attend};
+use dunlin_coord::{Condition, CoordError, Coordinator, Happening, Health, Lease, Scope, Watch, attend};
 use dunlin_trial::Random;
 
 use harness::{Cluster, FAILURE_TIMEOUT, LOOK_EVERY, Site, User};
@@ -228,4 +228,52 @@ fn a_lease_runs_out_while_its_holder_is_suspended() {
     cluster.suspend(3, 200);
     cluster.run(10, 0);
     assert!(checks.get() > 0);
+}
+
+/// 200 members stop together: they are found failed in few looks, and each look has its finds decided together.
+#[test]
+fn many_failures_at_once_are_decided_in_one_step() {
+    const MEMBERS: u64 = 200;
+    let mut cluster = Cluster::new(8, 3);
+    cluster.user(move |user| async move {
+        let coordinator = user.coordinator();
+        let mut revision = 0;
+        for member in 1..=MEMBERS {
+            let membership = coordinator.join(member, b"").await.unwrap();
+            revision = membership.incarnation;
+            coordinator.acquire(&membership, &format!("/{member}"), Duration::from_secs(3600)).await.unwrap();
+        }
+        let mut watch = Watch::new(&coordinator, Scope::Members, revision);
+        for member in 1..=MEMBERS {
+            let event = watch.next().await.unwrap();
+            assert_eq!(event.happening, Happening::Failed { member, epoch: MEMBERS + member });
+        }
+    });
+    cluster.run(60, 0);
+    let shared = cluster.shared.clone();
+    drop(cluster);
+    let watched = shared.watched.get();
+    assert!(watched.failures == MEMBERS && watched.steps < MEMBERS / 10, "{watched:?}");
+}
+
+/// Whoever watches something quiet, and looks up now and then, does not fall behind what is remembered of all that is not quiet.
+#[test]
+fn a_quiet_watch_follows() {
+    let mut cluster = Cluster::new(9, 3);
+    cluster.user(move |user| async move {
+        let coordinator = user.coordinator();
+        let membership = coordinator.join(1, b"").await.unwrap();
+        let mut watch = Watch::new(&coordinator, Scope::Members, membership.incarnation);
+        for round in 0..4 * harness::HISTORY {
+            coordinator.set("/noise", &round.to_le_bytes(), Condition::Always).await.unwrap();
+            coordinator.heartbeat(&membership).await.unwrap();
+            if round % 50 == 0 {
+                assert_eq!(harness::first(watch.next(), user.timers.sleep(20 * LOOK_EVERY)).await, None);
+            }
+        }
+        coordinator.leave(&membership).await.unwrap();
+        let event = watch.next().await.unwrap();
+        assert!(matches!(event.happening, Happening::Left { member: 1, .. }), "{event}");
+    });
+    cluster.run(300, 0);
 }

@@ -186,7 +186,8 @@ impl<B: Backend> Connection<B> {
             Some(input) => (input.filled().len(), input.capacity()),
             None => (self.carried.len(), 0),
         };
-        let bytes = wanted.max(READ_BYTES).max(capacity);
+        // All that the buffer may grow to: who holds some shall never wait for more.
+        let bytes = if wanted > READ_BYTES { wanted + READ_BYTES } else { READ_BYTES }.max(capacity);
         let more = bytes.saturating_sub(self.held.command.bytes());
         if more == 0 || self.service.backend().state().budget.commands.has_room(more) {
             self.held.command.set(bytes);

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | listen, and deal connections to cores | [`Acceptor`], which gives each [`Socket`] to a core's [`Service::adopt`] |
 //! | a core | a [`Backend`] in a [`Service`], on a tokio current-thread runtime with a `LocalSet` |
-//! | what another core forwarded | [`Batch::run`] on the partition, then give the batch back |
+//! | what another core forwarded | [`Batch::run`] on the partition until it is [`Ran::Over`], with other tasks in between; then give the batch back |
 //! | numbers | [`CoreState::report`] |
 //!
 //! Answers are those of memcached 1.6.45, byte for byte, but where `execute` says otherwise; of what it has and this has not (slabs, an LRU

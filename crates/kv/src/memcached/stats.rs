@@ -60,6 +60,10 @@ fn totals(reports: &[Report]) -> Totals {
         sum.evicted_log += store.evicted_log;
         sum.evicted_index += store.evicted_index;
         sum.expired += store.expired;
+        sum.expired_unfetched += store.expired_unfetched;
+        sum.evicted_unfetched += store.evicted_unfetched;
+        sum.evicted_expiring += store.evicted_expiring;
+        sum.evicted_idle_seconds = sum.evicted_idle_seconds.max(store.evicted_idle_seconds);
     }
     totals
 }
@@ -143,7 +147,9 @@ fn general(totals: &Totals, now: u32, settings: &Settings, out: &mut Vec<u8>) {
     lines.line("evictions", store.evicted_log + store.evicted_index);
     lines.line("evicted_log", store.evicted_log);
     lines.line("evicted_index", store.evicted_index);
+    lines.line("evicted_unfetched", store.evicted_unfetched);
     lines.line("reclaimed", store.expired);
+    lines.line("expired_unfetched", store.expired_unfetched);
     lines.end();
 }
 
@@ -181,8 +187,13 @@ fn items(totals: &Totals, out: &mut Vec<u8>) {
         lines.line("items:1:number", store.items);
         lines.line("items:1:mem_requested", store.item_bytes);
         lines.line("items:1:evicted", store.evicted_log + store.evicted_index);
+        lines.line("items:1:evicted_nonzero", store.evicted_expiring);
+        // Of several cores, the longest: none evicts what another holds.
+        lines.line("items:1:evicted_time", store.evicted_idle_seconds);
+        lines.line("items:1:evicted_unfetched", store.evicted_unfetched);
         lines.line("items:1:outofmemory", totals.counts.get(Count::StoreNoMemory));
         lines.line("items:1:reclaimed", store.expired);
+        lines.line("items:1:expired_unfetched", store.expired_unfetched);
     }
     lines.end();
 }

@@ -5,6 +5,7 @@ mod commands;
 mod cores;
 mod counts;
 mod dump;
+mod evictions;
 mod full;
 mod hostile;
 mod memory;

@@ -275,6 +275,7 @@ fn corrupt(random: &mut Random, bytes: &mut Vec<u8>) {
 
 impl<T: Transport> Transport for FaultInjector<T> {
     crate::forward_transport!(inner: mtu, route_mtu, rx_queue_len, local_addr, local_addrs, is_local, is_local_route, resolve);
+    crate::forward_transport!(inner: is_mtu_certain, limit_joining);
     crate::forward_transport!(inner: peer_health, rx_packet, rx_source, now, waker, wake_fd, disarm, counters);
 
     fn release(&mut self, route: Route) {

@@ -106,6 +106,7 @@ fn unknown() -> SocketAddr {
 }
 
 impl<T: Transport, W: Write> Transport for PcapWriter<T, W> {
+    crate::forward_transport!(inner: is_mtu_certain, limit_joining);
     crate::forward_transport!(inner: mtu, route_mtu, rx_queue_len, local_addr, local_addrs, is_local, is_local_route, release);
     crate::forward_transport!(inner: peer_health, tx_flush, rx_packet, rx_source, now, wait, waker, wake_fd, arm, disarm, counters);
 

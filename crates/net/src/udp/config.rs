@@ -70,6 +70,8 @@ pub struct UdpConfig {
     /// Largest packet in bytes ([`Transport::mtu`](crate::Transport::mtu)); `None` chooses by the local address: 9352 on
     /// loopback if the receive buffer that was granted holds 1,024 of them, else what fits an Ethernet frame (1470 over IPv4,
     /// 1450 over IPv6).
+    /// A path may carry less, which [`Transport::is_mtu_certain`](crate::Transport::is_mtu_certain) tells; a path of jumbo frames may carry more, up to
+    /// 8,970 over IPv4.
     pub mtu: Option<usize>,
     /// Segmentation offload: many datagrams to one destination in one system call.
     pub gso: Offload,

@@ -83,6 +83,14 @@ impl Direct {
         }
     }
 
+    /// Something malformed came from `from`.
+    #[cold]
+    pub(super) fn on_malformed(&mut self, from: Option<SocketAddr>) {
+        if let Some(open) = self.open.as_mut().filter(|open| from == Some(open.peer)) {
+            open.socket.segments.always_ask();
+        }
+    }
+
     /// Forgets a route that was given up.
     pub(super) fn on_release(&mut self, route: Route) {
         if self.socket_to(route).is_some() {

@@ -29,14 +29,18 @@
 //! padding  := 0: u16
 //! ```
 //!
+//! `docs/wire-protocol.md`, section 2, is the specification.
+//!
 //! The length lets several small packets to one destination share a datagram. The padding lets datagrams of different lengths
 //! leave in one system call: segmentation offload cuts its input into segments of one size (only the last may be shorter).
-//! Every frame takes an even number of bytes, so padding always fits, and so the datagrams of one sender that the kernel joins
-//! are simply a longer sequence of frames: a receiver need not know where each began. The odd byte may be missing at the end.
+//! Every frame takes an even number of bytes, so padding always fits. The pad byte of the last frame may be missing.
 //! A packet without any byte cannot be sent: it is dropped and counted as an error of the caller.
 //!
 //! A datagram without any frame, a frame that runs past the end, or one longer than the receiver's own largest packet is
-//! malformed: the frames before it are delivered, the rest of what was received with it is dropped, and one is counted.
+//! malformed: the frames before it are delivered, the rest of the datagram is dropped, and one is counted. Datagrams that the kernel joined
+//! are split where it joined them, so a malformed one costs no other. One case is different: if a lone peer's arrivals were single frames for a
+//! while, the next is received without asking where its datagrams begin ([`socket::Segments`]); if the first malformed datagram of that peer
+//! comes then, what the kernel joined behind it is lost with it.
 
 mod config;
 mod control;

@@ -24,6 +24,8 @@ pub(super) struct Peer {
     pub(super) refused: bool,
     /// The way to this peer does not carry segmentation offload.
     pub(super) gso_refused: bool,
+    /// Most bytes of a datagram that holds several packets, and of each datagram of a train.
+    pub(super) joined_bytes: usize,
 }
 
 /// All peers of one transport.
@@ -59,7 +61,7 @@ impl Routes {
         if self.by_addr.len() >= self.routes_max {
             return Err(NetError::Full { what: "the table of UDP routes", limit: self.routes_max });
         }
-        let peer = Peer { raw: addr.into(), addr, users: 1, refused: false, gso_refused: false };
+        let peer = Peer { raw: addr.into(), addr, users: 1, refused: false, gso_refused: false, joined_bytes: usize::MAX };
         let index = match self.free.pop() {
             Some(index) => {
                 self.peers[index as usize] = peer;
@@ -124,6 +126,19 @@ impl Routes {
         if let Some(peer) = self.get_mut(route) {
             peer.gso_refused = true;
         }
+    }
+
+    /// Notes how long datagrams to this peer may get by joining packets.
+    pub(super) fn limit_joining(&mut self, route: Route, bytes: usize) {
+        if let Some(peer) = self.get_mut(route) {
+            peer.joined_bytes = bytes;
+        }
+    }
+
+    /// How long datagrams on a route may get by joining packets.
+    #[inline]
+    pub(super) fn joined_bytes(&self, route: Route) -> usize {
+        self.get(route).map_or(usize::MAX, |peer| peer.joined_bytes)
     }
 
     #[inline]

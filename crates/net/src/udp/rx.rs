@@ -32,10 +32,12 @@ pub(super) struct Rx {
 }
 
 /// A place in the arrivals.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Cursor {
     arrival: usize,
-    /// Bytes of it that are done.
+    /// Where in it the datagram begins that is being split: the kernel may have joined several.
+    datagram: usize,
+    /// Bytes of the datagram that are done.
     next: usize,
 }
 
@@ -191,8 +193,12 @@ impl Rx {
         };
         let result = match (socket.queue, peer) {
             (Queue::Empty, Some(peer)) => {
-                let arrival = socket.receive_connected(&mut self.buffers[..BUFFER_BYTES], peer);
-                arrival.map(|arrival| self.arrivals.push(arrival))
+                let buffer = &mut self.buffers[..BUFFER_BYTES];
+                socket.receive_connected(buffer, peer).map(|arrival| {
+                    let is_lone = frame::is_lone(&buffer[..arrival.len.min(BUFFER_BYTES)]);
+                    socket.segments.note(is_lone);
+                    self.arrivals.push(arrival);
+                })
             }
             (Queue::Empty, None) => {
                 socket.receive(&mut self.buffers[..BUFFER_BYTES]).map(|arrival| self.arrivals.push(arrival))
@@ -241,9 +247,12 @@ impl Rx {
     /// Splits arrivals into packets until the burst is full or none is left.
     fn split(&mut self, link: &mut Link) {
         while let Some(arrival) = self.arrivals.get(self.at.arrival) {
-            let start = self.at.arrival * BUFFER_BYTES;
-            let bytes = &self.buffers[start..start + arrival.len.min(BUFFER_BYTES)];
-            match frame::next(bytes, self.at.next, self.packet_bytes_max) {
+            let len = arrival.len.min(BUFFER_BYTES);
+            let start = self.at.arrival * BUFFER_BYTES + self.at.datagram;
+            // Each datagram by itself: what is wrong with one is no other's concern, and each counts its pad bytes from its own start.
+            let end = len.min(self.at.datagram + arrival.segment);
+            let datagram = &self.buffers[start..start + end - self.at.datagram];
+            match frame::next(datagram, self.at.next, self.packet_bytes_max) {
                 Next::Frame(range) => {
                     if self.packets.is_full() {
                         return;
@@ -253,10 +262,16 @@ impl Rx {
                     self.at.next = range.end.next_multiple_of(2);
                     continue;
                 }
-                Next::End if self.at.next > 0 && !arrival.truncated => {}
-                Next::End | Next::Malformed => link.counters.rx_dropped_malformed += 1,
+                Next::End if self.at.next > 0 && !(arrival.truncated && end == len) => {}
+                Next::End | Next::Malformed => {
+                    link.counters.rx_dropped_malformed += 1;
+                    link.direct.on_malformed(arrival.from);
+                }
             }
-            self.at = Cursor { arrival: self.at.arrival + 1, next: 0 };
+            self.at = match end < len {
+                true => Cursor { datagram: end, next: 0, ..self.at },
+                false => Cursor { arrival: self.at.arrival + 1, ..Cursor::default() },
+            };
         }
     }
 }

@@ -19,6 +19,37 @@ pub(super) struct Socket {
     pub(super) queue: Queue,
     /// The last count of drops that the kernel told.
     pub(super) drops: u32,
+    /// Whether the kernel is to be asked where the datagrams that it joined begin.
+    pub(super) segments: Segments,
+}
+
+/// Arrivals in a row that are a single frame, after which the next is taken for one too.
+const LONE_IN_A_ROW: u32 = 64;
+
+/// Whether the first arrival at a connected socket that was empty is received with its segment size. That comes in a control message, which costs
+/// 80 ns of the 290 that receiving takes. Where every arrival is one frame, as with calls one after the other, it says nothing.
+#[derive(Clone, Copy)]
+pub(super) struct Segments {
+    /// Arrivals that are still received with it.
+    asked: u32,
+}
+
+impl Segments {
+    const fn new() -> Self {
+        Segments { asked: LONE_IN_A_ROW }
+    }
+
+    /// Notes what an arrival was like.
+    #[inline]
+    pub(super) fn note(&mut self, is_lone: bool) {
+        self.asked = if is_lone { self.asked.saturating_sub(1) } else { self.asked.max(LONE_IN_A_ROW) };
+    }
+
+    /// The peer sent something malformed, which shall cost nothing that the kernel joined with it: asks from now on.
+    #[cold]
+    pub(super) fn always_ask(&mut self) {
+        self.asked = u32::MAX;
+    }
 }
 
 /// What the next look into a socket's queue may find.
@@ -64,7 +95,7 @@ impl AsFd for Socket {
 impl Socket {
     /// Wraps a socket whose options are set.
     pub(super) fn new(inner: socket2::Socket, ecn: Ecn) -> Self {
-        Socket { inner, ecn, queue: Queue::Empty, drops: 0 }
+        Socket { inner, ecn, queue: Queue::Empty, drops: 0, segments: Segments::new() }
     }
 
     pub(super) fn inner(&self) -> &socket2::Socket {
@@ -131,8 +162,8 @@ impl Socket {
     /// As [`Socket::receive`] for a socket connected to `peer`: the least work there is.
     #[inline]
     pub(super) fn receive_connected(&self, buffer: &mut [u8], peer: SocketAddr) -> io::Result<Arrival> {
-        if self.ecn == Ecn::On {
-            // Marks come in control messages.
+        if self.ecn == Ecn::On || self.segments.asked > 0 {
+            // Marks and segment sizes come in control messages.
             return self.receive(buffer);
         }
         let nobody = std::ptr::null_mut::<libc::sockaddr>();

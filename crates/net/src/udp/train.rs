@@ -63,6 +63,8 @@ pub(super) struct Train {
     segment: usize,
     copied: Box<[u8; TRAIN_BYTES_MAX]>,
     copied_len: usize,
+    /// Most bytes of a datagram that holds several packets, and of each datagram of a train of several.
+    joined_bytes: usize,
     datagram_bytes: usize,
     coalesce: Coalesce,
 }
@@ -79,6 +81,7 @@ impl Train {
             segment: 0,
             copied: Box::new([0; TRAIN_BYTES_MAX]),
             copied_len: 0,
+            joined_bytes: datagram_bytes,
             datagram_bytes,
             coalesce,
         }
@@ -101,6 +104,14 @@ impl Train {
     /// Size of every datagram but the last, or of the only one, in bytes.
     pub(super) fn segment(&self) -> usize {
         if self.segment == 0 { self.bytes } else { self.segment }
+    }
+
+    /// Sets how long the datagrams of an empty train may get by joining packets. A longer packet travels in a train of its own: whatever
+    /// becomes of it, no other shares its fate.
+    #[inline]
+    pub(super) fn limit_joining(&mut self, bytes: usize) {
+        debug_assert!(self.is_empty());
+        self.joined_bytes = bytes.min(self.datagram_bytes);
     }
 
     /// Adds a packet of 1 to `datagram_bytes - 2` bytes. An empty train takes any such packet.
@@ -136,7 +147,10 @@ impl Train {
     #[inline]
     fn make_room(&mut self, need: usize) -> bool {
         let open = self.bytes - self.open_at;
-        let full = if self.segment == 0 { self.datagram_bytes } else { self.segment };
+        if open > self.joined_bytes || need > self.joined_bytes {
+            return false;
+        }
+        let full = if self.segment == 0 { self.joined_bytes } else { self.segment };
         let joins = self.coalesce == Coalesce::Fill && open + need <= full && self.bytes + need <= TRAIN_BYTES_MAX;
         joins || self.begin_datagram(need)
     }
@@ -263,6 +277,27 @@ mod tests {
         assert_eq!(bytes(&train, &borrowed).len(), 3 * 1472 + 802);
         train.clear(&mut borrowed);
         assert!(train.is_empty() && train.copied_only(&borrowed).is_some_and(<[u8]>::is_empty));
+    }
+
+    #[test]
+    fn packets_longer_than_the_joining_limit_travel_alone() {
+        let mut train = Train::new(1472, Coalesce::Fill);
+        train.limit_joining(1202);
+        let mut borrowed = Borrowed::default();
+        let long = [2; 1300];
+        let lens = |train: &mut Train, lens: &[usize]| {
+            let mut borrowed = Borrowed::default();
+            train.clear(&mut borrowed);
+            let fits = lens.iter().map(|len| train.push(&packet(&long[..*len]), &mut borrowed) == Fit::Taken);
+            fits.collect::<Vec<bool>>()
+        };
+        assert_eq!(lens(&mut train, &[1300, 10]), [true, false], "nothing joins a long one");
+        assert_eq!(lens(&mut train, &[10, 1300]), [true, false], "nor does it join others");
+        assert_eq!(lens(&mut train, &[1200, 1200, 1100, 90, 1300]), [true, true, true, true, false]);
+        assert_eq!((train.segment(), train.loads().len()), (1202, 3));
+        train.clear(&mut borrowed);
+        train.limit_joining(usize::MAX);
+        assert_eq!(lens(&mut train, &[1300, 10, 1300]), [true, true, true]);
     }
 
     #[test]

@@ -107,6 +107,16 @@ impl Transport for UdpTransport {
         self.local.ip().is_loopback()
     }
 
+    fn is_mtu_certain(&self, route: Route) -> bool {
+        // The loopback interface carries all that a socket takes.
+        self.link.routes.get(route).is_none_or(|peer| peer.addr.ip().is_loopback())
+    }
+
+    fn limit_joining(&mut self, route: Route, bytes: usize) {
+        self.tx.flush(&mut self.link);
+        self.link.routes.limit_joining(route, frame_bytes(bytes));
+    }
+
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
         let addr = self.reachable(addr)?;
         self.link.routes.resolve(addr)

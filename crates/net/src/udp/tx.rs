@@ -49,8 +49,12 @@ impl Tx {
                 link.counters.tx_dropped_error += 1;
                 continue;
             }
+            if self.train.is_empty() {
+                self.train.limit_joining(link.routes.joined_bytes(packet.route));
+            }
             if self.train.push(packet, &mut borrowed) == Fit::No {
                 self.send_train(link, &mut borrowed);
+                self.train.limit_joining(link.routes.joined_bytes(packet.route));
                 let fit = self.train.push(packet, &mut borrowed);
                 debug_assert!(fit == Fit::Taken, "an empty train takes any packet");
             }
@@ -109,12 +113,14 @@ impl Tx {
         };
         let mut sent = 0;
         let mut failures = 0;
+        // The datagram that the kernel called too long last, and whether one was so.
+        let (mut doubted, mut too_long) = (usize::MAX, false);
         while sent < count {
             match self.send_from(sent, way, link, borrowed, to) {
                 Ok(more) => {
                     self.count_sent(link, sent, more);
                     sent += more;
-                    if gso == Offload::Auto && way == Way::Each {
+                    if gso == Offload::Auto && way == Way::Each && !too_long {
                         // The same bytes went without the offload, so it was the offload that failed.
                         link.routes.on_gso_refused(self.train.route());
                     }
@@ -126,9 +132,21 @@ impl Tx {
                             link.counters.tx_dropped_full += self.packets_from(sent);
                             return;
                         }
+                        // A router may have said so of an earlier datagram, so it counts only if it is said twice.
+                        Some(libc::EMSGSIZE) if doubted != sent => {
+                            link.take_errors();
+                            doubted = sent;
+                        }
                         Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP) if way == Way::Segmented => {
                             link.take_errors();
-                            way = Way::Each;
+                            (way, doubted) = (Way::Each, usize::MAX);
+                        }
+                        // The link takes no datagram of this length. The others may be shorter.
+                        Some(libc::EMSGSIZE) => {
+                            link.take_errors();
+                            too_long = true;
+                            link.counters.tx_dropped_error += self.packets_from(sent) - self.packets_from(sent + 1);
+                            sent += 1;
                         }
                         Some(libc::EINTR) if failures <= RETRIES => {}
                         // The kernel reports what became of an earlier datagram instead of sending this one.

@@ -2,6 +2,7 @@
 
 mod delivery;
 mod failures;
+mod frames;
 mod hostile;
 mod marks;
 

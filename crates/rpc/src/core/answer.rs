@@ -4,6 +4,7 @@ use dunlin_net::RxPacket;
 
 use super::assemble::arrivals_of;
 use super::observe::RoundTrip;
+use super::piece::Piece;
 use super::recovery::clear_window;
 use super::{Core, NONE};
 use crate::error::CallError;
@@ -33,6 +34,11 @@ impl Core {
     pub fn on_credit_return(&mut self, session: u32, header: &Header, packet: &RxPacket<'_>) {
         let Some(index) = self.answered_call(session, header) else { return };
         let call = &mut self.calls[index as usize];
+        if header.cut != call.cut {
+            // It speaks of packets of another length.
+            self.drop_on(session, DropReason::Stale);
+            return;
+        }
         if call.window != NONE {
             return self.on_arrivals(index, header, packet);
         }
@@ -40,6 +46,13 @@ impl Core {
             self.drop_on(session, DropReason::Malformed);
             return;
         };
+        if call.was_sent() && header.aux + 1 == call.request_packets && arrivals.first_missing >= call.request_packets {
+            // The server has all of it, and its handler takes its time.
+            call.unanswered = 0;
+            if call.request_packets == 1 {
+                return;
+            }
+        }
         if header.aux >= call.sent || arrivals.first_missing == 0 || call.request_packets < 2 {
             self.drop_on(session, DropReason::OutOfOrder);
             return;
@@ -61,7 +74,7 @@ impl Core {
         let returned = packet + 1 - call.received;
         call.received += returned;
         call.progress = self.now;
-        call.retries = 0;
+        (call.retries, call.unanswered) = (0, 0);
         self.sessions[session as usize].credits += returned as u16;
         self.pump_in_turn(index);
     }
@@ -88,20 +101,27 @@ impl Core {
         let call = &mut self.calls[index as usize];
         let si = call.session as usize;
         let session = &mut self.sessions[si];
-        let packet_data = session.packet_data as usize;
         // What the server had to give up is over, however much of it has come.
         let had_response = call.response_packets != 0;
         if had_response && header.status == Status::Ok {
-            self.drop_on(si as u32, DropReason::Duplicate);
-            return;
+            return self.on_first_response_again(index, header);
         }
-        let well_formed = header.payload_len() == total.min(packet_data)
-            && (header.multi.is_some() == (total > packet_data))
+        let packet_data = match header.multi {
+            None => session.packet_data_max,
+            Some(_) => {
+                Piece::of(header, session.packet_data_max, session.message_bytes_max).map_or(0, |piece| piece.packet_data)
+            }
+        };
+        // Of a message of several packets that is malformed, `packet_data` is 0.
+        let well_formed = packet_data > 0
+            && header.payload_len() <= usize::from(packet_data)
             && total <= session.message_bytes_max as usize;
         if !well_formed || !call.was_sent() {
             self.drop_on(si as u32, DropReason::Malformed);
             return;
         }
+        call.response_data = packet_data;
+        let packet_data = usize::from(packet_data);
         let held = if call.window == NONE { call.in_flight() } else { clear_window(&mut self.windows, call.window) };
         session.credits += held as u16;
         (call.sent, call.received) = (call.request_packets, call.request_packets);
@@ -123,7 +143,7 @@ impl Core {
         }
         let call = &mut self.calls[index as usize];
         call.progress = self.now;
-        call.retries = 0;
+        (call.retries, call.unanswered) = (0, 0);
         if header.status != Status::Ok {
             let error = match header.status {
                 Status::Busy => CallError::Busy,
@@ -138,8 +158,8 @@ impl Core {
         let Ok(mut response) = MsgBuf::unfilled(total) else {
             return self.fail_call(index, CallError::NoBuffer);
         };
-        packet.copy_to(header.wire_len(), &mut response[..total.min(packet_data)]);
-        if total <= packet_data {
+        packet.copy_to(header.wire_len(), &mut response[..header.payload_len()]);
+        if header.multi.is_none() {
             return self.complete_call(index, response);
         }
         let call = &mut self.calls[index as usize];
@@ -153,11 +173,68 @@ impl Core {
         self.pump_in_turn(index);
     }
 
-    fn on_later_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
-        let call = &mut self.calls[index as usize];
+    /// Response packet 0 again: a repetition, or the server has cut the response anew because its packets were too long for the path.
+    #[cold]
+    fn on_first_response_again(&mut self, index: u32, header: &Header) {
+        let si = self.calls[index as usize].session;
+        match header.multi.and_then(|_| self.piece_of_response(index, header)) {
+            Some(_) => {}
+            None => self.drop_on(si, DropReason::Duplicate),
+        }
+    }
+
+    /// Where in its response a packet belongs, of a call whose response is being received; `None` if it is not to be taken. If its packets are shorter
+    /// than those before, the server has cut the response anew; then what is missing is asked for in its terms, and the packet, which was
+    /// not, is not taken either.
+    pub fn piece_of_response(&mut self, index: u32, header: &Header) -> Option<Piece> {
+        let call = &self.calls[index as usize];
+        let session = &self.sessions[call.session as usize];
         let si = call.session;
+        let total = call.response.as_ref().map(|response| response.len());
+        let piece = Piece::of(header, session.packet_data_max, session.message_bytes_max);
+        let is_of_it = header.status == Status::Ok && header.multi.map(|multi| multi.message_bytes as usize) == total;
+        let Some(piece) = piece.filter(|_| is_of_it) else {
+            self.drop_on(si, DropReason::Malformed);
+            return None;
+        };
+        let before = call.response_data;
+        if piece.packet_data == before {
+            return Some(piece);
+        }
+        self.drop_on(si, DropReason::OutOfOrder);
+        if piece.packet_data < before {
+            self.recut_response(index, piece);
+        }
+        None
+    }
+
+    /// Goes on with a response that its server has cut anew, into shorter packets. What has arrived without a gap is kept.
+    #[cold]
+    fn recut_response(&mut self, index: u32, piece: Piece) {
+        let call = &mut self.calls[index as usize];
+        let total = call.response.as_ref().map_or(0, |response| response.len());
+        let whole = (call.received + 1 - call.request_packets) as usize * usize::from(call.response_data);
+        let held = if call.window == NONE { call.in_flight() } else { clear_window(&mut self.windows, call.window) };
+        self.sessions[call.session as usize].credits += held as u16;
+        call.response_data = piece.packet_data;
+        call.response_packets = piece.packets(total);
+        call.received = call.request_packets - 1 + (whole / usize::from(piece.packet_data)) as u32;
+        call.sent = call.received;
+        (call.timed, call.sent_again_below) = (NONE, 0);
+        (call.progress, call.retries, call.unanswered) = (self.now, 0, 0);
+        self.counters.messages_recut += 1;
+        self.pump_in_turn(index);
+        self.watch_long_call(index);
+    }
+
+    fn on_later_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
+        let si = self.calls[index as usize].session;
+        if self.calls[index as usize].response_packets == 0 {
+            return self.drop_on(si, DropReason::OutOfOrder);
+        }
+        let Some(Piece { offset, .. }) = self.piece_of_response(index, header) else { return };
+        let call = &mut self.calls[index as usize];
         let session = &mut self.sessions[si as usize];
-        let packet_data = session.packet_data as usize;
         let expected = (call.received + 1).saturating_sub(call.request_packets);
         let Some(response) = call.response.as_mut().filter(|_| multi.packet == expected && call.received < call.sent) else {
             match multi.packet < expected {
@@ -166,20 +243,12 @@ impl Core {
             }
             return;
         };
-        let offset = multi.packet as usize * packet_data;
-        let fits = multi.message_bytes as usize == response.len()
-            && offset < response.len()
-            && header.payload_len() == (response.len() - offset).min(packet_data);
-        if !fits || header.status != Status::Ok {
-            self.drop_on(si, DropReason::Malformed);
-            return;
-        }
         packet.copy_to(header.wire_len(), &mut response[offset..offset + header.payload_len()]);
         session.credits += 1;
         let answered = call.received;
         call.received += 1;
         call.progress = self.now;
-        call.retries = 0;
+        (call.retries, call.unanswered) = (0, 0);
         if let Some(rtt) = call.take_timing(answered, self.now) {
             self.on_rtt_sample(si, rtt, header.ecn_echo);
         }

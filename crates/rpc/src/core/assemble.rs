@@ -7,6 +7,7 @@
 
 use dunlin_net::RxPacket;
 
+use super::piece::Piece;
 use super::serve::{Dispatch, ServeRef, ServeState};
 use super::session::ServerSlot;
 use super::window::WINDOW_PACKETS_MAX;
@@ -108,15 +109,10 @@ fn body_of<'a>(packet: &RxPacket<'a>) -> Option<&'a [u8]> {
 }
 
 impl Core {
-    /// Whether a packet is a piece of a message of several packets.
-    fn is_piece(&self, si: u32, header: &Header, multi: Multi) -> bool {
+    /// Where in its request a packet belongs.
+    fn piece_of_request(&self, si: u32, header: &Header) -> Option<Piece> {
         let session = &self.sessions[si as usize];
-        let (packet_data, total) = (session.packet_data as usize, multi.message_bytes as usize);
-        let offset = multi.packet as usize * packet_data;
-        total > packet_data
-            && total <= session.message_bytes_max as usize
-            && offset < total
-            && header.payload_len() == (total - offset).min(packet_data)
+        Piece::of(header, session.packet_data_max, session.message_bytes_max)
     }
 
     /// Whether a packet that is not the next is kept.
@@ -124,26 +120,36 @@ impl Core {
         self.config.recovery == Recovery::Selective && number - next < WINDOW_PACKETS_MAX as u32
     }
 
-    /// Whether the first packet of a request of several packets that comes can begin it. If not, that is counted.
+    /// Where in its request the first packet of several that comes belongs, if it can begin it. If not, that is counted.
     #[cold]
-    pub fn may_begin(&mut self, si: u32, header: &Header, multi: Multi) -> bool {
-        if !self.is_piece(si, header, multi) {
+    pub fn may_begin(&mut self, si: u32, header: &Header, multi: Multi) -> Option<Piece> {
+        let Some(piece) = self.piece_of_request(si, header) else {
             self.drop_on(si, DropReason::Malformed);
-            return false;
-        }
-        let begins = multi.packet == 0 || self.keeps_early(0, multi.packet);
-        if !begins {
+            return None;
+        };
+        if multi.packet > 0 && !self.keeps_early(0, multi.packet) {
             self.drop_on(si, DropReason::OutOfOrder);
+            return None;
         }
-        begins
+        Some(piece)
     }
 
     /// The first packet of a request of several packets that comes, after [`Core::may_begin`].
-    pub fn begin_request(&mut self, si: u32, slot: usize, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
-        let packet_data = self.sessions[si as usize].packet_data as usize;
+    #[allow(clippy::too_many_arguments, reason = "what the caller has found out of the packet already")]
+    pub fn begin_request(
+        &mut self,
+        si: u32,
+        slot: usize,
+        index: u32,
+        header: &Header,
+        packet: &RxPacket<'_>,
+        multi: Multi,
+        piece: Piece,
+    ) {
         let total = multi.message_bytes as usize;
         let serve = &mut self.serves[index as usize];
-        serve.request_packets = total.div_ceil(packet_data) as u32;
+        serve.request_packets = piece.packets(total);
+        serve.request_data = piece.packet_data;
         serve.request_bytes = total as u32;
         serve.received = 0;
         serve.state = ServeState::Receiving;
@@ -155,7 +161,7 @@ impl Core {
         if !self.may_receive(si, total) {
             self.counters.requests_over_memory_share += 1;
             self.refuse_rest(index);
-        } else if self.keep_request(index, header, packet, total, multi.packet as usize * packet_data) {
+        } else if self.keep_request(index, header, packet, total, piece.offset) {
             self.charge_receiving(si, total);
             // One packet of several does not complete it.
             self.count_packet(index, multi.packet);
@@ -182,7 +188,9 @@ impl Core {
 
     /// A further packet of the request that is being received.
     pub fn continue_request(&mut self, si: u32, index: u32, header: &Header, packet: &RxPacket<'_>) -> Option<Dispatch> {
-        let packet_data = self.sessions[si as usize].packet_data as usize;
+        if header.cut != self.serves[index as usize].cut && !self.recut_request(si, index, header) {
+            return None;
+        }
         let serve = &self.serves[index as usize];
         let Some(multi) = header.multi.filter(|multi| multi.packet < serve.request_packets) else {
             self.drop_on(si, DropReason::OutOfOrder);
@@ -194,25 +202,26 @@ impl Core {
             // A request that failed, or was given up before it was whole, is over whichever packet asks: a credit return would speak of packets
             // that the client has not sent, and it would not believe it.
             let is_over = number + 1 == serve.request_packets || serve.status != Status::Ok;
-            if serve.state == ServeState::Responded && is_over {
-                self.send_response_packet(index, 0);
-            } else if number + 1 < serve.request_packets || serve.state == ServeState::Receiving {
+            if is_over && serve.state != ServeState::Receiving {
+                self.answer_again(si, index, header);
+            } else {
                 self.return_credit(si, index, number);
+                self.drop_on(si, DropReason::Duplicate);
             }
-            self.drop_on(si, DropReason::Duplicate);
             return None;
         }
         if number != serve.received && !self.keeps_early(serve.received, number) {
             self.drop_on(si, DropReason::OutOfOrder);
             return None;
         }
-        let fits = self.is_piece(si, header, multi);
+        let piece = self.piece_of_request(si, header);
         let serve = &mut self.serves[index as usize];
-        let Some(buf) = serve.request.as_mut().filter(|buf| fits && multi.message_bytes as usize == buf.len()) else {
+        let piece = piece.filter(|piece| piece.packet_data == serve.request_data);
+        let buf = serve.request.as_mut().filter(|buf| multi.message_bytes as usize == buf.len());
+        let (Some(buf), Some(Piece { offset, .. })) = (buf, piece) else {
             self.drop_on(si, DropReason::Malformed);
             return None;
         };
-        let offset = number as usize * packet_data;
         packet.copy_to(header.wire_len(), &mut buf[offset..offset + header.payload_len()]);
         if number == 0 {
             serve.set_deadline(header, self.now);
@@ -230,6 +239,50 @@ impl Core {
             self.return_credit(si, index, number);
         }
         self.dispatch(index, None)
+    }
+
+    /// Takes in that a packet belongs to another cut of its request than the packets before. If the request is incomplete and the cut is newer, the
+    /// request begins anew in its terms, since the client counts packets from 0 again. A complete request stays as it is, so only one cut of it
+    /// ever completes and its handler runs once. Returns whether the packet is to be taken.
+    #[cold]
+    fn recut_request(&mut self, si: u32, index: u32, header: &Header) -> bool {
+        let piece = self.piece_of_request(si, header);
+        let serve = &mut self.serves[index as usize];
+        if header.cut < serve.cut {
+            self.drop_on(si, DropReason::Stale);
+            return false;
+        }
+        if serve.state != ServeState::Receiving {
+            self.answer_again(si, index, header);
+            return false;
+        }
+        let total = serve.request.as_ref().map(|request| request.len());
+        let is_of_it = header.multi.map(|multi| multi.message_bytes as usize) == total;
+        let (Some(piece), Some(total)) = (piece.filter(|_| is_of_it), total) else {
+            self.drop_on(si, DropReason::Malformed);
+            return false;
+        };
+        serve.received = 0;
+        serve.request_packets = piece.packets(total);
+        (serve.request_data, serve.cut) = (piece.packet_data, header.cut);
+        serve.credit_return.room = 0;
+        if let Some(early) = &mut serve.early {
+            early.clear();
+        }
+        self.counters.messages_recut += 1;
+        true
+    }
+
+    /// Tells the client that the whole request is here, in answer to a packet of it that came again.
+    pub fn confirm_request(&mut self, si: u32, index: u32, header: &Header) {
+        let serve = &self.serves[index as usize];
+        let session = &mut self.sessions[si as usize];
+        let request = serve.sequence as u64 * 8 + serve.slot as u64;
+        let packet = header.multi.map_or(0, |multi| multi.packet);
+        let mut answer = Header::new(Kind::CreditReturn, packet, session.remote_session, request, session.remote_tag);
+        (answer.cut, answer.ecn_echo) = (header.cut, header.ecn_echo);
+        session.count_tx(answer.wire_len());
+        self.tx.push_bare(session.route, &answer);
     }
 
     fn count_packet(&mut self, index: u32, number: u32) {
@@ -254,7 +307,7 @@ impl Core {
         });
         let request = serve.sequence as u64 * 8 + serve.slot as u64;
         let mut header = Header::new(Kind::CreditReturn, packet, session.remote_session, request, session.remote_tag);
-        header.ecn_echo = serve.ecn_echo;
+        (header.ecn_echo, header.cut) = (serve.ecn_echo, serve.cut);
         let last = serve.credit_return;
         let tells_of_last = last.packet <= packet && packet - last.packet < ARRIVALS_BITS;
         // A mark is echoed for the packets that bore it only.
@@ -288,7 +341,7 @@ impl Core {
             self.drop_on(si, DropReason::Malformed);
             return;
         };
-        let packet_data = self.sessions[si as usize].packet_data as usize;
+        let packet_data = self.response_data(index);
         let serve = &mut self.serves[index as usize];
         serve.ecn_echo = header.ecn_echo;
         let packets = serve.response.as_ref().map_or(0, |r| r.len().div_ceil(packet_data));
@@ -302,6 +355,11 @@ impl Core {
         if serve.state != ServeState::Responded || first == 0 || end as usize > packets {
             self.drop_on(si, DropReason::OutOfOrder);
             return;
+        }
+        let is_again = first < serve.asked;
+        serve.asked = serve.asked.max(end);
+        if is_again {
+            self.doubt_path(si);
         }
         for number in first..end {
             self.send_response_packet(index, number);

@@ -67,6 +67,10 @@ pub(crate) struct Call {
     pub req_type: u8,
     /// Timeouts in a row without progress.
     pub retries: u8,
+    /// Timeouts in a row without progress and without a word that the server has the whole request.
+    pub unanswered: u8,
+    /// How often the request was cut anew into shorter packets.
+    pub cut: u8,
     /// Whether anything was sent again, so that round trips are ambiguous (Karn's rule).
     pub sent_again: bool,
     pub session: u32,
@@ -74,6 +78,9 @@ pub(crate) struct Call {
     /// Its window, if it is a call of several packets that recovers selectively, else `NONE`. See [`super::recovery`].
     pub window: u32,
     pub sequence: u32,
+    /// Data bytes of each packet of the request but the last, and of the response once it is known.
+    pub packet_data: u16,
+    pub response_data: u16,
     pub request_packets: u32,
     /// Zero until response packet 0 says it.
     pub response_packets: u32,
@@ -115,11 +122,15 @@ impl Call {
             slot: 0,
             req_type: 0,
             retries: 0,
+            unanswered: 0,
+            cut: 0,
             sent_again: false,
             session: NONE,
             session_generation: 0,
             window: NONE,
             sequence: 0,
+            packet_data: 0,
+            response_data: 0,
             request_packets: 0,
             response_packets: 0,
             sent: 0,
@@ -159,6 +170,12 @@ impl Call {
     #[inline]
     pub fn sendable(&self) -> u32 {
         self.request_packets + self.response_packets.saturating_sub(1)
+    }
+
+    /// Packets that its request takes at the length that packets have.
+    pub fn packets_of_request(&self) -> u32 {
+        let len = self.request.as_ref().map_or(0, |request| request.len());
+        len.div_ceil(usize::from(self.packet_data)).max(1) as u32
     }
 
     /// Whether anything of it was ever sent, be it before a timeout.
@@ -245,6 +262,7 @@ impl Core {
             len if len <= packet_data => 1,
             len => len.div_ceil(packet_data) as u32,
         };
+        call.packet_data = packet_data as u16;
         call.request = Some(new.request);
         call.deadline = NO_DEADLINE;
         call.timeout = new.timeout;
@@ -264,6 +282,13 @@ impl Core {
             self.fresh_deadlines.push(reference);
         }
         Ok(reference)
+    }
+
+    /// Has a call that waited for its slot go in packets of the length that its session has now.
+    pub fn cut_queued(&mut self, index: u32) {
+        let call = &mut self.calls[index as usize];
+        call.packet_data = self.sessions[call.session as usize].packet_data;
+        call.request_packets = call.packets_of_request();
     }
 
     #[inline(never)]
@@ -299,7 +324,7 @@ impl Core {
         call.state = CallState::InSlot;
         call.slot = slot as u8;
         call.sequence = sequence;
-        call.retries = 0;
+        (call.retries, call.unanswered, call.cut) = (0, 0, 0);
         call.sent_again = false;
         call.response_packets = 0;
         call.sent = 0;

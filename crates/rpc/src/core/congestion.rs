@@ -273,10 +273,13 @@ impl Core {
     /// Bytes that a packet of a call puts on the network, in the direction in which they are more: that is sent after `skipped` others.
     fn packet_bytes(&self, index: u32, skipped: u32) -> u32 {
         let call = &self.calls[index as usize];
-        let (packet, packet_data) = (call.sent + skipped, u32::from(self.sessions[call.session as usize].packet_data));
-        let len = call.request.as_ref().map_or(0, |request| request.len()) as u32;
-        let data = if packet < call.request_packets { len - packet * packet_data } else { packet_data };
-        HEADER_BYTES as u32 + data.min(packet_data)
+        let packet = call.sent + skipped;
+        if packet >= call.request_packets {
+            return HEADER_BYTES as u32 + u32::from(call.response_data);
+        }
+        let (len, packet_data) =
+            (call.request.as_ref().map_or(0, |request| request.len()) as u32, u32::from(call.packet_data));
+        HEADER_BYTES as u32 + (len - packet * packet_data).min(packet_data)
     }
 
     /// Lets sessions send whose time has come.

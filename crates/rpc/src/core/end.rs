@@ -86,6 +86,7 @@ impl Core {
             self.pump_stalled(si, slot);
         }
         if is_queued && let Some(next) = self.pop_queued(si) {
+            self.cut_queued(next);
             self.enter_slot(next);
         }
     }

@@ -288,6 +288,7 @@ impl Core {
             incarnation: self.incarnation,
         };
         self.send_control(index, Kind::Accept, &accept);
+        self.search_path(index);
     }
 
     /// Makes the session of a client that has proven its address; `None` if places for it are being asked back from others.
@@ -335,6 +336,7 @@ impl Core {
         let mtu = path.mtu.min(connect.mtu) as usize;
         self.establish(index, route, (connect.session, connect.tag), start.1, mtu);
         self.join_peer(index, addr, route, connect.incarnation);
+        self.limit_to_path(index, mtu as u16);
         self.counters.sessions_accepted += 1;
         Ok(Some(index))
     }
@@ -349,6 +351,7 @@ impl Core {
         (session.credits, session.credits_max) = (credits, credits);
         session.may_borrow = credits < self.cold[index as usize].places.outbound_agreed;
         session.packet_data = packet_data_bytes(mtu) as u16;
+        session.packet_data_max = session.packet_data;
         session.free_slots = ((1u16 << slots) - 1) as u8;
         session.state = State::Connected;
     }
@@ -455,6 +458,8 @@ impl Core {
         self.cold[index as usize].loan = Loan::new(accept.reverse_start);
         self.establish(index, route, (accept.session, accept.tag), accept.credits_start, mtu);
         self.join_peer(index, &open.addr, route, accept.incarnation);
+        self.limit_to_path(index, accept.mtu);
+        self.search_path(index);
         self.counters.sessions_opened += 1;
         let session = self.session_ref(index);
         if open.progress.borrow().abandoned {

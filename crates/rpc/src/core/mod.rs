@@ -12,12 +12,14 @@
 //! | [`backlog`] | calls that wait for a slot |
 //! | [`serve`] | the server's side: receiving, at-most-once, responses |
 //! | [`assemble`] | its side of requests of several packets |
+//! | [`piece`] | where in its message a packet belongs |
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
 //! | [`places`], [`loan`] | who may have how many packets in a receive queue, and credits lent where they are used |
 //! | [`share`], [`memory`] | what one host may hold |
 //! | [`guess`] | how often strangers may guess tags |
 //! | [`handshake`], [`close`], [`peer`] | sessions begin, end, and are kept alive |
+//! | [`path`], [`mtu_search`] | how long packets may be to get through to a peer |
 //! | [`observe`] | what is counted of single sessions |
 //! | [`timers`] | what happens when a timer fires |
 //!
@@ -36,8 +38,11 @@ pub(crate) mod handle;
 pub(crate) mod handshake;
 pub(crate) mod loan;
 pub(crate) mod memory;
+pub(crate) mod mtu_search;
 pub(crate) mod observe;
+pub(crate) mod path;
 pub(crate) mod peer;
+pub(crate) mod piece;
 pub(crate) mod places;
 pub(crate) mod pump;
 pub(crate) mod random;
@@ -83,6 +88,8 @@ pub(crate) struct Path {
     pub mtu: u16,
     /// Whether packets stay on this host.
     pub is_local: bool,
+    /// Whether packets of `mtu` bytes surely get through.
+    pub is_mtu_certain: bool,
 }
 
 /// What management needs of a transport. Dynamic, since it is far from the path of a request.
@@ -96,7 +103,7 @@ pub(crate) trait Routes {
 impl<T: Transport> Routes for T {
     fn path(&self, route: Route) -> Path {
         let mtu = self.route_mtu(route).min(u16::MAX as usize) as u16;
-        Path { mtu, is_local: self.is_local_route(route) }
+        Path { mtu, is_local: self.is_local_route(route), is_mtu_certain: self.is_mtu_certain(route) }
     }
 
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
@@ -176,6 +183,8 @@ pub(crate) struct Core {
     /// Drives peers and releases while there are sessions.
     pub tick_timer: TimerId,
     pub tx: TxQueue,
+    /// What the transport is to be told before the next packets leave.
+    pub joining_limits: Vec<path::JoiningLimit>,
     /// Who is to be woken once nobody borrows this: a waker may run code that comes back here.
     pub woken: Vec<Waker>,
     /// Memory of the application's that is no longer needed, to be dropped likewise: its owner's `Drop` may come back here, too.
@@ -258,6 +267,7 @@ impl Core {
             free_alarms: Vec::new(),
             tick_timer,
             tx: TxQueue::default(),
+            joining_limits: Vec::new(),
             woken: Vec::new(),
             discarded: Vec::new(),
             ticked: None,
@@ -321,7 +331,7 @@ impl Core {
 }
 
 /// Data bytes that a packet of `mtu` bytes carries: all that header and extensions leave, in whole 16 bytes.
-pub(crate) fn packet_data_bytes(mtu: usize) -> usize {
+pub(crate) const fn packet_data_bytes(mtu: usize) -> usize {
     (mtu - HEADER_BYTES_MAX) & !15
 }
 

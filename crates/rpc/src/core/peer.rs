@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use dunlin_net::{Addr, PeerHealth, Route};
 
+use super::mtu_search::MtuSearch;
 use super::session::{Session, State};
 use super::share::{HostName, Hosts, Share};
 use super::{Core, NONE, Routes};
@@ -37,13 +38,15 @@ const AUDITS_SHARE: usize = 16;
 /// One endpoint that we share sessions with.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    route: Route,
+    pub route: Route,
     addr: Arc<Addr>,
     incarnation: u64,
     sessions: u32,
     host: u32,
     /// First of its sessions, linked through [`super::session::SessionCold::peer_next`].
-    first: u32,
+    pub first: u32,
+    /// How long packets may be to get through to it, where that is not certain.
+    pub search: Option<Box<MtuSearch>>,
     /// Whether it was heard from since the last tick.
     heard: bool,
     /// When it was last heard from, as far as ticks can tell.
@@ -74,12 +77,12 @@ impl Peers {
         self.by_route.len()
     }
 
-    fn get(&self, index: u32) -> Option<&Peer> {
+    pub fn get(&self, index: u32) -> Option<&Peer> {
         self.entries.get(index as usize)?.as_ref()
     }
 
     #[inline]
-    fn get_mut(&mut self, index: u32) -> Option<&mut Peer> {
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut Peer> {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
@@ -156,6 +159,7 @@ impl Core {
                 last_ping,
                 unanswered,
                 in_doubt,
+                search: None,
             })
         });
         let Some(peer) = self.peers.get_mut(index) else { return };
@@ -257,6 +261,7 @@ impl Core {
                 self.peers.any_in_doubt = true;
                 self.send_ping(index);
             }
+            self.tick_path(index);
         }
     }
 
@@ -280,11 +285,16 @@ impl Core {
 
     /// Asks a peer whether it is there, in the name of one of the sessions with it.
     fn send_ping(&mut self, peer: u32) {
-        let first = self.peers.get(peer).map_or(NONE, |peer| peer.first);
-        let connected = self.sessions_from(first).find(|(_, session)| session.state == State::Connected);
-        if let Some((session, _)) = connected {
+        if let Some(session) = self.connected_session_of(peer) {
             self.send_ping_on(session);
         }
+    }
+
+    /// A session with a peer that is open.
+    pub fn connected_session_of(&self, peer: u32) -> Option<u32> {
+        let first = self.peers.get(peer).map_or(NONE, |peer| peer.first);
+        let connected = self.sessions_from(first).find(|(_, session)| session.state == State::Connected);
+        connected.map(|(session, _)| session)
     }
 
     /// Asks whether the other end still has a session.
@@ -340,6 +350,8 @@ impl Core {
         } else if kind == Kind::Ping {
             let answer = Presence { incarnation: self.incarnation, token: presence.token };
             self.send_control(session, Kind::Pong, &answer);
+        } else {
+            self.on_probe_answered(peer, presence.token);
         }
     }
 

@@ -95,6 +95,7 @@ impl Core {
         call.sent = call.received;
         call.sent_again = true;
         call.retries = call.retries.saturating_add(1);
+        call.unanswered = call.unanswered.saturating_add(1);
         call.progress = self.now;
         self.counters.retransmissions += 1;
         self.counters.tx_packets_again += in_flight as u64;
@@ -130,7 +131,7 @@ pub(super) fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, s
         session.count_tx(header.wire_len());
         return tx.push(session.route, &header, Source::NOTHING);
     }
-    let packet_data = session.packet_data as usize;
+    let packet_data = call.packet_data as usize;
     // In a slot, a call has its request.
     let total = call.request.as_ref().map_or(0, |r| r.len());
     let offset = number as usize * packet_data;
@@ -138,6 +139,7 @@ pub(super) fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, s
     header.aux = Header::data_aux(call.req_type, len);
     if call.request_packets > 1 {
         header.multi = Some(Multi { message_bytes: total as u32, packet: number });
+        (header.is_last, header.cut) = (number + 1 == call.request_packets, call.cut);
     }
     if number == 0 && (call.deadline != NO_DEADLINE || call.timeout != NO_DEADLINE) {
         let left = call.timeout.min(call.deadline.saturating_sub(context.now)) / 1000;

@@ -15,6 +15,7 @@ use dunlin_net::RxPacket;
 use super::answer::RTT_SAMPLING;
 use super::assemble::arrivals_of;
 use super::observe::RoundTrip;
+use super::piece::Piece;
 use super::window::{Answer, NEVER, Window};
 use super::{Core, NONE};
 use crate::config::Recovery;
@@ -47,7 +48,7 @@ pub(crate) fn clear_window(windows: &mut [Window], window: u32) -> u32 {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Silence {
     /// Packets that the session had received at the last timeout.
-    heard: u64,
+    pub heard: u64,
     /// Timeouts since it received any.
     timeouts: u8,
     /// Until when the answer to what was sent then is awaited.
@@ -98,6 +99,7 @@ impl Core {
         if retries.max(timeouts) >= TIMEOUTS_BEFORE_PING {
             // If the server lost the session, it may say so: a packet as short as a REQUEST_FOR_RESPONSE it may not answer.
             self.send_ping_on(session);
+            self.doubt_path(session);
         }
     }
 
@@ -224,6 +226,11 @@ impl Core {
             self.drop_on(si, DropReason::OutOfOrder);
             return;
         }
+        if first_missing >= call.request_packets {
+            // The server has all of it, and its handler takes its time.
+            self.calls[index as usize].unanswered = 0;
+        }
+        let call = &self.calls[index as usize];
         let before = call.received;
         let below = newest.saturating_sub(ARRIVALS_BITS - 1).max(first_missing).max(before);
         let mut progress = false;
@@ -305,7 +312,7 @@ impl Core {
         }
         if progress {
             call.progress = self.now;
-            call.retries = 0;
+            (call.retries, call.unanswered) = (0, 0);
         }
         self.find_lost(index);
         self.pump_in_turn(index);
@@ -338,24 +345,19 @@ impl Core {
 
     /// A packet of a response behind the first, for a call with a window.
     pub fn on_window_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
+        let call = &self.calls[index as usize];
+        if call.response_packets == 0 {
+            let session = call.session;
+            return self.drop_on(session, DropReason::OutOfOrder);
+        }
+        let Some(Piece { offset, .. }) = self.piece_of_response(index, header) else { return };
         let call = &mut self.calls[index as usize];
-        let session = &self.sessions[call.session as usize];
-        let number = call.request_packets - 1 + multi.packet.min(u32::MAX / 2);
+        let number = call.request_packets - 1 + multi.packet;
         let Some(response) = call.response.as_mut().filter(|_| number < call.sent) else {
             let session = call.session;
             self.drop_on(session, DropReason::OutOfOrder);
             return;
         };
-        let offset = multi.packet as usize * session.packet_data as usize;
-        let fits = multi.message_bytes as usize == response.len()
-            && offset < response.len()
-            && header.payload_len() == (response.len() - offset).min(session.packet_data as usize)
-            && header.status == crate::wire::Status::Ok;
-        if !fits {
-            let session = call.session;
-            self.drop_on(session, DropReason::Malformed);
-            return;
-        }
         if number < call.received || self.windows[call.window as usize].is_answered(number) {
             let session = call.session;
             self.drop_on(session, DropReason::Duplicate);
@@ -446,7 +448,9 @@ impl Core {
             let cold = &mut self.cold[session as usize];
             cold.retransmissions = cold.retransmissions.saturating_add(1);
         }
-        self.calls[index as usize].retries = retries.saturating_add(1);
+        let call = &mut self.calls[index as usize];
+        call.retries = retries.saturating_add(1);
+        call.unanswered = call.unanswered.saturating_add(1);
         if retries > 0 {
             self.note_timeout(session, retries);
         }

@@ -10,9 +10,10 @@ use dunlin_net::RxPacket;
 
 use super::assemble::{CreditReturn, Early};
 use super::handle::Handle;
+use super::mtu_search::BASE_MTU;
 use super::session::{ServerSlot, State};
 use super::transmit::{Owner, Source};
-use super::{Core, NONE};
+use super::{Core, NONE, packet_data_bytes};
 use crate::context::{self, RequestContext, SharedTime};
 use crate::error::RespondError;
 use crate::msgbuf::MsgBuf;
@@ -57,6 +58,13 @@ pub(crate) struct Serve {
     /// Bytes that the share of its client's host counts for the response and its buffer: see [`super::memory`].
     pub charged: u32,
     pub received: u32,
+    /// Data bytes of each packet of the request but the last, if it has several, and of the response.
+    pub request_data: u16,
+    pub response_data: u16,
+    /// How often the client had cut the request anew when its packets were taken.
+    pub cut: u8,
+    /// The packet of the response behind all that were ever asked for.
+    pub asked: u32,
     /// Transmit batch in which a packet of the response was queued last.
     pub tx_batch: u32,
     /// When a packet of the request came last, or the response was made or asked for.
@@ -117,6 +125,9 @@ impl Dispatch {
     }
 }
 
+/// Data of a packet that every path is expected to carry.
+const BASE_DATA: usize = packet_data_bytes(BASE_MTU as usize);
+
 impl Core {
     fn take_serve(&mut self) -> u32 {
         self.free_serves.pop().unwrap_or_else(|| {
@@ -134,6 +145,10 @@ impl Core {
                 request_bytes: 0,
                 charged: 0,
                 received: 0,
+                request_data: 0,
+                response_data: 0,
+                cut: 0,
+                asked: 0,
                 tx_batch: 0,
                 heard: 0,
                 deadline: super::call::NO_DEADLINE,
@@ -244,15 +259,18 @@ impl Core {
         if ahead == 0 && !runs_again {
             return self.on_request_again(si, serve, header, packet);
         }
-        let packet_data = session.packet_data as usize;
+        let packet_data_max = session.packet_data_max as usize;
         match header.multi {
-            None if header.payload_len() > packet_data => {
+            None if header.payload_len() > packet_data_max => {
                 self.drop_on(si, DropReason::Malformed);
                 return None;
             }
-            Some(multi) if !self.may_begin(si, header, multi) => return None,
             _ => {}
         }
+        let piece = match header.multi {
+            None => None,
+            Some(multi) => Some(self.may_begin(si, header, multi)?),
+        };
         let index = if serve == NONE {
             let index = self.take_serve();
             self.sessions[si as usize].server[slot].serve = index;
@@ -276,8 +294,9 @@ impl Core {
         entry.set_deadline(header, now);
         entry.received = 1;
         entry.heard = now;
-        if let Some(multi) = header.multi {
-            self.begin_request(si, slot, index, header, packet, multi);
+        (entry.cut, entry.asked) = (header.cut, 0);
+        if let (Some(multi), Some(piece)) = (header.multi, piece) {
+            self.begin_request(si, slot, index, header, packet, multi, piece);
             return None;
         }
         entry.request_packets = 1;
@@ -329,25 +348,46 @@ impl Core {
         let serve = &mut self.serves[index as usize];
         serve.heard = self.now;
         serve.ecn_echo = header.ecn_echo;
-        if serve.request_packets > 1 {
+        if serve.request_packets > 1 || header.cut != serve.cut {
             return self.continue_request(si, index, header, packet);
         }
         if header.multi.is_some() {
             self.drop_on(si, DropReason::OutOfOrder);
             return None;
         }
+        self.answer_again(si, index, header);
+        None
+    }
+
+    /// A packet came again of a request that is whole: sends the response again, or says that the handler has the request.
+    #[cold]
+    pub fn answer_again(&mut self, si: u32, index: u32, header: &Header) {
+        let serve = &self.serves[index as usize];
         if serve.state == ServeState::Responded {
+            // The first packet of the response may have been too long for the path.
+            if serve.response.as_ref().is_some_and(|response| response.len() > BASE_DATA) {
+                self.doubt_path(si);
+            }
             self.send_response_packet(index, 0);
+        } else {
+            self.confirm_request(si, index, header);
         }
         self.drop_on(si, DropReason::Duplicate);
-        None
+    }
+
+    /// Data bytes of the packets in which a response is sent: what its session had when it was made, or less if that became less.
+    #[inline]
+    pub fn response_data(&mut self, index: u32) -> usize {
+        let serve = &mut self.serves[index as usize];
+        serve.response_data = serve.response_data.min(self.sessions[serve.session as usize].packet_data);
+        serve.response_data as usize
     }
 
     #[inline]
     pub fn send_response_packet(&mut self, index: u32, packet: u32) {
+        let packet_data = self.response_data(index);
         let serve = &mut self.serves[index as usize];
         let session = &mut self.sessions[serve.session as usize];
-        let packet_data = session.packet_data as usize;
         let total = serve.response.as_ref().map_or(0, |r| r.len());
         let offset = packet as usize * packet_data;
         let len = (total - offset).min(packet_data);
@@ -359,6 +399,7 @@ impl Core {
         header.deferred = serve.deferred;
         if total > packet_data {
             header.multi = Some(Multi { message_bytes: total as u32, packet });
+            header.is_last = offset + len == total;
         }
         let is_adjacent = packet == 0 && self.config.optimizations.adjacent_header.is_on();
         let source = match &mut serve.response {
@@ -440,6 +481,7 @@ impl Core {
         serve.state = ServeState::Responded;
         serve.status = status;
         serve.response = response;
+        serve.response_data = u16::MAX;
         serve.request = None;
         serve.heard = self.now;
         if serve.context.is_some() {

@@ -70,8 +70,9 @@ pub(crate) struct Session {
     pub remote_tag: u32,
     pub credits: u16,
     pub credits_max: u16,
-    /// Data bytes per packet.
+    /// Data bytes per packet: of what is sent from now on, and the most that the two ends agreed on.
     pub packet_data: u16,
+    pub packet_data_max: u16,
     pub queued: u16,
     pub peer: u32,
     pub generation: u32,
@@ -227,6 +228,7 @@ impl Session {
             credits: 0,
             credits_max: 0,
             packet_data: 0,
+            packet_data_max: 0,
             queued: 0,
             peer: NONE,
             generation,
@@ -286,7 +288,7 @@ impl SessionCold {
             attempts: 0,
             connect_sent: 0,
             rtt_min: None,
-            path: Path { mtu: 0, is_local: false },
+            path: Path { mtu: 0, is_local: false, is_mtu_certain: true },
             accepted_as: None,
             opening: None,
             closers: Vec::new(),

@@ -77,6 +77,12 @@ impl Core {
             if let Some(until) = self.awaits_life(session, index) {
                 return self.arm_call(index, until.min(deadline));
             }
+            let call = &self.calls[index as usize];
+            // A peer that says nothing at all is for its timeout to judge.
+            let lives = self.sessions[session as usize].traffic.rx_packets != self.cold[session as usize].silence.heard;
+            if call.unanswered >= self.config.retransmissions_max && call.was_sent() && lives {
+                return self.fail_unanswered(index);
+            }
             if window != super::NONE {
                 self.on_window_timer(index);
             } else if in_flight > 0 {

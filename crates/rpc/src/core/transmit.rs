@@ -174,6 +174,15 @@ impl TxQueue {
         self.push(route, header, Source::piece(Owner::Control, 0, offset, B::BYTES));
     }
 
+    /// Appends a control packet with a body, and zeros behind it up to a length of `bytes`.
+    pub fn push_padded<B: Body>(&mut self, route: Route, header: &Header, body: &B, bytes: usize) {
+        let offset = self.bodies.len();
+        body.write(&mut self.bodies);
+        let len = bytes.saturating_sub(header.wire_len()).max(B::BYTES);
+        self.bodies.resize(offset + len, 0);
+        self.push(route, header, Source::piece(Owner::Control, 0, offset, len));
+    }
+
     /// Appends a control packet to an address that nothing is kept of.
     pub fn push_stranger<B: Body>(&mut self, addr: Addr, header: &Header, body: &B) {
         let mut bytes = [0; HEADER_BYTES_MAX];
@@ -212,6 +221,9 @@ impl TxQueue {
 impl Core {
     /// Hands everything that waits to the transport, and reads the clock.
     pub fn transmit<T: Transport>(&mut self, transport: &mut T) {
+        if !self.joining_limits.is_empty() {
+            self.joining_limits.drain(..).for_each(|(route, bytes)| transport.limit_joining(route, bytes.into()));
+        }
         let mut sent = match &self.tx.items[..] {
             // One call at a time: nothing to collect.
             [item] => match self.slices(item) {

@@ -9,7 +9,7 @@
 //!
 //! `aux` is request type (8) and payload length (16) in REQUEST and RESPONSE, the packet number in CREDIT_RETURN and
 //! REQUEST_FOR_RESPONSE, and zero elsewhere. All numbers are little-endian. A MULTI extension (message bytes u32, packet number u32)
-//! follows in every packet of a message that takes more than one; then a DEADLINE extension (microseconds left u32, four zero bytes).
+//! follows in every packet of a message that takes more than one, the last of which says so with a flag; then a DEADLINE extension (microseconds left u32, four zero bytes).
 
 /// Version of the protocol that this library speaks.
 pub const VERSION: u8 = 1;
@@ -33,6 +33,10 @@ pub const FLAG_DEADLINE: u8 = 2;
 pub const FLAG_ECN_ECHO: u8 = 1 << 5;
 /// The handler kept the request for later: the time until this response says nothing of the network.
 pub const FLAG_DEFERRED: u8 = 1 << 6;
+/// The packet is the last of its message. Only beside a MULTI extension.
+pub const FLAG_LAST: u8 = 1 << 7;
+/// Cuts of one request, counted from 0, have the bits that the status has in a response.
+pub const CUT_MAX: u8 = 7;
 const STATUS_SHIFT: u8 = 2;
 const STATUS_MASK: u8 = 7;
 const FLAGS_OF_STATUS: u8 = STATUS_MASK << STATUS_SHIFT;
@@ -40,9 +44,9 @@ const FLAGS_OF_STATUS: u8 = STATUS_MASK << STATUS_SHIFT;
 /// Flags that a packet may have, by its kind.
 const FLAGS_ALLOWED: [u8; 16] = {
     let mut allowed = [0; 16];
-    allowed[Kind::Request as usize] = FLAG_MULTI | FLAG_DEADLINE;
-    allowed[Kind::CreditReturn as usize] = FLAG_ECN_ECHO;
-    allowed[Kind::Response as usize] = FLAG_MULTI | FLAGS_OF_STATUS | FLAG_ECN_ECHO | FLAG_DEFERRED;
+    allowed[Kind::Request as usize] = FLAG_MULTI | FLAG_DEADLINE | FLAGS_OF_STATUS | FLAG_LAST;
+    allowed[Kind::CreditReturn as usize] = FLAG_ECN_ECHO | FLAGS_OF_STATUS;
+    allowed[Kind::Response as usize] = FLAG_MULTI | FLAGS_OF_STATUS | FLAG_ECN_ECHO | FLAG_DEFERRED | FLAG_LAST;
     allowed
 };
 
@@ -184,6 +188,10 @@ pub struct Header {
     pub tag: u32,
     /// Message bytes and packet number of a message of several packets.
     pub multi: Option<Multi>,
+    /// Whether it is the last packet of a message of several.
+    pub is_last: bool,
+    /// In a REQUEST of several packets, and in its CREDIT_RETURN: how often the client has cut the request anew, at most [`CUT_MAX`].
+    pub cut: u8,
     /// Microseconds until the caller gives up.
     pub deadline_us: Option<u32>,
     /// In a CREDIT_RETURN or RESPONSE: the network marked the packet that it answers.
@@ -220,6 +228,8 @@ impl Header {
             request,
             tag,
             multi: None,
+            is_last: false,
+            cut: 0,
             deadline_us: None,
             ecn_echo: false,
             deferred: false,
@@ -258,7 +268,8 @@ impl Header {
         let deadline = if self.deadline_us.is_some() { FLAG_DEADLINE } else { 0 };
         let echo = if self.ecn_echo { FLAG_ECN_ECHO } else { 0 };
         let deferred = if self.deferred { FLAG_DEFERRED } else { 0 };
-        (self.status as u8) << STATUS_SHIFT | multi | deadline | echo | deferred
+        let last = if self.is_last { FLAG_LAST } else { 0 };
+        (self.status as u8 | self.cut) << STATUS_SHIFT | multi | deadline | echo | deferred | last
     }
 
     /// The header without its extensions.
@@ -313,8 +324,18 @@ impl Header {
         if flags & !FLAGS_ALLOWED[kind as usize] != 0 {
             return Err(ParseError::Malformed);
         }
-        let status = Status::from_bits(flags >> STATUS_SHIFT & STATUS_MASK).ok_or(ParseError::Malformed)?;
+        let bits = flags >> STATUS_SHIFT & STATUS_MASK;
+        let (status, cut) = match kind {
+            Kind::Response => (Status::from_bits(bits).ok_or(ParseError::Malformed)?, 0),
+            _ => (Status::Ok, bits),
+        };
+        // A message of one packet has no last one, and is never cut anew into one.
+        let is_single = flags & FLAG_MULTI == 0;
+        if is_single && (flags & FLAG_LAST != 0 || kind == Kind::Request && cut != 0) {
+            return Err(ParseError::Malformed);
+        }
         let mut header = Header::from_words(kind, status, first, second);
+        (header.is_last, header.cut) = (flags & FLAG_LAST != 0, cut);
         header.ecn_echo = flags & FLAG_ECN_ECHO != 0;
         header.deferred = flags & FLAG_DEFERRED != 0;
         if flags & (FLAG_MULTI | FLAG_DEADLINE) != 0 {
@@ -358,6 +379,8 @@ impl Header {
             request: second & MASK_40,
             tag: (second >> 40) as u32,
             multi: None,
+            is_last: false,
+            cut: 0,
             deadline_us: None,
             ecn_echo: false,
             deferred: false,
@@ -404,12 +427,14 @@ mod tests {
         assert_eq!(round_trip(header, 1400), Ok(header));
         header.multi = Some(Multi { message_bytes: 8 << 20, packet: 4095 });
         assert_eq!(round_trip(header, 1400), Ok(header));
+        (header.is_last, header.cut) = (true, CUT_MAX);
+        assert_eq!(round_trip(header, 1400), Ok(header));
         let mut response = Header::new(Kind::Response, 0, 1, 2, 3);
         response.status = Status::ResponseTooLarge;
         (response.ecn_echo, response.deferred) = (true, true);
         assert_eq!(round_trip(response, 0), Ok(response));
         let mut credit_return = Header::new(Kind::CreditReturn, 7, 1, 2, 3);
-        credit_return.ecn_echo = true;
+        (credit_return.ecn_echo, credit_return.cut) = (true, 5);
         assert_eq!(round_trip(credit_return, 0), Ok(credit_return));
     }
 
@@ -452,6 +477,10 @@ mod tests {
         let mut deferred = Header::new(Kind::CreditReturn, 7, 1, 2, 3);
         deferred.deferred = true;
         assert_eq!(round_trip(deferred, 0), Err(ParseError::Malformed));
+        let (mut last, mut cut) = (header, header);
+        (last.is_last, cut.cut) = (true, 1);
+        assert_eq!(round_trip(last, 10), Err(ParseError::Malformed), "the last packet of a message of one");
+        assert_eq!(round_trip(cut, 10), Err(ParseError::Malformed), "a message of one packet, cut anew");
         assert_eq!(Header::parse(&[0x10; 15], 15), Err(ParseError::Truncated));
         assert_eq!(Header::parse(&[0x20; 16], 16), Err(ParseError::Version(2)));
         assert_eq!(Header::parse(&[0x1f; 16], 16), Err(ParseError::Malformed));

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SimError;
 
-/// Probabilities, from 0 to 1, with which each packet on a link comes to harm.
+/// How packets on a link come to harm: probabilities, from 0 to 1, for each packet, and a length.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PacketFaults {
@@ -22,6 +22,8 @@ pub struct PacketFaults {
     pub reorder_max_ns: u64,
     /// Longest delay that keeps the order.
     pub delay_max_ns: u64,
+    /// Longest packet that is not lost, in bytes, as on a path that carries less than its ends take; none if absent.
+    pub longest: Option<u16>,
 }
 
 impl Default for PacketFaults {
@@ -35,6 +37,7 @@ impl Default for PacketFaults {
             corrupt: 0.0,
             reorder_max_ns: 10_000,
             delay_max_ns: 100_000,
+            longest: None,
         }
     }
 }
@@ -45,9 +48,14 @@ impl PacketFaults {
         PacketFaults { loss: probability, ..PacketFaults::default() }
     }
 
+    /// Packets longer than so many bytes are lost.
+    pub fn longest(bytes: u16) -> Self {
+        PacketFaults { longest: Some(bytes), ..PacketFaults::default() }
+    }
+
     /// Whether no packet can come to harm.
     pub fn is_none(&self) -> bool {
-        self.probabilities().iter().all(|(_, p)| *p == 0.0)
+        self.longest.is_none() && self.probabilities().iter().all(|(_, p)| *p == 0.0)
     }
 
     pub(crate) fn check(&self) -> Result<(), SimError> {
@@ -67,6 +75,7 @@ impl PacketFaults {
         self.corrupt = either(self.corrupt, more.corrupt);
         self.reorder_max_ns = self.reorder_max_ns.max(more.reorder_max_ns);
         self.delay_max_ns = self.delay_max_ns.max(more.delay_max_ns);
+        self.longest = [self.longest, more.longest].into_iter().flatten().min();
     }
 
     fn probabilities(&self) -> [(&'static str, f64); 5] {

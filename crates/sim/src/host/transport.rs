@@ -130,6 +130,10 @@ impl Transport for SimTransport {
         self.mtu
     }
 
+    fn is_mtu_certain(&self, _route: Route) -> bool {
+        !self.shared.world.borrow().is_mtu_uncertain
+    }
+
     fn rx_queue_len(&self) -> usize {
         self.rx_queue_len
     }

@@ -134,6 +134,9 @@ impl World {
             line.is_faulty = self.faults.cuts() && matches!(line.from, Node::Host(_));
             return self.events.push(arrival, Event::Arrive(transit));
         };
+        if faults.longest.is_some_and(|longest| transit.len() > longest) {
+            return self.lose(transit);
+        }
         let random = &mut self.fault_random;
         if random.chance(faults.loss) {
             return self.lose(transit);

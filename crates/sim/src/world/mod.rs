@@ -113,6 +113,8 @@ pub(crate) struct World {
     pub places: Vec<(u16, u16)>,
     pub cost: CostModel,
     pub mtu: usize,
+    /// Whether transports say that paths may carry less than `mtu`.
+    pub is_mtu_uncertain: bool,
     pub wire_overhead: u64,
     pub rx_latency: Picos,
     pub rx_descriptors: usize,
@@ -161,6 +163,7 @@ impl World {
             places: Vec::new(),
             cost,
             mtu: topology.mtu,
+            is_mtu_uncertain: false,
             wire_overhead: topology.wire_overhead as u64,
             rx_latency: from_nanos(topology.nic.rx_latency_ns),
             rx_descriptors: topology.nic.rx_descriptors,

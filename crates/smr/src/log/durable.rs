@@ -20,6 +20,8 @@ pub struct DurableLog<D: Disk> {
     view: MemoryLog,
     /// A snapshot that is being written, and from which entry on entries are kept when it is there.
     compacting: Option<(Snapshot, u64)>,
+    /// A snapshot from a leader that is being written, and whether it is on the disk.
+    staged: Option<(Position, bool)>,
     /// Writes that are not known to be durable, by our tickets and the disk's.
     issued: VecDeque<(Ticket, wal::Ticket)>,
     written: Ticket,
@@ -65,7 +67,15 @@ impl<D: Disk> DurableLog<D> {
         let hard_state = HardState { term, vote, commit, ..HardState::default() };
         let before = (compaction.compacted.index, compaction.compacted.term);
         let view = MemoryLog::restored(hard_state, snapshot, before, entries);
-        Ok(DurableLog { wal, view, compacting: None, issued: VecDeque::new(), written: Ticket(0), done: Ticket(0) })
+        Ok(DurableLog {
+            wal,
+            view,
+            compacting: None,
+            staged: None,
+            issued: VecDeque::new(),
+            written: Ticket(0),
+            done: Ticket(0),
+        })
     }
 
     /// What writes.
@@ -100,23 +110,40 @@ impl<D: Disk> DurableLog<D> {
         Ok(position)
     }
 
-    /// Forgets entries, if the snapshot that has them is on the disk.
+    /// A snapshot is on the disk: forgets the entries that it has, or notes that it is there, if it is a leader's.
     fn finish_compaction(&mut self, written: Option<Position>) -> Result<(), LogError> {
         let Some(position) = written else { return Ok(()) };
+        if let Some(staged) = &mut self.staged {
+            staged.1 = true;
+            return Ok(());
+        }
         let Some((snapshot, keep_from)) = self.compacting.take() else { return Ok(()) };
         self.wal.compact(position, keep_from - 1).map_err(failed)?;
         self.wal.submit();
         self.view.compact(snapshot, keep_from)
     }
 
-    /// Begins anew with a snapshot from a leader.
-    fn begin_anew(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
+    /// Begins anew with a snapshot from a leader. Waits for it unless it was staged; says whether it did.
+    fn begin_anew(&mut self, snapshot: &Snapshot) -> Result<Waited, LogError> {
+        let metadata = snapshot.get_metadata();
+        let position = Position { index: metadata.index, term: metadata.term };
+        if self.staged == Some((position, true)) {
+            self.staged = None;
+            return self.wal.reset(position).map(|()| Waited::No).map_err(failed);
+        }
         let before = self.wal.wait_for_snapshot().map_err(failed)?;
         self.finish_compaction(before)?;
         let position = self.write_snapshot(snapshot)?;
         self.wal.wait_for_snapshot().map_err(failed)?;
-        self.wal.reset(position).map_err(failed)
+        self.wal.reset(position).map(|()| Waited::Yes).map_err(failed)
     }
+}
+
+/// Whether the event loop waited for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waited {
+    No,
+    Yes,
 }
 
 fn failed(error: impl Error) -> LogError {
@@ -196,10 +223,10 @@ impl<D: Disk> LogStore for DurableLog<D> {
     }
 
     fn append(&mut self, batch: Batch) -> Result<Ticket, LogError> {
-        let is_reset = batch.snapshot.is_some();
-        if let Some(snapshot) = &batch.snapshot {
-            self.begin_anew(snapshot)?;
-        }
+        let waited = match &batch.snapshot {
+            Some(snapshot) => self.begin_anew(snapshot)?,
+            None => Waited::No,
+        };
         self.write_entries(&batch.entries).map_err(failed)?;
         if let Some(hard_state) = &batch.hard_state {
             let HardState { term, vote, commit, .. } = *hard_state;
@@ -211,8 +238,8 @@ impl<D: Disk> LogStore for DurableLog<D> {
             let ticket = self.wal.submit();
             self.issued.push_back((self.written, ticket));
         }
-        if is_reset {
-            // The library takes a snapshot as applied when it is durable, and panics if it becomes a candidate before.
+        if waited == Waited::Yes {
+            // The first one of a member, or one that was not staged: who wrote it expects that it is there.
             self.wal.wait().map_err(failed)?;
         }
         self.view.append(batch)?;
@@ -233,6 +260,22 @@ impl<D: Disk> LogStore for DurableLog<D> {
             self.issued.pop_front();
         }
         Ok(self.done)
+    }
+
+    fn stage(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
+        assert!(self.compacting.is_none() && self.staged.is_none(), "one snapshot is written at a time");
+        self.staged = Some((self.write_snapshot(snapshot)?, false));
+        Ok(())
+    }
+
+    fn is_staged(&self) -> bool {
+        self.staged.is_some_and(|(_, is_there)| is_there)
+    }
+
+    fn unstage(&mut self) {
+        if let Some((position, true)) = self.staged.take() {
+            self.wal.discard_snapshot(position);
+        }
     }
 
     fn under_way(&self) -> Option<u64> {

@@ -6,6 +6,8 @@ use std::task::Waker;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
+use crate::discard::discard;
+
 use super::{Batch, LogError, LogStore, Ticket};
 
 /// A log in memory: everything is as durable as it gets at once. Without locks, since one replica owns it; entries are moved in, and the bytes of
@@ -71,7 +73,7 @@ impl MemoryLog {
         (self.entry_bytes, self.forget_to) = (0, 0);
         self.hard_state.term = self.hard_state.term.max(metadata.term);
         self.hard_state.commit = self.hard_state.commit.max(metadata.index);
-        self.snapshot = snapshot;
+        discard(std::mem::replace(&mut self.snapshot, snapshot).data);
     }
 
     /// Frees some of the entries that are to go.
@@ -195,7 +197,7 @@ impl LogStore for MemoryLog {
         );
         self.forget_to = self.forget_to.max(keep_from);
         self.forget_some();
-        self.snapshot = snapshot;
+        discard(std::mem::replace(&mut self.snapshot, snapshot).data);
         Ok(())
     }
 

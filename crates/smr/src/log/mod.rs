@@ -90,6 +90,23 @@ pub trait LogStore: Storage {
     /// [`LogError`] if a write or a flush failed, which is final.
     fn durable(&mut self) -> Result<Ticket, LogError>;
 
+    /// Begins to bring a snapshot from a leader to the disk, before the batch that has it: that one does not wait for it then. Not while
+    /// [`LogStore::is_compacting`], and one at a time. Whoever is to be woken when it is there is told as of a write.
+    ///
+    /// # Errors
+    /// [`LogError`], which is final.
+    fn stage(&mut self, _snapshot: &Snapshot) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// Whether the snapshot that was staged is durable, as the last [`LogStore::durable`] found.
+    fn is_staged(&self) -> bool {
+        true
+    }
+
+    /// No batch will have the snapshot that was staged.
+    fn unstage(&mut self) {}
+
     /// The number of what the disk does now; `None` if it has nothing to do. As long as this is the same, nothing has ended.
     fn under_way(&self) -> Option<u64> {
         None

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
+use bytes::Bytes;
 use dunlin_net::Addr;
 use dunlin_net::random::Random;
 use dunlin_rpc::{ContinuationId, DeferredReply};
@@ -21,7 +22,7 @@ use super::link::Links;
 use super::reads::PendingReads;
 use super::settings::library_config;
 use super::snapshots::{FIRST, Snapshots, first_batch};
-use super::transfer::{Incoming, Outgoing};
+use super::transfer::{Incoming, Outgoing, Staging};
 use super::{Beginning, Counters, first_members};
 use crate::cluster_id::{ClusterId, bits};
 use crate::config::{NodeConfig, NodeError, Reads};
@@ -77,6 +78,9 @@ pub(super) struct Core<M, L: LogStore> {
     pub gather: Gather,
     pub reads: PendingReads,
     pub incoming: Option<Incoming>,
+    pub staging: Option<Staging>,
+    /// Snapshots that are sent, each as often as it is.
+    pub sending: Vec<Bytes>,
     pub later: Later,
     pub snapshots: Snapshots,
     pub continuation: Option<ContinuationId>,
@@ -161,6 +165,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             gather,
             reads: PendingReads::default(),
             incoming: None,
+            staging: None,
+            sending: Vec::new(),
             later: Later::default(),
             snapshots: Snapshots::default(),
             continuation: None,
@@ -225,7 +231,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.failure = Some(why);
         self.waiters.fail_all();
         self.reads.fail_all();
-        self.incoming = None;
+        (self.incoming, self.staging) = (None, None);
         self.abandon_snapshot();
     }
 
@@ -332,7 +338,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Goes on with what has become durable.
     fn settle(&mut self) -> Result<(), NodeError> {
         let is_compacting = self.raft.store().is_compacting();
-        if self.unpersisted.is_empty() && !is_compacting {
+        if self.unpersisted.is_empty() && !is_compacting && self.staging.is_none() {
             return Ok(());
         }
         let begun = is_compacting.then(|| self.now());
@@ -342,6 +348,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         {
             self.note_pause(begun);
         }
+        self.install_staged()?;
         let mut number = None;
         while self.unpersisted.front().is_some_and(|write| write.ticket <= durable) {
             let Some(write) = self.unpersisted.pop_front() else { break };
@@ -429,6 +436,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// What may be answered now: whatever was stepped before that has had its effect, for good.
     pub fn all_is_persisted(&self) -> bool {
         self.last_persisted == self.last_ready
+    }
+
+    /// Whether this replica may not ask for votes: its disk could not hold what it promises, or does not hold the snapshot yet that it was restored from, for
+    /// which the library panics.
+    pub fn is_unfit(&self) -> bool {
+        self.disk.hangs() || self.raft.raft.raft_log.persisted < self.applied
     }
 
     /// Whether as much is held back for the disk as may be.

@@ -60,8 +60,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.links.set_now(now);
         self.election.silent = self.election.silent.saturating_sub(1);
         self.watch_disk();
-        if self.raft.raft.state != StateRole::Leader && self.disk.hangs() {
-            // It could not write that it is a candidate: neither this replica nor the library asks.
+        if self.raft.raft.state != StateRole::Leader && self.is_unfit() {
+            // Neither this replica nor the library asks for votes.
             self.raft.raft.election_elapsed = 0;
         }
         self.raft.tick();

@@ -148,8 +148,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if asks_for_vote && (self.election.is_silent() || self.is_in_doubt || self.disk.hangs()) {
             return;
         }
-        // It could not write that it is a candidate.
-        if kind == MessageType::MsgTimeoutNow && self.disk.hangs() {
+        if kind == MessageType::MsgTimeoutNow && self.is_unfit() {
             return;
         }
         self.begin(Stage::Step);

@@ -6,7 +6,9 @@ use std::task::{Context, Waker};
 use raft::eraftpb::{ConfState, HardState, Snapshot};
 
 use super::core::Core;
+use super::transfer::{Incoming, Staging};
 use crate::config::NodeError;
+use crate::discard::discard;
 use crate::log::{Batch, LogStore, Room, Urgency};
 use crate::machine::{Piece, StateMachine};
 use crate::state::Replicated;
@@ -66,7 +68,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Whether a snapshot is under way.
     fn is_taking(&self) -> bool {
-        self.snapshots.taking.is_some() || self.raft.store().is_compacting()
+        self.snapshots.taking.is_some() || self.staging.is_some() || self.raft.store().is_compacting()
     }
 
     /// Whether enough was executed since the snapshot of `base`. Replicas take turns, by their ids.
@@ -91,7 +93,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Begins to take a snapshot, unless one is under way.
     pub fn compact(&mut self) -> Result<(), NodeError> {
-        if self.is_taking() {
+        // It will be about as large as the one before. Others that take memory go first: they end, and the log has room until then.
+        let (others, base) = (self.memory_of_others(), self.raft.store().base().data.len() as u64);
+        let is_too_much = others > 0 && others + 2 * base > self.config.snapshot_memory_max;
+        if self.is_taking() || is_too_much {
             return Ok(());
         }
         let begun = self.now();
@@ -100,6 +105,25 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.take_piece()?;
         self.note_pause(begun);
         Ok(())
+    }
+
+    /// Bytes of snapshots on their way: one that comes, and older ones than the log's that are sent.
+    pub fn memory_of_others(&self) -> u64 {
+        let incoming = self.incoming.as_ref().map_or(0, Incoming::total);
+        let staged = self.staging.as_ref().map_or(0, Staging::total);
+        let base = self.raft.store().base().data.as_ptr();
+        let mut sent: Vec<_> = self.sending.iter().map(|data| (data.as_ptr(), data.len() as u64)).collect();
+        sent.sort_unstable();
+        sent.dedup();
+        incoming + staged + sent.iter().filter(|(place, _)| *place != base).map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
+    /// Whether another snapshot of so many bytes may come, beside all that are here.
+    pub fn has_memory_for(&self, bytes: u64) -> bool {
+        let taking = self.snapshots.taking.as_ref().map_or(0, |taking| taking.state.capacity() as u64);
+        let base = self.raft.store().base().data.len() as u64;
+        let here = self.memory_of_others().saturating_add(taking).saturating_add(base);
+        here.saturating_add(bytes) <= self.config.snapshot_memory_max
     }
 
     /// Goes on with the snapshot that is being taken.
@@ -137,7 +161,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Gives up the snapshot that is being taken: the state is not what it was.
     pub fn abandon_snapshot(&mut self) {
-        self.snapshots.taking = None;
+        if let Some(taking) = self.snapshots.taking.take() {
+            discard(taking.state);
+        }
         self.state.machine.abandon_snapshot();
     }
 

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use dunlin_rpc::{CallOptions, MsgBuf, RequestBurst, Timers};
+use dunlin_rpc::{CallOptions, DeferredReply, MsgBuf, RequestBurst, Timers};
 use raft::SnapshotStatus;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 
 use super::WeakNode;
 use super::core::Core;
 use crate::cluster_id::{ClusterId, bits};
+use crate::config::NodeError;
+use crate::discard::discard;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 use crate::wire::chunk::{Chunk, parse};
@@ -17,6 +19,8 @@ use crate::wire::{CHUNK, cluster_of};
 
 /// A piece that is not taken for so long ends the attempt.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The last one is answered when the snapshot is on the disk of its receiver.
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Times that a session is looked for, a tick apart, before the attempt ends.
 const SESSION_TRIES: u32 = 100;
 /// What was received of a snapshot is forgotten when nothing came for so many ticks.
@@ -42,6 +46,28 @@ impl Outgoing {
     }
 }
 
+/// A snapshot that has come, and that the log brings to the disk before the library hears of it: the event loop does not wait for that.
+pub(super) struct Staging {
+    message: Message,
+    is_handed_over: bool,
+    /// To its last piece.
+    reply: Option<DeferredReply>,
+}
+
+impl Staging {
+    pub fn total(&self) -> u64 {
+        self.message.get_snapshot().data.len() as u64
+    }
+}
+
+/// What becomes of a piece.
+enum Taken {
+    /// The next is to begin here.
+    Next(u64),
+    /// It was the last: this is answered when the snapshot is installed.
+    Last(Message),
+}
+
 /// A snapshot of which pieces have come.
 pub(super) struct Incoming {
     from: u64,
@@ -51,6 +77,26 @@ pub(super) struct Incoming {
     data: Vec<u8>,
     /// Ticks since the last piece.
     idle: u32,
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        // The log may have another by now.
+        discard(std::mem::take(&mut self.snapshot.data));
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        discard(std::mem::take(&mut self.data));
+    }
+}
+
+impl Incoming {
+    /// Its bytes when it is complete.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
 }
 
 /// Sends a snapshot, and tells the library how that went.
@@ -65,9 +111,16 @@ pub(super) async fn send<M: StateMachine + 'static, L: LogStore + 'static>(
         }
         return;
     }
+    let data = outgoing.snapshot.data.clone();
+    if let Some(node) = node.upgrade() {
+        node.enter(|core| core.sending.push(data.clone()));
+    }
     let is_sent = send_pieces(&node, &outgoing, &timers).await.is_some();
     let Some(node) = node.upgrade() else { return };
     node.enter(|core| {
+        if let Some(place) = core.sending.iter().position(|sent| sent.as_ptr() == data.as_ptr()) {
+            core.sending.swap_remove(place);
+        }
         core.counters.snapshots_sent += u64::from(is_sent);
         let status = if is_sent { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
         core.raft.report_snapshot(outgoing.to, status);
@@ -118,7 +171,8 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
             bytes: &data[offset..end],
         };
         let buffer = MsgBuf::written(chunk.encoded_len(), |out| chunk.encode(out)).ok()?;
-        let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(PIECE_TIMEOUT)).await.ok()?;
+        let timeout = if end == data.len() { INSTALL_TIMEOUT } else { PIECE_TIMEOUT };
+        let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(timeout)).await.ok()?;
         // The place where the next is to begin.
         let next = u64::from_le_bytes(reply.response[..].try_into().ok()?);
         if next != end as u64 {
@@ -145,15 +199,48 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Pieces of a snapshot. Each is answered with where the next is to begin.
     pub fn on_chunks(&mut self, burst: &mut RequestBurst<'_>) {
         for i in 0..burst.len() {
-            let next = self.on_chunk(burst.payload(i));
-            // Unanswered, the sender learns that it failed.
-            if let Some(next) = next {
-                burst.respond(i, &next.to_le_bytes());
+            match self.on_chunk(burst.payload(i)) {
+                // Unanswered, the sender learns that it failed.
+                None => {}
+                Some(Taken::Next(next)) => burst.respond(i, &next.to_le_bytes()),
+                Some(Taken::Last(message)) => {
+                    // One that was being taken of the state here is of no use any more.
+                    self.abandon_snapshot();
+                    self.staging = Some(Staging { message, is_handed_over: false, reply: burst.defer_reply(i).ok() });
+                }
             }
         }
     }
 
-    fn on_chunk(&mut self, bytes: &[u8]) -> Option<u64> {
+    /// Hands a snapshot from a leader to the log, when that has no other, and to the library, when it is durable.
+    pub fn install_staged(&mut self) -> Result<(), NodeError> {
+        let Some(staging) = &mut self.staging else { return Ok(()) };
+        if !staging.is_handed_over {
+            if self.raft.store().is_compacting() {
+                return Ok(());
+            }
+            staging.is_handed_over = true;
+            self.raft.mut_store().stage(staging.message.get_snapshot())?;
+        }
+        if !self.raft.store().is_staged() {
+            return Ok(());
+        }
+        let Some(Staging { message, reply, .. }) = self.staging.take() else { return Ok(()) };
+        let (from, total) = (message.from, message.get_snapshot().data.len() as u64);
+        self.receive(from, message);
+        if self.raft.raft.raft_log.unstable_snapshot().is_none() {
+            // It came too late: entries of another leader have brought this replica further.
+            self.raft.mut_store().unstage();
+        }
+        if let (Some(reply), Ok(mut buffer)) = (reply, MsgBuf::with_len(size_of::<u64>())) {
+            buffer.copy_from_slice(&total.to_le_bytes());
+            // The sender may have given up.
+            let _ = reply.enqueue_response(buffer);
+        }
+        Ok(())
+    }
+
+    fn on_chunk(&mut self, bytes: &[u8]) -> Option<Taken> {
         let theirs = ClusterId::from_bits(cluster_of(bytes).ok()?)?;
         // Who waits for a leader looks at whose it is when it has come whole.
         if self.cluster().is_some_and(|ours| ours != theirs) {
@@ -164,8 +251,20 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if !is_ours || chunk.term < self.raft.raft.term || chunk.total > self.config.snapshot_bytes_max {
             return None;
         }
+        if self.staging.is_some() {
+            return None;
+        }
         if chunk.offset == 0 {
             let Chunk { from, term, index, total, .. } = chunk;
+            self.incoming = None;
+            if !self.has_memory_for(total) {
+                tracing::warn!(
+                    id = self.config.id,
+                    total,
+                    "a snapshot is refused until others are gone: see snapshot_memory_max"
+                );
+                return None;
+            }
             self.incoming = Some(Incoming { from, term, index, total, data: Vec::new(), idle: 0 });
         }
         let incoming = self.incoming.as_mut()?;
@@ -179,7 +278,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let next = incoming.data.len() as u64;
         if next == chunk.total {
             let mut snapshot = chunk.header();
-            snapshot.data = self.incoming.take()?.data.into();
+            snapshot.data = std::mem::take(&mut self.incoming.take()?.data).into();
             let mut message = Message { from: chunk.from, to: chunk.to, term: chunk.term, ..Message::default() };
             message.set_msg_type(MessageType::MsgSnapshot);
             if !self.admits_snapshot(&snapshot, theirs) {
@@ -187,9 +286,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 return None;
             }
             message.set_snapshot(snapshot);
-            self.receive(chunk.from, message);
+            return Some(Taken::Last(message));
         }
-        Some(next)
+        Some(Taken::Next(next))
     }
 
     /// Forgets what was received of a snapshot whose sender says no more.

@@ -42,6 +42,8 @@ struct Queue {
     work: Work,
     /// A snapshot that the writer did not begin yet.
     snapshot: Option<Source>,
+    /// Snapshots to which no record refers, nor will: they are removed before the next one is written.
+    orphans: Vec<String>,
     /// Bytes that the writer took and that are not durable.
     in_flight: usize,
     /// Whether the writer's thread sleeps: waking it is a system call.
@@ -104,6 +106,11 @@ impl Shared {
         let mut queue = lock(&self.queue);
         queue.snapshot = Some(source);
         self.wake(queue);
+    }
+
+    /// Has a snapshot removed to which nothing refers.
+    pub fn add_orphan(&self, name: String) {
+        lock(&self.queue).orphans.push(name);
     }
 
     /// Wakes the writer if it sleeps.
@@ -190,17 +197,19 @@ struct Turns<D: Disk> {
     writer: Writer<D>,
     work: Work,
     snapshot: Option<Job<D>>,
+    orphans: Vec<String>,
     /// The one under way, or the last.
     turn: Turn,
 }
 
 impl<D: Disk> Turns<D> {
     fn new(shared: Arc<Shared>, writer: Writer<D>) -> Turns<D> {
-        Turns { shared, writer, work: Work::default(), snapshot: None, turn: Turn::Snapshot }
+        Turns { shared, writer, work: Work::default(), snapshot: None, orphans: Vec::new(), turn: Turn::Snapshot }
     }
 
     /// Takes what is to be written next; says whether there is anything.
     fn take(&mut self, queue: &mut Queue) -> bool {
+        self.orphans.append(&mut queue.orphans);
         if self.snapshot.is_none() {
             let source = queue.snapshot.take();
             self.snapshot = source.map(|source| Job::new(self.writer.disk().clone(), source));
@@ -219,6 +228,7 @@ impl<D: Disk> Turns<D> {
 
     /// Writes what was taken.
     fn begin(&mut self) -> Result<(), Failure> {
+        self.writer.remove_all(std::mem::take(&mut self.orphans))?;
         match (self.turn, &mut self.snapshot) {
             (Turn::Snapshot, Some(snapshot)) => snapshot.write_piece(),
             _ => self.writer.begin(&mut self.work),

@@ -10,6 +10,7 @@ use super::error::Failure;
 use super::job::Source;
 use super::log::{Driver, Ticket, Wal};
 use super::record::Position;
+use super::snapshot::snapshot_name;
 
 /// A snapshot that the writer has.
 #[derive(Debug)]
@@ -90,6 +91,11 @@ impl<D: Disk> Wal<D> {
     pub fn take_written_snapshot(&mut self) -> Option<Position> {
         let snapshots = self.shared.snapshots();
         self.snapshot.take_if(|handed| handed.number <= snapshots).map(|handed| handed.position)
+    }
+
+    /// Has the file of a snapshot removed that was handed over and is on the disk, and that neither [`Wal::compact`] nor [`Wal::reset`] refers to.
+    pub fn discard_snapshot(&mut self, position: Position) {
+        self.shared.add_orphan(snapshot_name(position));
     }
 
     /// Sleeps until the snapshot that was handed over is on the disk, and gives it; nothing if there is none. A log without a thread writes it at once.

@@ -111,7 +111,13 @@ impl<D: Disk> Writer<D> {
 
     /// Removes what is needed no more. What a crash leaves of it is removed when the log is opened.
     pub fn remove(&mut self) -> Result<(), Failure> {
-        for name in std::mem::take(&mut self.removals) {
+        let removals = std::mem::take(&mut self.removals);
+        self.remove_all(removals)
+    }
+
+    /// Removes these files.
+    pub fn remove_all(&self, names: Vec<String>) -> Result<(), Failure> {
+        for name in names {
             self.disk.remove(&name).map_err(|source| self.failure("remove", &name, source))?;
         }
         Ok(())

@@ -3,3 +3,4 @@
 mod hangs;
 mod harness;
 mod room;
+mod snapshots;

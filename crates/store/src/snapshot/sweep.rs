@@ -274,7 +274,7 @@ mod tests {
             store.put(&key, &vec![b'v'; VALUE_BYTES], Put::default()).unwrap();
         }
         let (output, _pieces) = sync_channel(1);
-        let mut copier = Copier::new(&store, 1, 0, output, Duration::ZERO);
+        let mut copier = Copier::new(&store, 1, Moment::default(), output, Duration::ZERO);
         let mut changed = keys.iter().map(|key| store.key(key.as_bytes()).unwrap().hash());
         // A burst: all of its operations together wait as long as one may.
         for hash in changed.by_ref().take(BLOCKS_KEPT_MAX + 16) {
@@ -302,7 +302,7 @@ mod tests {
             store.put(&key, &vec![b'v'; VALUE_BYTES], Put::default()).unwrap();
         }
         let (output, pieces) = sync_channel(1);
-        let mut copier = Copier::new(&store, 1, 0, output, Duration::ZERO);
+        let mut copier = Copier::new(&store, 1, Moment::default(), output, Duration::ZERO);
         for number in 0..100 {
             let key = format!("key{number}");
             copier.before_change(&store, store.key(key.as_bytes()).unwrap().hash());
