@@ -95,7 +95,13 @@ impl Scenario {
 
 /// Clocks of which one may be three times as fast as another: no timeout promises anything between two hosts.
 pub(super) fn strain(topology: &Topology, until_ns: u64) -> Strain {
-    Strain { hosts: topology.hosts(), clocks: 0..topology.hosts(), clock_ppm_max: CLOCK_PPM_MAX, until_ns }
+    Strain {
+        hosts: topology.hosts(),
+        clocks: 0..topology.hosts(),
+        clock_ppm_max: CLOCK_PPM_MAX,
+        mtu: topology.mtu,
+        until_ns,
+    }
 }
 
 /// About how long endpoints take for what they do.

@@ -17,6 +17,7 @@ use crate::hunt::clients::history::Entry;
 use crate::hunt::clients::phases::{Clients, judge};
 use crate::hunt::node::spawn;
 use crate::hunt::story::{Story, without_leaks};
+use crate::hunt::strain::tell_of_narrow_paths;
 use crate::hunt::trace::{Recorded, Trace};
 
 const MILLISECOND: u64 = 1_000_000;
@@ -130,6 +131,7 @@ impl Run {
         let operated = shared.clone();
         let start = move |incarnation, transport| Operator::start(&operated, incarnation, transport);
         spawn(&mut datacenter, (shared.scenario.client_host(0), 1), start);
+        tell_of_narrow_paths(&mut datacenter, &shared.scenario.plan);
         datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
         Run { datacenter, shared, foreign }
     }

@@ -164,7 +164,7 @@ impl Scenario {
             let hosts = topology.hosts();
             let clocks = 0..replicas as u32;
             let until_ns = work_ns(steps, gap_max_ns);
-            Strain { hosts, clocks, clock_ppm_max: CLOCK_PPM_MAX, until_ns }.add(&mut plan, seed);
+            Strain { hosts, clocks, clock_ppm_max: CLOCK_PPM_MAX, mtu: topology.mtu, until_ns }.add(&mut plan, seed);
         }
         let has_rates = plan.faults.iter().any(|timed| matches!(timed.fault, Fault::ClockRate { .. }));
         let hangs =
