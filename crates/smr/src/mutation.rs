@@ -17,4 +17,6 @@ dunlin_rpc::mutations! {
     ForgottenBeforeDurable,
     /// A lease lasts longer than those who granted it keep to it.
     LeaseTooLong,
+    /// Messages of other clusters are taken for those of the own one.
+    ForeignBelieved,
 }

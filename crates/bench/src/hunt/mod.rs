@@ -14,6 +14,7 @@
 //! | `raft` | the same for replicated state machines |
 //! | `clients` | what clients of both do, and the judge of what they saw |
 //! | `scenario` | what a seed means |
+//! | `strain` | one-way partitions, clocks of other rates and long pauses, for all three |
 //! | `node` | an endpoint, and the program that drives it |
 //! | `run` | one run, up to its verdict |
 //! | `story` | what a run comes to |
@@ -30,6 +31,7 @@ mod raft;
 mod run;
 mod scenario;
 mod story;
+mod strain;
 mod trace;
 
 use std::path::Path;

@@ -11,6 +11,7 @@ use dunlin_trial::{Event, Ledger, Random, Roughness};
 use super::node::{Driver, Node, Shared, spawn};
 use super::scenario::Scenario;
 use super::story::{Story, without_leaks};
+use super::strain::tell_of_narrow_paths;
 use super::trace::{Recorded, RoundTrips, Trace};
 
 const MILLISECOND: u64 = 1_000_000;
@@ -71,6 +72,7 @@ impl Run {
             let start = move |incarnation, transport| Driver::start(&shared, number, incarnation, transport);
             spawn(&mut datacenter, (host, thread), start);
         }
+        tell_of_narrow_paths(&mut datacenter, &shared.scenario.plan);
         datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
         Run { datacenter, shared, digest, round_trips }
     }
@@ -188,7 +190,7 @@ fn watch(ledger: &RefCell<Ledger>, clock: ThreadClock, trace: Option<&Trace>) ->
     let digest: Rc<RefCell<DefaultHasher>> = Rc::default();
     let (hasher, log) = (digest.clone(), trace.map(Trace::log));
     ledger.borrow_mut().watch(move |event: Event| {
-        let now = clock.now();
+        let now = clock.virtual_now();
         if let Some(log) = &log {
             log.borrow_mut().write(now, &event);
         }

@@ -9,7 +9,11 @@ use dunlin_sim::topology::{Buffer, Ecn, Forwarding, Layout, OneSwitch, Switch, T
 use dunlin_sim::{CostModel, FaultPlan, Topology};
 use dunlin_trial::{Random, Roughness, settings};
 
+use super::strain::Strain;
+
 const MILLISECOND: u64 = 1_000_000;
+/// By how many parts in a million the clock of a host is fast or slow at most.
+const CLOCK_PPM_MAX: u32 = 500_000;
 /// Largest message of any run.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// Least buffer of a switch or its port, in packets: with less, nothing but luck brings a burst through.
@@ -59,7 +63,10 @@ impl Scenario {
         let gap_max_ns = *r.pick(&[2_000, 30_000, 200_000, 1_000_000, 5_000_000]).unwrap_or(&0);
         let steps = r.between(5, 40) as u32;
         let work_ns = work_ns(steps, gap_max_ns);
-        let plan = draw_faults(r, roughness, work_ns).plan(&topology, r.next());
+        let mut plan = draw_faults(r, roughness, work_ns).plan(&topology, r.next());
+        if roughness != Roughness::Steady {
+            strain(&topology, work_ns).add(&mut plan, seed);
+        }
         Scenario {
             seed,
             roughness,
@@ -83,6 +90,17 @@ impl Scenario {
     /// The limit of one call's messages.
     pub fn draw_limit(&self, random: &mut Random) -> usize {
         if random.chance(self.large_percent) { MESSAGE_BYTES_MAX } else { self.message_bytes_max }
+    }
+}
+
+/// Clocks of which one may be three times as fast as another: no timeout promises anything between two hosts.
+pub(super) fn strain(topology: &Topology, until_ns: u64) -> Strain {
+    Strain {
+        hosts: topology.hosts(),
+        clocks: 0..topology.hosts(),
+        clock_ppm_max: CLOCK_PPM_MAX,
+        mtu: topology.mtu,
+        until_ns,
     }
 }
 

@@ -439,6 +439,39 @@ mod tests {
         assert_eq!(log_on(&disk.crash(Crash::Power)).base().data[..], [9; 100]);
     }
 
+    /// A leader that has heard of no success sends a snapshot again, which comes too late: the file is the one that the log refers to, or it was removed already.
+    #[test]
+    fn a_snapshot_that_comes_again_is_no_loss() {
+        let disk = SimDisk::new(8, SimDiskConfig::default());
+        let mut log = log_on(&disk);
+        let comes_too_late = |log: &mut DurableLog<SimDisk>, index| {
+            log.stage(&snapshot(index, 1)).unwrap();
+            log.wal.wait_for_snapshot().unwrap();
+            log.staged = Some((Position { index, term: 1 }, true));
+        };
+        log.append(Batch { snapshot: Some(snapshot(5, 1)), ..urgent(Vec::new(), 5) }).unwrap();
+        comes_too_late(&mut log, 5);
+        log.unstage();
+        log.append(urgent((6..=9).map(|index| entry(index, 1)).collect(), 9)).unwrap();
+        log.wal.wait().unwrap();
+        drop(log);
+        let disk = disk.crash(Crash::Power);
+        let mut log = log_on(&disk);
+        assert_eq!(log.base().get_metadata().index, 5, "the log has its snapshot");
+        // While it is on its way again, the log's own one takes its place.
+        comes_too_late(&mut log, 5);
+        let own = log.write_snapshot(&snapshot(8, 1)).unwrap();
+        log.wal.wait_for_snapshot().unwrap();
+        log.wal.compact(own, 7).unwrap();
+        log.wal.submit();
+        log.wal.wait().unwrap();
+        log.unstage();
+        log.append(urgent(vec![entry(10, 1)], 9)).unwrap();
+        log.wal.wait().unwrap();
+        drop(log);
+        assert_eq!(log_on(&disk.crash(Crash::Power)).base().get_metadata().index, 8);
+    }
+
     #[test]
     fn a_flush_that_fails_is_final() {
         let disk = SimDisk::new(7, SimDiskConfig::default());

@@ -93,8 +93,12 @@ impl<D: Disk> Wal<D> {
         self.snapshot.take_if(|handed| handed.number <= snapshots).map(|handed| handed.position)
     }
 
-    /// Has the file of a snapshot removed that was handed over and is on the disk, and that neither [`Wal::compact`] nor [`Wal::reset`] refers to.
+    /// Has the file of a snapshot removed that was handed over and is on the disk, unless [`Wal::compact`] or [`Wal::reset`] refers to it: the log may have had the same
+    /// snapshot before.
     pub fn discard_snapshot(&mut self, position: Position) {
+        if self.compaction().snapshot == position {
+            return;
+        }
         self.shared.add_orphan(snapshot_name(position));
     }
 

@@ -118,7 +118,11 @@ impl<D: Disk> Writer<D> {
     /// Removes these files.
     pub fn remove_all(&self, names: Vec<String>) -> Result<(), Failure> {
         for name in names {
-            self.disk.remove(&name).map_err(|source| self.failure("remove", &name, source))?;
+            match self.disk.remove(&name) {
+                // A snapshot that came again, and was removed as the one before it.
+                Err(source) if source.kind() == std::io::ErrorKind::NotFound => {}
+                removed => removed.map_err(|source| self.failure("remove", &name, source))?,
+            }
         }
         Ok(())
     }

@@ -77,6 +77,8 @@ pub struct Entry {
     pub begun: u64,
     /// How it went.
     pub end: End,
+    /// Its place among the operations that the store is known to have executed, if it is known: a hint at an order that may be right.
+    pub place: Option<u32>,
 }
 
 /// How an operation went.
@@ -102,7 +104,7 @@ pub struct History {
 impl History {
     /// Notes that an operation begins; gives its number.
     pub fn begin(&mut self, key: usize, client: usize, input: Input, now: u64) -> usize {
-        self.entries.push(Entry { key, client: Some(client), input, begun: now, end: End::Pending });
+        self.entries.push(Entry { key, client: Some(client), input, begun: now, end: End::Pending, place: None });
         self.entries.len() - 1
     }
 

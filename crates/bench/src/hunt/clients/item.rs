@@ -158,7 +158,7 @@ mod tests {
             let begun = 10 * number as u64;
             let end =
                 output.clone().map_or(End::Unknown(begun + 5, String::new()), |output| End::Answered(begun + 5, output));
-            entries.push(Entry { key: 0, client: Some(0), input: input.clone(), begun, end });
+            entries.push(Entry { key: 0, client: Some(0), input: input.clone(), begun, end, place: None });
         }
         entries
     }

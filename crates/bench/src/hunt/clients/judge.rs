@@ -6,6 +6,9 @@
 //!
 //! Of operations without an answer each can stand anywhere, and the search would try all sets of them. Two rules leave out orders that others stand for,
 //! since such an operation may as well come last of all: it must change something, and what it changes must not be overwritten unseen.
+//!
+//! Where the order is known in which a store executed writes ([`Entry::place`]), it is tried first: then little is left to search for. What it leads to is a
+//! proof, however it was found; if it leads to none, all orders are tried.
 
 use std::fmt::Write as _;
 use std::marker::PhantomData;
@@ -47,6 +50,8 @@ struct OneKey<'a>(PhantomData<&'a Entry>);
 struct Op<'a> {
     entry: &'a Entry,
     search: &'a Search,
+    /// Its place among those whose order is given.
+    place: Option<u32>,
 }
 
 /// What there is after some operations.
@@ -57,6 +62,8 @@ struct State {
     answered: u32,
     /// The last of them has none, so it must be seen by the next.
     is_unseen: bool,
+    /// How many of them have a place.
+    placed: u32,
 }
 
 impl std::fmt::Debug for Op<'_> {
@@ -103,14 +110,30 @@ impl State {
             // All others had their place: from here on, nobody sees anything.
             return Some(self.clone());
         }
+        if let Some(place) = op.place {
+            return (place == self.placed).then(|| self.after_placed(op.entry)).flatten();
+        }
         if self.is_unseen && overwrites(op.entry) {
             return None;
         }
         let item = item::apply(&self.item, op.entry)?;
         if is_answered {
-            return Some(State { item, answered: self.answered + 1, is_unseen: false });
+            return Some(State { item, answered: self.answered + 1, is_unseen: false, ..*self });
         }
         (item != self.item).then_some(State { item, is_unseen: true, ..*self })
+    }
+}
+
+impl State {
+    /// What an operation leaves that is known to have been executed next.
+    fn after_placed(&self, entry: &Entry) -> Option<State> {
+        let placed = self.placed + 1;
+        match (&entry.end, item::apply(&self.item, entry)) {
+            (End::Answered(..), item) => Some(State { item: item?, answered: self.answered + 1, is_unseen: false, placed }),
+            // It changed nothing.
+            (_, None) => Some(State { placed, ..self.clone() }),
+            (_, Some(item)) => Some(State { item, is_unseen: false, placed, ..*self }),
+        }
     }
 }
 
@@ -146,6 +169,9 @@ fn judge_within(steps: u32, key: usize, entries: &[Entry]) -> Result<Verdict, St
     let of_key = || entries.iter().filter(|entry| entry.key == key);
     let counting: Vec<&Entry> = of_key().filter(|entry| counts(entry)).collect();
     let answered = counting.iter().filter(|entry| matches!(entry.end, End::Answered(..))).count() as u32;
+    if is_right_in_order(steps, answered, &counting) {
+        return Ok(Verdict::Linearizable);
+    }
     let search = Search::new(steps, answered);
     if check_operations(&operations(&counting, &search)) {
         return Ok(Verdict::Linearizable);
@@ -160,13 +186,34 @@ fn judge_within(steps: u32, key: usize, entries: &[Entry]) -> Result<Verdict, St
     Err(text)
 }
 
+/// Whether there is an order in which all answers are right, and writes whose places are known stand in these.
+fn is_right_in_order(steps: u32, answered: u32, counting: &[&Entry]) -> bool {
+    let mut placed: Vec<&Entry> = counting.iter().copied().filter(|entry| entry.place.is_some()).collect();
+    if placed.is_empty() {
+        return false;
+    }
+    placed.sort_by_key(|entry| entry.place);
+    let search = Search::new(steps, answered);
+    let may_have_run = |entry: &&&Entry| {
+        // Of those that can be told from others, it would have a place.
+        matches!(entry.end, End::Answered(..)) || entry.place.is_some() || entry.input == Input::Delete
+    };
+    let entries: Vec<&Entry> = counting.iter().filter(may_have_run).copied().collect();
+    let mut operations = operations(&entries, &search);
+    for operation in &mut operations {
+        let place = operation.op.entry.place;
+        operation.op.place = place.map(|place| placed.partition_point(|entry| entry.place < Some(place)) as u32);
+    }
+    check_operations(&operations)
+}
+
 /// A history in the words of the search.
 fn operations<'a>(entries: &[&'a Entry], search: &'a Search) -> Vec<Operation<OneKey<'a>>> {
     let operation = |entry: &&'a Entry| Operation {
         client_id: entry.client.map(|number| number as u32),
         call_time: entry.begun as i64,
         return_time: if let End::Answered(at, _) = entry.end { at as i64 } else { i64::MAX },
-        op: Op { entry, search },
+        op: Op { entry, search, place: None },
         metadata: None,
     };
     entries.iter().map(operation).collect()
@@ -179,7 +226,7 @@ fn explain(entries: &[&Entry], search: &Search, text: &mut String) {
     let orders = info.partial_linearizations.into_iter().flatten();
     let longest = orders.max_by_key(|order| (order.len(), std::cmp::Reverse(order.clone()))).unwrap_or_default();
     let state = longest.iter().fold(State::default(), |state, number| {
-        state.after(&Op { entry: entries[*number], search }).expect("it stands in an order that is right")
+        state.after(&Op { entry: entries[*number], search, place: None }).expect("it stands in an order that is right")
     });
     *text += "the longest order that is right ends with:\n";
     let shown = longest.len().saturating_sub(SHOWN_MAX);
@@ -210,7 +257,7 @@ mod tests {
 
     fn entry(begun: u64, input: Input, answer: Option<(u64, Output)>) -> Entry {
         let end = answer.map_or(End::Pending, |(at, output)| End::Answered(at, output));
-        Entry { key: 0, client: Some(0), input, begun, end }
+        Entry { key: 0, client: Some(0), input, begun, end, place: None }
     }
 
     fn is_right(entries: &[Entry]) -> bool {
@@ -262,6 +309,33 @@ mod tests {
         let appends = (0..16).map(|number| entry(2, append(number), Some((100, Output::Stored(100 + u64::from(number))))));
         let history: Vec<_> = [written(0, 1, 1)].into_iter().chain(appends).chain([found(101, 102, 99)]).collect();
         assert_eq!(judge_within(10_000, 0, &history), Ok(Verdict::Undecided));
+    }
+
+    /// Appends without an answer, each of which a read shows: their order is found at once if it is known, and is not believed if it is wrong.
+    #[test]
+    fn a_known_order_is_tried_first() {
+        const APPENDS: u8 = 100;
+        let letter = |number: u8| vec![number];
+        let extend = |number: u8| Input::Extend { bytes: letter(number), side: Side::End };
+        let append = |number: u8| Entry { place: Some(u32::from(number) + 1), ..entry(2, extend(number), None) };
+        let value: Vec<u8> = b"1".iter().copied().chain(0..APPENDS).collect();
+        let read = Output::Item(Some(Found { value, flags: 0, token: 99, expires: None }));
+        let first = Entry { place: Some(0), ..written(0, 1, 1) };
+        let read = entry(500, Input::Read, Some((501, read)));
+        // Numbered against their order in time, which is that of the search.
+        let appends: Vec<Entry> = (0..APPENDS).rev().map(append).collect();
+        let history: Vec<Entry> = [first].into_iter().chain(appends).chain([read]).collect();
+        assert_eq!(judge_within(100_000, 0, &history), Ok(Verdict::Linearizable));
+        let unknown: Vec<Entry> = history.iter().map(|entry| Entry { place: None, ..entry.clone() }).collect();
+        assert_eq!(judge_within(10_000, 0, &unknown), Ok(Verdict::Undecided));
+        // Places that no order has hide none that is right.
+        let places = [Some(1), None, Some(0)];
+        let wrong = [written(0, 1, 1), found(2, 3, 1), written(4, 5, 2)];
+        let wrong: Vec<Entry> = wrong.into_iter().zip(places).map(|(entry, place)| Entry { place, ..entry }).collect();
+        assert!(is_right(&wrong));
+        // Nor do they make a history right.
+        let stale = [Entry { place: Some(0), ..written(0, 1, 1) }, nothing(2, 3)];
+        assert!(!is_right(&stale));
     }
 
     #[test]
@@ -318,7 +392,9 @@ mod tests {
                     };
                     let is_answered = input.is_read() || r.chance(40);
                     let ended = begun + r.between(0, 12);
-                    entry(begun, input, is_answered.then_some((ended, output)))
+                    // Mostly wrong ones: the verdict is the same.
+                    let place = r.chance(30).then(|| r.between(0, 9) as u32);
+                    Entry { place, ..entry(begun, input, is_answered.then_some((ended, output))) }
                 })
                 .collect();
             let expected = exists(&history, &mut Vec::new(), &None);

@@ -162,9 +162,9 @@ impl driver::Caller for Caller {
 impl Caller {
     /// Does an operation and records it; says whether it got an answer.
     async fn call(&self, key: usize, input: Input, deadline: Option<Duration>) -> bool {
-        let number = self.shared.clients.begin(key, self.number, input.clone(), self.clock.now());
+        let number = self.shared.clients.begin(key, self.number, input.clone(), self.clock.virtual_now());
         let result = self.execute(&Scenario::key(key), &input, deadline).await;
-        let now = self.clock.now();
+        let now = self.clock.virtual_now();
         let end = match result {
             Ok(output) => {
                 if let Output::Stored(token) | Output::Number(_, token) | Output::Item(Some(Found { token, .. })) = &output {
@@ -182,11 +182,11 @@ impl Caller {
 
     /// Reads many keys at once, and records it as a read of each: nobody promises that all are read at one time.
     async fn get_many(&self, keys: &[usize], deadline: Option<Duration>) {
-        let begin = |&key: &usize| self.shared.clients.begin(key, self.number, Input::Get, self.clock.now());
+        let begin = |&key: &usize| self.shared.clients.begin(key, self.number, Input::Get, self.clock.virtual_now());
         let numbers: Vec<usize> = keys.iter().map(begin).collect();
         let names: Vec<Vec<u8>> = keys.iter().map(|&key| Scenario::key(key)).collect();
         let result = self.client.with_deadline(deadline).multi_get(&names).await;
-        let now = self.clock.now();
+        let now = self.clock.virtual_now();
         let ends: Vec<End> = match result {
             Ok(values) => values.into_iter().map(|value| End::Answered(now, Output::value(value.as_ref()))).collect(),
             Err(error) => numbers.iter().map(|_| failed(now, &error)).collect(),

@@ -11,6 +11,7 @@ use crate::hunt::clients::history::{End, Entry, Input, Output};
 use crate::hunt::clients::phases::{Clients, judge};
 use crate::hunt::node::spawn;
 use crate::hunt::story::{Story, without_leaks};
+use crate::hunt::strain::tell_of_narrow_paths;
 use crate::hunt::trace::{Recorded, Trace};
 
 struct Run {
@@ -47,6 +48,7 @@ impl Run {
             let start = move |incarnation, transport| caller::start(&shared, number, incarnation, transport);
             spawn(&mut datacenter, (SERVER + 1 + number as u32, 0), start);
         }
+        tell_of_narrow_paths(&mut datacenter, &shared.scenario.plan);
         datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
         Run { datacenter, shared }
     }
@@ -65,6 +67,7 @@ impl Run {
                 input: Input::Lost,
                 begun: fault.from_ns,
                 end: End::Answered(up_again, Output::Done),
+                place: None,
             }));
         }
         entries

@@ -7,7 +7,7 @@ use dunlin_sim::fault::{Crashes, RandomFaults};
 use dunlin_sim::{CostModel, FaultPlan, Topology};
 use dunlin_trial::{Random, Roughness};
 
-use crate::hunt::scenario::{draw_config, draw_cost, draw_topology, work_ns};
+use crate::hunt::scenario::{draw_config, draw_cost, draw_topology, strain, work_ns};
 
 /// The host of the server.
 pub const SERVER: u32 = 0;
@@ -58,7 +58,10 @@ impl Scenario {
         let cores = r.between(1, CORES_MAX);
         let gap_max_ns = *r.pick(&[2_000, 20_000, 100_000, 1_000_000, 4_000_000]).unwrap_or(&0);
         let steps = r.between(8, 30) as u32;
-        let plan = draw_faults(r, roughness, work_ns(steps, gap_max_ns)).plan(&topology, r.next());
+        let mut plan = draw_faults(r, roughness, work_ns(steps, gap_max_ns)).plan(&topology, r.next());
+        if roughness != Roughness::Steady {
+            strain(&topology, work_ns(steps, gap_max_ns)).add(&mut plan, seed);
+        }
         // Short enough for peers to be given up in the middle of operations.
         let patience = (roughness == Roughness::Rough && r.chance(60)).then(|| Duration::from_millis(r.between(20, 50)));
         let draw_config = |r: &mut Random| {

@@ -17,7 +17,7 @@ use dunlin_trial::Random;
 use super::run::Shared;
 use super::scenario::Scenario;
 use crate::hunt::clients::driver::{self, Driver, Pace, Place, Tasks};
-use crate::hunt::clients::history::{End, Found, Input, Output};
+use crate::hunt::clients::history::{End, Entry, Found, Input, Output};
 
 /// Operations that a client has in progress at most: what may be concurrent, the judge must try in every order.
 const IN_PROGRESS_MAX: u32 = 3;
@@ -46,7 +46,7 @@ pub fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: Si
     let mut random = Random::new(scenario.seed ^ 0xc11e_4700 ^ (number as u64) << 32 ^ u64::from(incarnation) << 40);
     let config = EndpointConfig { seed: Some(random.next()), ..scenario.client_endpoint(number).clone() };
     let place = Place::new(number, transport, config);
-    let client = Client::new(&place.endpoint, scenario.first_members(), scenario.client);
+    let client = Client::new(&place.endpoint, scenario.known_members(), scenario.client);
     let caller = Caller { shared: shared.clone(), number, client, clock: place.clock.clone(), versions: RefCell::default() };
     let pace = Pace { steps: scenario.steps, gap_max_ns: scenario.gap_max_ns, keys: scenario.keys };
     let times = Random::new(random.next());
@@ -106,7 +106,7 @@ impl driver::Caller for Caller {
 impl Caller {
     /// Does an operation and records it; says whether it got an answer.
     async fn call(&self, key: usize, input: Input, patience: Option<Duration>) -> bool {
-        let number = self.shared.clients.begin(key, self.number, input.clone(), self.clock.now());
+        let number = self.shared.clients.begin(key, self.number, input.clone(), self.clock.virtual_now());
         let name = Scenario::key(key);
         let mut work = Box::pin(self.execute(&name, &input));
         let mut patience = patience.map(|time| Box::pin(self.client.timers().sleep(time)));
@@ -121,7 +121,7 @@ impl Caller {
         });
         let result = result.await;
         drop(work);
-        let now = self.clock.now();
+        let now = self.clock.virtual_now();
         let end = match result {
             None => End::Unknown(now, "given up".into()),
             Some(Ok(output)) => {
@@ -139,17 +139,38 @@ impl Caller {
     }
 
     async fn execute(&self, key: &[u8], input: &Input) -> Result<Output, ClientError> {
-        let command = match input {
-            Input::Put { value, condition, .. } => Command::Put { key, value, condition: conditioned(*condition) },
-            Input::Extend { bytes, .. } => Command::Append { key, bytes },
-            Input::Delete => Command::Delete { key },
-            _ => {
-                let reply = self.client.query(Query { key }.encode()).await?;
-                return Ok(output(input, &reply));
-            }
+        let reply = match command(key, input) {
+            Some(command) => self.client.execute(&command).await?,
+            None => self.client.query(Query { key }.encode()).await?,
         };
-        let reply = self.client.execute(&command.encode()).await?;
         Ok(output(input, &reply))
+    }
+}
+
+/// What replicas are asked to execute; `None` if an operation only reads.
+fn command(key: &[u8], input: &Input) -> Option<Vec<u8>> {
+    let command = match input {
+        Input::Put { value, condition, .. } => Command::Put { key, value, condition: conditioned(*condition) },
+        Input::Extend { bytes, .. } => Command::Append { key, bytes },
+        Input::Delete => Command::Delete { key },
+        _ => return None,
+    };
+    Some(command.encode())
+}
+
+/// Gives writes the places that they have among commands that were committed. What two have in common, as all deletions of a key, has none.
+pub fn place<'a>(history: &mut [Entry], committed: impl Iterator<Item = &'a [u8]>) {
+    let names = |entry: &Entry| match entry.input {
+        Input::Delete => None,
+        _ => command(&Scenario::key(entry.key), &entry.input),
+    };
+    let numbers = history.iter().enumerate().filter_map(|(number, entry)| Some((names(entry)?, number)));
+    let mut numbers: HashMap<Vec<u8>, usize> = numbers.collect();
+    for (place, command) in (0..).zip(committed) {
+        // One that is committed again is not executed again.
+        if let Some(number) = numbers.remove(command) {
+            history[number].place = Some(place);
+        }
     }
 }
 

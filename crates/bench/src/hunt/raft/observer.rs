@@ -7,6 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use dunlin_smr::LogStore as _;
 use dunlin_smr::raft::Storage as _;
 use dunlin_smr::raft::eraftpb::{Entry, EntryType};
+use dunlin_smr::wire::command::{Command, Kind};
 use dunlin_smr::wire::response::{Role, Status};
 
 use super::replica::Log;
@@ -20,6 +21,8 @@ pub struct Observer {
     entries: HashMap<(u64, u64), (u64, Option<u64>)>,
     /// By index.
     committed: BTreeMap<u64, Committed>,
+    /// By index: what was committed as a command, as far as it was seen in a log.
+    commands: BTreeMap<u64, Vec<u8>>,
     /// By replica: up to where it was looked at.
     looked_at: HashMap<u64, u64>,
     /// Who was elected since that was asked.
@@ -44,6 +47,12 @@ impl Observer {
     /// A replica begins with what its disk has.
     pub fn restarted(&mut self, id: u64) {
         self.looked_at.remove(&id);
+    }
+
+    /// What clients asked for in entries that were committed, in their order.
+    pub fn commands(&self) -> impl Iterator<Item = &[u8]> {
+        let parsed = self.commands.values().filter_map(|entry| Command::parse(entry).ok());
+        parsed.filter(|command| command.kind == Kind::Apply).map(|command| command.body)
     }
 
     /// Who was seen to be elected since this was asked.
@@ -125,6 +134,9 @@ impl Observer {
         let known = |term| Committed { term, known_in: status.term };
         let new = log.view().iter().rev().skip_while(|entry| entry.index > status.committed);
         for entry in new.take_while(|entry| entry.index > *looked_at) {
+            if entry.get_entry_type() == EntryType::EntryNormal && !entry.data.is_empty() {
+                self.commands.entry(entry.index).or_insert_with(|| entry.data.to_vec());
+            }
             let committed = *self.committed.entry(entry.index).or_insert(known(entry.term));
             assert_eq!(
                 committed.term, entry.term,

@@ -36,6 +36,8 @@ pub struct Replica {
     node: Node<KvMachine, Log>,
     /// What the log's thread would do.
     flusher: Stepper<SimDisk>,
+    /// Errors that its disk had given when it started.
+    faults: u64,
     random: Random,
     clock: ThreadClock,
     idle_runs: u32,
@@ -52,10 +54,12 @@ impl Life {
         let parts = Parts::new(shared, id, incarnation, transport);
         loop {
             let Some((log, flusher)) = shared.rot.borrow_mut().judge(id, open(shared, id)) else { return Life::Refused };
+            let faults = disk.borrow().faults();
             if let Some(replica) = Replica::start(&parts, log, flusher) {
                 return Life::Runs(Box::new(replica));
             }
             // Its first write was not flushed, and the process ended: it is started again when its disk was looked after.
+            assert!(disk.borrow().faults() > faults, "replica {id} cannot write its log, and its disk is well");
             let after = disk.borrow().crash(Crash::Process);
             after.fail_flush_after(u64::MAX);
             *disk.borrow_mut() = after;
@@ -120,6 +124,7 @@ impl Replica {
         let (id, shared) = (parts.id, &parts.shared);
         let scenario = &shared.scenario;
         let beginning = if id <= scenario.members { Beginning::First(scenario.first_members()) } else { Beginning::Join };
+        let faults = shared.disks[id as usize - 1].borrow().faults();
         let machine = KvMachine::with_secret(BYTES_MAX, [scenario.seed, id]).expect("some MiB of memory");
         let node = match Node::start(&parts.endpoint, parts.config.clone(), log, machine, beginning) {
             Ok(node) => node,
@@ -133,16 +138,30 @@ impl Replica {
             endpoint: parts.endpoint.clone(),
             node,
             flusher,
+            faults,
             random: parts.random.clone(),
             clock: parts.clock.clone(),
             idle_runs: 0,
         })
     }
 
+    /// Lets its disk hang if that is due.
+    fn hang(&self) {
+        let time = self.clock.virtual_now();
+        let mut hangs = self.shared.hangs.borrow_mut();
+        for hang in hangs.extract_if(.., |hang| hang.id == self.id && hang.from_ns <= time) {
+            self.shared.disks[self.id as usize - 1].borrow().hang_until(self.clock.now() + hang.length_ns);
+        }
+    }
+
     fn look(&self) {
         match self.node.failure() {
             None => {}
-            Some(NodeError::Log(_)) => return,
+            Some(NodeError::Log(error)) => {
+                let faults = self.shared.disks[self.id as usize - 1].borrow().faults();
+                assert!(faults > self.faults, "replica {} stopped, and its disk is well: {error}", self.id);
+                return;
+            }
             Some(error) => panic!("replica {} stopped: {error}", self.id),
         }
         let status = self.node.status();
@@ -164,6 +183,7 @@ impl Drop for Replica {
 impl Replica {
     fn run(&mut self) -> Next {
         let now = self.clock.now();
+        self.hang();
         self.flusher.step(now);
         let more = run_endpoint(&self.endpoint, &self.clock, &mut self.idle_runs);
         // As of the time before, so that nothing ends of which the replica has not heard yet.

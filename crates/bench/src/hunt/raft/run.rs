@@ -11,11 +11,13 @@ use super::observer::Observer;
 use super::operator::Operator;
 use super::replica::Life;
 use super::rot::Rot;
-use super::scenario::{Scenario, host};
+use super::scenario::{Hang, Scenario, host};
 use super::spoiler::Spoiler;
+use crate::hunt::clients::history::Entry;
 use crate::hunt::clients::phases::{Clients, judge};
 use crate::hunt::node::spawn;
 use crate::hunt::story::{Story, without_leaks};
+use crate::hunt::strain::tell_of_narrow_paths;
 use crate::hunt::trace::{Recorded, Trace};
 
 const MILLISECOND: u64 = 1_000_000;
@@ -26,7 +28,7 @@ const REPLACED_WITHIN: u64 = 60_000 * MILLISECOND;
 /// The shortest flush.
 const FLUSH_MIN: Duration = Duration::from_micros(1);
 
-/// What all programs of a run, and the run itself, share.
+/// What all programs of a cluster, and the run itself, share.
 pub struct Shared {
     pub scenario: Scenario,
     /// By replica.
@@ -34,6 +36,8 @@ pub struct Shared {
     pub observer: RefCell<Observer>,
     pub clients: Rc<Clients>,
     pub rot: RefCell<Rot>,
+    /// Disks that are still to hang.
+    pub hangs: RefCell<Vec<Hang>>,
     /// Changes of members and of leaders that are still to be asked for, and those that were made.
     pub changes_left: Cell<u32>,
     pub changes_made: Cell<u64>,
@@ -42,6 +46,8 @@ pub struct Shared {
 struct Run {
     datacenter: Recorded,
     shared: Rc<Shared>,
+    /// Another cluster, whose list has an address of this one.
+    foreign: Option<Rc<Shared>>,
 }
 
 /// Runs a scenario.
@@ -53,17 +59,19 @@ pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
         let mut run = Run::new(scenario, trace);
         run.work();
         run.replace_all();
-        let history = run.shared.clients.end_all(&mut run.datacenter);
-        let story = judge(&run.datacenter, run.shared.scenario.keys, &history, trace);
+        let history = run.shared.history(&mut run.datacenter);
+        let foreign = run.foreign.clone().map(|foreign| foreign.history(&mut run.datacenter));
+        let keys = run.shared.scenario.keys;
+        let story = judge(&run.datacenter, keys, &history, trace);
+        let foreign = foreign.map(|history| judge(&run.datacenter, keys, &history, None));
+        let undecided = story.undecided + foreign.map_or(0, |foreign| foreign.undecided);
         let replaced = run.shared.rot.borrow().count_replaced();
-        Story { replaced, changes: run.shared.changes_made.get(), ..story }
+        Story { undecided, replaced, changes: run.shared.changes_made.get(), ..story }
     })
 }
 
-impl Run {
-    fn new(scenario: Scenario, trace: Option<&Trace>) -> Run {
-        let Scenario { topology, cost, seed, .. } = &scenario;
-        let mut datacenter = Recorded::new(topology, *cost, *seed, trace, scenario.end_ns());
+impl Shared {
+    fn new(scenario: Scenario) -> Rc<Shared> {
         let disk = |id: u64| {
             let flush_time = (FLUSH_MIN, FLUSH_MIN + Duration::from_nanos(scenario.flush_max_ns));
             let config = SimDiskConfig { flush_time, ..SimDiskConfig::default() };
@@ -73,16 +81,46 @@ impl Run {
             }
             RefCell::new(disk)
         };
-        let disks = scenario.replicas().map(disk).collect();
-        let clients = Rc::new(Clients::new(scenario.clients as usize));
-        let rot = RefCell::new(Rot::new(&scenario.rots));
-        let (changes_left, changes_made) = (Cell::new(scenario.changes), Cell::new(0));
-        let observer = RefCell::default();
-        let shared = Rc::new(Shared { disks, observer, clients, rot, changes_left, changes_made, scenario });
-        for id in shared.scenario.replicas() {
+        Rc::new(Shared {
+            disks: scenario.replicas().map(disk).collect(),
+            observer: RefCell::default(),
+            clients: Rc::new(Clients::new(scenario.clients as usize)),
+            rot: RefCell::new(Rot::new(&scenario.rots)),
+            hangs: RefCell::new(scenario.hangs.clone()),
+            changes_left: Cell::new(scenario.changes),
+            changes_made: Cell::new(0),
+            scenario,
+        })
+    }
+
+    /// All that clients did, when they have ended it and read every key.
+    fn history(&self, datacenter: &mut Recorded) -> Vec<Entry> {
+        let mut history = self.clients.end_all(datacenter);
+        caller::place(&mut history, self.observer.borrow().commands());
+        history
+    }
+}
+
+impl Run {
+    fn new(scenario: Scenario, trace: Option<&Trace>) -> Run {
+        let Scenario { topology, cost, seed, .. } = &scenario;
+        let mut datacenter = Recorded::new(topology, *cost, *seed, trace, scenario.end_ns());
+        let foreign = scenario.foreign().map(Shared::new);
+        let shared = Shared::new(scenario);
+        let start_replica = |datacenter: &mut Recorded, shared: &Rc<Shared>, id, host| {
             let shared = shared.clone();
             let start = move |incarnation, transport| Life::start(&shared, id, incarnation, transport);
-            spawn(&mut datacenter, (host(id), 0), start);
+            spawn(datacenter, (host, 0), start);
+        };
+        for id in shared.scenario.replicas() {
+            start_replica(&mut datacenter, &shared, id, host(id));
+        }
+        if let Some(foreign) = &foreign {
+            let hosts: Vec<(u64, u32)> = foreign.scenario.own_members().collect();
+            hosts.iter().for_each(|(id, host)| start_replica(&mut datacenter, foreign, *id, *host));
+            let shared = foreign.clone();
+            let start = move |incarnation, transport| caller::start(&shared, 0, incarnation, transport);
+            spawn(&mut datacenter, (hosts[0].1, 1), start);
         }
         for number in 0..shared.scenario.clients as usize {
             let at = shared.scenario.client_host(number);
@@ -93,8 +131,9 @@ impl Run {
         let operated = shared.clone();
         let start = move |incarnation, transport| Operator::start(&operated, incarnation, transport);
         spawn(&mut datacenter, (shared.scenario.client_host(0), 1), start);
+        tell_of_narrow_paths(&mut datacenter, &shared.scenario.plan);
         datacenter.schedule(&shared.scenario.plan).expect("a drawn plan fits its topology");
-        Run { datacenter, shared }
+        Run { datacenter, shared, foreign }
     }
 
     /// Everything that the scenario has in store, until all faults have ended.

@@ -12,6 +12,7 @@ use dunlin_smr::{ClientConfig, NodeConfig, Reads};
 use dunlin_trial::{Random, Roughness};
 
 use crate::hunt::scenario::{draw_config, draw_cost, draw_topology, work_ns};
+use crate::hunt::strain::Strain;
 
 /// Most clients: all of them work on few keys.
 const CLIENTS_MAX: u64 = 8;
@@ -25,6 +26,22 @@ const PACED_ATTEMPT_MIN: u64 = 100 * MILLISECOND;
 const ELECTIONS: u64 = 10;
 /// How much slower a clock may be than another, in percent: leases hold as long as none runs a fifth faster than another.
 const SLOWER_MAX: u64 = 19;
+/// By how many parts in a million a clock is fast or slow at most where rates change: one that is 8.7 % fast is 19 % faster than one that is 8.7 % slow.
+const CLOCK_PPM_MAX: u32 = 87_000;
+/// How many election timeouts a disk hangs at most: leaders give way after some ([`NodeConfig::flush_elections_max`]).
+const HANG_ELECTIONS_MAX: u64 = 12;
+/// Members of a cluster whose list has an address of another one.
+const FOREIGN_MEMBERS: u64 = 3;
+
+/// A disk that hangs, and comes back.
+#[derive(Debug, Clone, Copy)]
+pub struct Hang {
+    /// The replica.
+    pub id: u64,
+    /// When it begins, and how long it takes, in nanoseconds.
+    pub from_ns: u64,
+    pub length_ns: u64,
+}
 
 /// One run. Everything in it follows from the seed.
 #[derive(Clone)]
@@ -59,6 +76,14 @@ pub struct Scenario {
     pub flush_max_ns: u64,
     /// The replica of which a flush fails once, and after how many.
     pub flush_fails: Option<(u64, u64)>,
+    /// Disks that hang.
+    pub hangs: Vec<Hang>,
+    /// The first members, and their hosts.
+    first: Vec<(u64, u32)>,
+    /// The replica whose address stands in the list of another cluster, under the same id.
+    reused: Option<u64>,
+    /// The first member that there is not, since its address is that of a replica of another cluster.
+    absent: Option<u64>,
     /// Changes of members and of leaders that are asked for.
     pub changes: u32,
     /// What goes wrong. All of it ends.
@@ -88,6 +113,7 @@ impl std::fmt::Debug for Scenario {
             .field("snapshot_entries, keep_entries", &(snapshot_entries, keep_entries))
             .field("client", &self.client)
             .field("segment_bytes, flush_max_ns, flush_fails", &(self.segment_bytes, self.flush_max_ns, self.flush_fails))
+            .field("hangs, reused", &(&self.hangs, self.reused))
             .field("changes, keys, steps, gap_max_ns", &(self.changes, self.keys, self.steps, self.gap_max_ns))
             .field("snapshot_step_bytes", &self.snapshot_step_bytes)
             .field("cost", &self.cost)
@@ -110,7 +136,11 @@ impl Scenario {
         let spares = r.between(0, 2).min((6 - members).saturating_sub(replacements));
         let clients = r.between(1, CLIENTS_MAX) as u32;
         let replicas = members + spares + replacements;
-        let hosts = replicas as u32 + clients;
+        let own_hosts = replicas as u32 + clients;
+        let mut more = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x6d6f_7265);
+        // Not the one with the lowest id, which founds the other cluster.
+        let reused = (members == FOREIGN_MEMBERS && more.chance(20)).then(|| more.between(2, FOREIGN_MEMBERS));
+        let hosts = own_hosts + reused.map_or(0, |_| FOREIGN_MEMBERS as u32 - 1);
         match &mut topology.layout {
             Layout::OneSwitch(layout) => layout.hosts = hosts,
             Layout::TwoTier(layout) => layout.hosts_per_tor = hosts.div_ceil(layout.tors),
@@ -128,8 +158,17 @@ impl Scenario {
         };
         // Where leaders come and go, clients find the next one soon.
         let attempt_ns = if is_long { election_ns / 8 } else { r.between(5, 100) * MILLISECOND };
-        let client_hosts = replicas as u32..hosts;
+        let client_hosts = replicas as u32..own_hosts;
         let mut plan = draw_faults(r, is_steady, members, client_hosts, work_ns(steps, gap_max_ns), &topology);
+        if !is_steady {
+            let hosts = topology.hosts();
+            let clocks = 0..replicas as u32;
+            let until_ns = work_ns(steps, gap_max_ns);
+            Strain { hosts, clocks, clock_ppm_max: CLOCK_PPM_MAX, mtu: topology.mtu, until_ns }.add(&mut plan, seed);
+        }
+        let has_rates = plan.faults.iter().any(|timed| matches!(timed.fault, Fault::ClockRate { .. }));
+        let hangs =
+            if is_steady { Vec::new() } else { draw_hangs(&mut more, members, work_ns(steps, gap_max_ns), election_ns) };
         rots.iter().for_each(|id| add_crashes(r, &mut plan, *id, work_ns(steps, gap_max_ns)));
         // Not before the replica runs.
         let flush_fails =
@@ -147,7 +186,7 @@ impl Scenario {
             members,
             spares,
             clients,
-            endpoints: (0..=hosts)
+            endpoints: (0..=own_hosts)
                 .map(|host| match endpoint(r) {
                     config if u64::from(host) >= replicas && attempt_ns < PACED_ATTEMPT_MIN => {
                         EndpointConfig { congestion: CongestionControl::None, ..config }
@@ -156,7 +195,11 @@ impl Scenario {
                 })
                 .collect(),
             node,
-            slower: (0..replicas).map(|_| if r.chance(50) { 0 } else { r.between(0, SLOWER_MAX) }).collect(),
+            slower: (0..replicas)
+                .map(|_| if r.chance(50) { 0 } else { r.between(0, SLOWER_MAX) })
+                // All there is between two clocks is drawn once.
+                .map(|slower| if has_rates { 0 } else { slower })
+                .collect(),
             spoiled_elections,
             client: ClientConfig {
                 timeout: Duration::from_millis(r.between(20, 1500)),
@@ -169,6 +212,10 @@ impl Scenario {
             rots,
             flush_max_ns: *r.pick(&[0, 20_000, MILLISECOND, 10 * MILLISECOND]).unwrap_or(&0),
             flush_fails,
+            hangs,
+            first: (1..=members).map(|id| (id, host(id))).collect(),
+            reused,
+            absent: None,
             // Who fails for good is not to be missed for a majority.
             changes: if flush_fails.is_some() || r.chance(40) { 0 } else { r.between(1, 12) as u32 },
             plan,
@@ -183,7 +230,37 @@ impl Scenario {
 
     /// When all faults have ended, and clients are about to stop beginning anything: nanoseconds of virtual time.
     pub fn end_ns(&self) -> u64 {
-        self.plan.end_ns().unwrap_or(0).max(work_ns(self.steps, self.gap_max_ns)) + 1
+        let hangs_end = self.hangs.iter().map(|hang| hang.from_ns + hang.length_ns).max().unwrap_or(0);
+        self.plan.end_ns().unwrap_or(0).max(hangs_end).max(work_ns(self.steps, self.gap_max_ns)) + 1
+    }
+
+    /// Another cluster, whose list has the address of a replica of this one: with the same work, under the same faults, on hosts behind those of this one. Its
+    /// client has one of its own hosts, and knows its members without that one.
+    pub fn foreign(&self) -> Option<Scenario> {
+        let reused = self.reused?;
+        let mut hosts = self.client_host(self.clients as usize)..;
+        let first = self.first.iter().map(|(id, host)| (*id, if *id == reused { *host } else { hosts.next().unwrap_or(0) }));
+        let endpoints = self.endpoints[..self.members as usize].iter().chain([self.client_endpoint(0)]).cloned();
+        Some(Scenario {
+            // Else it would have the same number.
+            seed: self.seed ^ 0x6f72_6569_676e,
+            first: first.collect(),
+            endpoints: endpoints.collect(),
+            clients: 1,
+            spares: 0,
+            rots: Vec::new(),
+            hangs: Vec::new(),
+            flush_fails: None,
+            changes: 0,
+            reused: None,
+            absent: Some(reused),
+            ..self.clone()
+        })
+    }
+
+    /// The first members that there are, and their hosts.
+    pub fn own_members(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.first.iter().copied().filter(|(id, _)| Some(*id) != self.absent)
     }
 
     /// The bytes of a key.
@@ -219,6 +296,11 @@ impl Scenario {
         self.members + self.spares + 1 + at as u64
     }
 
+    /// The members that clients are told of.
+    pub fn known_members(&self) -> Vec<(u64, Addr)> {
+        self.first_members().into_iter().filter(|(id, _)| Some(*id) != self.absent).collect()
+    }
+
     /// The host of a client.
     pub fn client_host(&self, number: usize) -> u32 {
         self.replicas_max() as u32 + number as u32
@@ -241,7 +323,7 @@ impl Scenario {
 
     /// The first members, with their addresses.
     pub fn first_members(&self) -> Vec<(u64, Addr)> {
-        (1..=self.members).map(|id| (id, address(id))).collect()
+        self.first.iter().map(|(id, host)| (*id, Datacenter::addr(*host, 0))).collect()
     }
 }
 
@@ -274,6 +356,20 @@ fn draw_node(r: &mut Random, mtu: usize) -> NodeConfig {
         session_idle_max: if r.chance(85) { Duration::from_secs(600) } else { Duration::from_millis(r.between(5, 200)) },
         ..NodeConfig::new(1)
     }
+}
+
+/// Disks of some first members, or of all at once, hang for longer or shorter than a leader waits.
+fn draw_hangs(r: &mut Random, members: u64, work_ns: u64, election_ns: u64) -> Vec<Hang> {
+    if !r.chance(25) {
+        return Vec::new();
+    }
+    let (from_ns, length_ns) = (r.between(0, work_ns), r.between(1, HANG_ELECTIONS_MAX * election_ns));
+    if r.chance(15) {
+        return (1..=members).map(|id| Hang { id, from_ns, length_ns }).collect();
+    }
+    let first = r.between(1, members);
+    let count = r.between(1, members / 2);
+    (0..count).map(|next| Hang { id: (first - 1 + next) % members + 1, from_ns, length_ns }).collect()
 }
 
 /// Some first members, fewer than half of them.
