@@ -49,7 +49,8 @@ use saving::Saver;
 
 /// How long a core may take to answer, or to end, before it counts as hung. Far longer than any of its tasks runs at once.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How often cores are asked whether they hang, while a snapshot needs them.
+/// How often cores are asked whether they hang while a snapshot needs them, and how long a silent one has when
+/// it is asked again.
 const HANG_LOOK: Duration = Duration::from_secs(1);
 /// How often a thread is looked at that is about to end.
 const END_LOOK: Duration = Duration::from_millis(1);
@@ -329,7 +330,13 @@ struct HangWatch {
 impl HangWatch {
     /// Asks all cores whether they are there, and gives those up that do not answer.
     fn look(&self) {
-        let hung = self.mailboxes.silent_but(&self.saver.hung(), ANSWER_MAX, Mail::Ping);
+        let known = self.saver.hung();
+        let mut hung = self.mailboxes.silent_but(&known, ANSWER_MAX, Mail::Ping);
+        if !hung.is_empty() {
+            // The whole process may have stood still: then they answer now.
+            let again = self.mailboxes.silent_but(&known, HANG_LOOK, Mail::Ping);
+            hung.retain(|core| again.contains(core));
+        }
         if let Some(core) = hung.first() {
             self.failure.note(*core, format!("it has not answered for {ANSWER_MAX:?}"));
         }
