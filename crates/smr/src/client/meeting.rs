@@ -71,9 +71,9 @@ impl<T: Transport> Client<T> {
 
     /// Of which cluster each replica is, as soon as more than half of them say the same, or none is waited for any more.
     async fn ask_all(&self, deadline: u64) -> Vec<(u64, Option<ClusterId>)> {
-        let ids: Vec<u64> = self.members.borrow().keys().copied().collect();
-        let mut asking: Vec<Option<Asking<'_>>> = ids.iter().map(|id| Some(self.ask_whose(*id, deadline))).collect();
-        let mut answers: Vec<(u64, Option<ClusterId>)> = ids.into_iter().map(|id| (id, None)).collect();
+        let ids = self.listed.iter().copied();
+        let mut asking: Vec<Option<Asking<'_>>> = ids.clone().map(|id| Some(self.ask_whose(id, deadline))).collect();
+        let mut answers: Vec<(u64, Option<ClusterId>)> = ids.map(|id| (id, None)).collect();
         poll_fn(|context| {
             for (future, (_, answer)) in asking.iter_mut().zip(&mut answers) {
                 if let Some(Poll::Ready(cluster)) = future.as_mut().map(|future| future.as_mut().poll(context)) {

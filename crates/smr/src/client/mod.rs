@@ -71,6 +71,8 @@ pub struct Client<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     config: ClientConfig,
     members: RefCell<BTreeMap<u64, Addr>>,
+    /// The members that it was made with: a majority of them says of which cluster they are. One that it learned of may not have been added yet.
+    listed: Box<[u64]>,
     lines: Switchboard,
     /// Who is asked next: the leader, as far as is known.
     target: Cell<u64>,
@@ -96,6 +98,7 @@ impl<T: Transport> Client<T> {
         Client {
             endpoint: endpoint.clone(),
             config,
+            listed: members.keys().copied().collect(),
             members: RefCell::new(members),
             lines: Switchboard::default(),
             target: Cell::new(first),

@@ -283,6 +283,10 @@ fn a_client_follows_no_minority() {
     assert_eq!(here.get("a").unwrap().as_deref(), Some(&b"1"[..]));
     // Who is told the number needs no majority.
     assert_eq!(here.drive(client(Some(ours)).execute(&put(b"a", b"3"))).map(drop), Ok(()));
+    // Replicas that it learned of later, as those that are to be added, do not count.
+    let client = Client::new(&here.endpoint, here.client.members(), client_config());
+    (4..20).for_each(|id| client.learn(id, Addr::Node(20 + id as u32)));
+    assert_eq!(here.drive(client.execute(&put(b"a", b"4"))).map(drop), Ok(()));
 }
 
 #[test]
