@@ -48,7 +48,7 @@ impl Core {
         };
         if call.was_sent() && header.aux + 1 == call.request_packets && arrivals.first_missing >= call.request_packets {
             // The server has all of it, and its handler takes its time.
-            call.unanswered = 0;
+            (call.unanswered, call.confirmed) = (0, true);
             if call.request_packets == 1 {
                 return;
             }

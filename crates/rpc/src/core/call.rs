@@ -71,6 +71,8 @@ pub(crate) struct Call {
     pub unanswered: u8,
     /// How often the request was cut anew into shorter packets.
     pub cut: u8,
+    /// Whether the server has said that it has the whole request.
+    pub confirmed: bool,
     /// Whether anything was sent again, so that round trips are ambiguous (Karn's rule).
     pub sent_again: bool,
     pub session: u32,
@@ -124,6 +126,7 @@ impl Call {
             retries: 0,
             unanswered: 0,
             cut: 0,
+            confirmed: false,
             sent_again: false,
             session: NONE,
             session_generation: 0,
@@ -324,7 +327,7 @@ impl Core {
         call.state = CallState::InSlot;
         call.slot = slot as u8;
         call.sequence = sequence;
-        (call.retries, call.unanswered, call.cut) = (0, 0, 0);
+        (call.retries, call.unanswered, call.cut, call.confirmed) = (0, 0, 0, false);
         call.sent_again = false;
         call.response_packets = 0;
         call.sent = 0;

@@ -138,7 +138,9 @@ impl Core {
         }
         call.packet_data = session.packet_data;
         call.request_packets = call.packets_of_request();
-        (call.sent, call.received) = (0, 0);
+        // Of a request that the server has, the last packet is enough to ask for the response.
+        call.received = if call.confirmed { call.request_packets - 1 } else { 0 };
+        call.sent = call.received;
         (call.timed, call.sent_again_below) = (NONE, 0);
         (call.progress, call.retries) = (self.now, 0);
         let (is_queued, has_window) = (call.tx_batch == self.tx.batch, call.window != NONE);

@@ -228,7 +228,8 @@ impl Core {
         }
         if first_missing >= call.request_packets {
             // The server has all of it, and its handler takes its time.
-            self.calls[index as usize].unanswered = 0;
+            let call = &mut self.calls[index as usize];
+            (call.unanswered, call.confirmed) = (0, true);
         }
         let call = &self.calls[index as usize];
         let before = call.received;

@@ -52,3 +52,36 @@ fn a_path_that_grows_again_is_used_again() {
     stage.wait(Duration::from_secs(620));
     assert_eq!(session.stats().unwrap().packet_data_bytes, data(AGREED));
 }
+
+/// A handler has the request, and takes its time.
+#[test]
+fn a_request_that_the_server_has_is_not_sent_again() {
+    const KEEP: u8 = 2;
+    for recovery in [Recovery::Selective, Recovery::GoBackN] {
+        let stage = recovers(recovery);
+        let kept = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let at = kept.clone();
+        stage.lab.server().register(KEEP, move |request| at.borrow_mut().extend(request.defer())).unwrap();
+        let session = stage.lab.connect();
+        stage.call(&session, 3000, 3000);
+        let waiting = session.call(KEEP, dunlin_rpc::MsgBuf::with_len(4_000_000).unwrap());
+        stage.lab.run_until(|| kept.borrow().len() == 1);
+        // The server says that it has it.
+        stage.wait(Duration::from_secs(2));
+        stage.carries(1300, 1300);
+        let before = stage.lab.client().stats().counters.tx_packets;
+        // The other call finds out what the path carries.
+        let other = stage.lab.drive(1, stage.begin(&session, 20_000, 20_000)).unwrap();
+        assert_eq!(other.response.len(), 20_000);
+        stage.wait(Duration::from_secs(2));
+        assert!(session.stats().unwrap().packet_data_bytes < data(AGREED));
+        let sent = stage.lab.client().stats().counters.tx_packets - before;
+        assert!(sent < 400, "{sent} packets");
+        for request in kept.borrow_mut().drain(..) {
+            request.enqueue_response(b"done".to_vec()).unwrap();
+        }
+        assert_eq!(&stage.lab.drive(1, waiting).unwrap().response[..], b"done");
+        let stats = session.stats().unwrap();
+        assert_eq!(stats.credits, stats.credits_max);
+    }
+}
