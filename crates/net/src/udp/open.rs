@@ -40,7 +40,7 @@ pub(super) fn open(config: &UdpConfig) -> Result<Opened, NetError> {
 
     let recv_buffer_bytes = inner.recv_buffer_size().map_err(failed("reading the buffer's size"))?;
     let gso = if config.gso == Offload::Auto && knows_segmentation(&inner) { Offload::Auto } else { Offload::Off };
-    Ok(Opened { socket: Socket::new(inner, config.ecn), local, recv_buffer_bytes, gso })
+    Ok(Opened { socket: Socket::new(inner), local, recv_buffer_bytes, gso })
 }
 
 /// Opens a socket and sets its options, all but the address.
