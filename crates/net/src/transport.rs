@@ -185,8 +185,7 @@ pub struct TransportCounters {
     pub tx_batches: u64,
     /// Packets dropped here because the receiver's queue, or the socket's buffer, was full.
     pub tx_dropped_full: u64,
-    /// Packets dropped here because the memory that would hold them is not to be had: over shared memory, because the file system of the
-    /// receiver's region is full.
+    /// Packets dropped here because no memory was available: over shared memory, because the file system of the receiver's region is full.
     pub tx_dropped_no_memory: u64,
     /// Packets dropped here for any other reason: the peer is gone, the system refused.
     pub tx_dropped_error: u64,
