@@ -270,7 +270,7 @@ pub trait Transport {
     }
 
     /// Whether every path to a route in use carries packets of [`Transport::route_mtu`]. If not, some hop of a network may swallow long packets
-    /// without a word, and the user has to find out which sizes get through (RFC 8899).
+    /// without a word, and the user has to find out which sizes get through (RFC 8899). May cost system calls: ask once per session.
     fn is_mtu_certain(&self, _route: Route) -> bool {
         true
     }
