@@ -185,8 +185,7 @@ pub struct TransportCounters {
     pub tx_batches: u64,
     /// Packets dropped here because the receiver's queue, or the socket's buffer, was full.
     pub tx_dropped_full: u64,
-    /// Packets dropped here because the memory that would hold them is not to be had: over shared memory, because the file system of the
-    /// receiver's region is full.
+    /// Packets dropped here because no memory was available: over shared memory, because the file system of the receiver's region is full.
     pub tx_dropped_no_memory: u64,
     /// Packets dropped here for any other reason: the peer is gone, the system refused.
     pub tx_dropped_error: u64,
@@ -271,7 +270,7 @@ pub trait Transport {
     }
 
     /// Whether every path to a route in use carries packets of [`Transport::route_mtu`]. If not, some hop of a network may swallow long packets
-    /// without a word, and the user has to find out which sizes get through (RFC 8899).
+    /// without a word, and the user has to find out which sizes get through (RFC 8899). May cost system calls: ask once per session.
     fn is_mtu_certain(&self, _route: Route) -> bool {
         true
     }

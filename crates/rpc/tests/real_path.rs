@@ -1,5 +1,5 @@
 //! Path MTU discovery over real links: two network namespaces with a router between them, whose link carries less than the hosts take. Needs root
-//! and the `ip` command; without them the tests say so and pass.
+//! and the `ip` command; without them the tests say `skipped` and pass.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -83,9 +83,22 @@ impl Drop for Network {
     }
 }
 
-fn endpoint(at: &str) -> Endpoint<UdpTransport> {
+/// Where a server and a client are: in which namespaces, and at which addresses.
+struct Places {
+    server: (&'static str, &'static str),
+    client: (&'static str, &'static str),
+    /// Bytes of the longest packets that both agree on.
+    mtu: usize,
+}
+
+/// With the router between them.
+const ROUTED: Places = Places { server: ("server", SERVER), client: ("client", CLIENT), mtu: 1470 };
+/// On one host, over its loopback interface.
+const ON_ONE_HOST: Places = Places { server: ("client", "127.0.0.1:31850"), client: ("client", "127.0.0.1:0"), mtu: 9352 };
+
+fn endpoint(at: &str, mtu: usize) -> Endpoint<UdpTransport> {
     let transport = UdpTransport::bind(UdpConfig::new(at.parse().unwrap())).unwrap();
-    assert_eq!(transport.mtu(), 1470);
+    assert_eq!(transport.mtu(), mtu);
     Endpoint::new(transport, EndpointConfig::default()).unwrap()
 }
 
@@ -101,12 +114,17 @@ fn call(client: &Endpoint<UdpTransport>, session: &Session, request_len: usize, 
 
 /// Runs a server, and `test` as its client, each in its namespace.
 fn with_client(network: &Network, test: impl FnOnce(&Endpoint<UdpTransport>, &Session) + Send) {
+    with_client_at(network, &ROUTED, test);
+}
+
+fn with_client_at(network: &Network, places: &Places, test: impl FnOnce(&Endpoint<UdpTransport>, &Session) + Send) {
+    let (server_at, client_at) = (places.server, places.client);
     let stop = Arc::new(AtomicBool::new(false));
     thread::scope(|scope| {
         let stopped = stop.clone();
         scope.spawn(move || {
-            network.enter("server");
-            let server = endpoint(SERVER);
+            network.enter(server_at.0);
+            let server = endpoint(server_at.1, places.mtu);
             server
                 .register(SIZED, |request| {
                     let len = u32::from_le_bytes(request.payload()[..4].try_into().unwrap()) as usize;
@@ -116,9 +134,9 @@ fn with_client(network: &Network, test: impl FnOnce(&Endpoint<UdpTransport>, &Se
             server.run_until(|| stopped.load(Ordering::Relaxed));
         });
         let client = scope.spawn(move || {
-            network.enter("client");
-            let client = endpoint(CLIENT);
-            let to: Addr = format!("udp://{SERVER}").parse().unwrap();
+            network.enter(client_at.0);
+            let client = endpoint(client_at.1, places.mtu);
+            let to: Addr = format!("udp://{}", server_at.1).parse().unwrap();
             let session = loop {
                 // The server may not have begun.
                 if let Ok(session) = client.block_on(client.connect(&to)) {
@@ -138,7 +156,7 @@ fn with_client(network: &Network, test: impl FnOnce(&Endpoint<UdpTransport>, &Se
 fn network() -> Option<Network> {
     let network = Network::new();
     if let Err(why) = &network {
-        eprintln!("not tested, since there are no network namespaces here: {why}");
+        eprintln!("skipped: network namespaces cannot be made: {why}");
     }
     network.ok()
 }
@@ -199,5 +217,29 @@ fn a_path_of_ordinary_ethernet_is_used_in_full() {
         settle(client, session, 1500);
         call(client, session, 2_000_000, 2_000_000);
         settle(client, session, 1500);
+    });
+}
+
+#[test]
+fn a_loopback_interface_that_carries_less_swallows_no_call() {
+    for mtu in [1500, 1280] {
+        let Some(network) = network() else { return };
+        network.carries("client", "lo", mtu);
+        with_client_at(&network, &ON_ONE_HOST, |client, session| {
+            for (there, back) in [(20_000, 20_000), (9000, 9000), (4, 300_000), (300_000, 4)] {
+                call(client, session, there, back);
+            }
+            settle(client, session, mtu);
+        });
+    }
+}
+
+#[test]
+fn a_loopback_interface_as_it_usually_is_carries_full_packets_from_the_start() {
+    let Some(network) = network() else { return };
+    with_client_at(&network, &ON_ONE_HOST, |client, session| {
+        assert!(session.stats().unwrap().packet_data_bytes > 9000);
+        call(client, session, 300_000, 300_000);
+        assert_eq!(client.stats().counters.mtu_probes_sent, 0);
     });
 }

@@ -345,6 +345,21 @@ fn clocks_run_at_rates_of_their_own() {
     assert!(datacenter.inject(Fault::ClockRate { host: 2, ppm: 1_000_001 }).is_err());
 }
 
+#[test]
+fn the_clock_of_a_busy_thread_does_not_go_back_when_its_rate_changes() {
+    for (before, after) in [(1_000_000, -1_000_000), (500_000, -900_000), (0, -1_000_000), (-1_000_000, 1_000_000)] {
+        let mut datacenter = datacenter();
+        let clock = datacenter.clock(0, 0).unwrap();
+        datacenter.inject(Fault::ClockRate { host: 0, ppm: before }).unwrap();
+        clock.charge(1_000_000);
+        let shown = clock.now();
+        datacenter.inject(Fault::ClockRate { host: 0, ppm: after }).unwrap();
+        assert!(clock.now() >= shown, "{before} then {after} ppm");
+        clock.charge(5_000_000);
+        assert!(clock.now() >= shown, "{before} then {after} ppm");
+    }
+}
+
 /// As a guest that is suspended, with the clock that does not count that: it stands still with its processors, and goes on.
 #[test]
 fn a_host_is_suspended_and_comes_back() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::addr::{Addr, ShmName};
 use crate::clock::{Clock, Suspensions};
 use crate::error::NetError;
+use crate::poll::SLEEP_MAX;
 use crate::shm::backing;
 use crate::shm::bell::{self, BellName, OwnBell};
 use crate::shm::burst::Senders;
@@ -24,8 +25,9 @@ use crate::shm::receiver::{Outlook, Receiver};
 use crate::shm::region::{Identity, Region};
 use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
-/// Longest sleep while packets may come that were set aside: their senders may die without a word.
-const SLEEP_AT_HOLES_MAX: Duration = Duration::from_millis(1);
+/// First sleep while packets may come that were set aside, because a sender that dies does not wake the receiver. As long as only such packets are
+/// awaited, each sleep may be twice as long as the one before, up to [`SLEEP_MAX`]. A sender that publishes late does wake the receiver.
+const FIRST_SLEEP_AT_HOLES: Duration = Duration::from_millis(1);
 
 /// An endpoint in shared memory. See the [module](super) for how it works.
 pub struct ShmTransport {
@@ -41,6 +43,8 @@ pub struct ShmTransport {
     senders_fence: bool,
     /// Number of the last sleep.
     sleeps: u32,
+    /// Longest next sleep while packets may come that were set aside.
+    sleep_at_holes: Duration,
     /// Removed before the region that tells of it.
     bell_name: Option<BellName>,
     own_file: OwnFile,
@@ -85,6 +89,7 @@ impl ShmTransport {
             clock: Clock::new(),
             senders_fence,
             sleeps: 0,
+            sleep_at_holes: FIRST_SLEEP_AT_HOLES,
             bell_name: None,
             own_file,
         })
@@ -99,9 +104,11 @@ impl ShmTransport {
         region.wait_word().store(word, Ordering::SeqCst);
         futex::fence_before_sleep(self.senders_fence);
         let outlook = self.receiver.outlook(&Known { peers: &self.peers, file: self.own_file.file() });
+        let longest = self.sleep_at_holes;
+        self.sleep_at_holes = if outlook == Outlook::Holes { (2 * longest).min(SLEEP_MAX) } else { FIRST_SLEEP_AT_HOLES };
         let timeout = match outlook {
             Outlook::Arrivals => Duration::ZERO,
-            Outlook::Holes => timeout.min(SLEEP_AT_HOLES_MAX),
+            Outlook::Holes => timeout.min(longest),
             Outlook::Empty => timeout,
         };
         if self.wake.take() || timeout.is_zero() {
@@ -354,6 +361,38 @@ mod tests {
                     receive(&mut a);
                 }
             });
+        }
+    }
+
+    /// Begins and ends sleeps until `count` of them began, and says how long each may last.
+    fn sleeps(at: &mut ShmTransport, count: usize) -> Vec<Duration> {
+        let mut begun = Vec::new();
+        while begun.len() < count {
+            assert_eq!(at.rx_burst(), 0);
+            begun.extend(at.begin_sleep(futex::on_word(1), Duration::from_secs(9)));
+            at.end_sleep();
+        }
+        begun
+    }
+
+    #[test]
+    fn an_idle_receiver_wakes_less_and_less_for_a_stopped_sender() {
+        let [(a, to_b), (mut b, _)] = pair(&ShmConfig::anonymous());
+        let mut other = ShmTransport::new(&ShmConfig::anonymous()).unwrap();
+        let other_to_b = other.resolve(&b.local_addr()).unwrap();
+        let mut stopped = [(a, to_b), (other, other_to_b)];
+        let milliseconds = |sleeps: &[Duration]| sleeps.iter().map(|sleep| sleep.as_millis()).collect::<Vec<_>>();
+        let mut late = Vec::new();
+        for (from, route) in &mut stopped {
+            late.push(from.peers.get_mut(*route).unwrap().sender.reserve(1).unwrap().first);
+            assert_eq!(milliseconds(&sleeps(&mut b, 10)), [1, 2, 4, 8, 16, 32, 64, 100, 100, 100]);
+        }
+        let left = [Duration::from_millis(1), Duration::from_secs(9)];
+        for (((from, route), ticket), left) in stopped.iter_mut().zip(late).zip(left) {
+            from.peers.get_mut(*route).unwrap().sender.publish(ticket, 0, crate::shm::cell::NO_BULK);
+            assert_eq!(b.begin_sleep(futex::on_word(1), Duration::from_secs(9)), None, "a late packet is there");
+            assert_eq!(b.rx_burst(), 1);
+            assert_eq!(sleeps(&mut b, 1), [left]);
         }
     }
 

@@ -106,7 +106,7 @@ pub(crate) fn begin_waking(word: &AtomicU32, seen: u32) -> Option<u32> {
     }
 }
 
-/// Has the next senders wake no more for the sleep that was `seen`, unless it is over; says whether it was not.
+/// Marks the sleep `seen` as awake so that later senders skip the wake-up. Returns false if that sleep is over.
 pub(crate) fn set_awake(word: &AtomicU32, seen: u32) -> bool {
     word.compare_exchange(seen, AWAKE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }

@@ -24,8 +24,9 @@ use crate::shm::burst::Senders;
 use crate::shm::intent::Intent;
 use crate::shm::region::Region;
 
-/// Places set aside, or runs of them, whose senders are looked up at a time: the receiver has other things to do.
-const LOOKUPS_MAX: u32 = 256;
+/// Places set aside, or runs of them, whose senders are looked up at a time: the receiver has other things to do. The next time it goes on from
+/// there.
+const LOOKUPS_MAX: usize = 256;
 
 /// The intents of all senders at one moment, to find out whose the holes are.
 struct Intents(Vec<Wanted>);
@@ -99,13 +100,15 @@ pub(crate) struct SetAside {
     /// A bit for each cell that is shut: those, and those of tickets that were in `open`, until the next lap.
     shut: Box<[u64]>,
     shut_count: u32,
+    /// How many of `open` the last look-up of senders left behind: the next begins there.
+    looked_up: usize,
 }
 
 impl SetAside {
     /// For a queue of `queue_len`, a power of two of at least 64.
     pub(crate) fn new(queue_len: u32) -> Self {
         let bits = || vec![0; queue_len as usize / 64].into_boxed_slice();
-        SetAside { open: Vec::new(), waiting: bits(), shut: bits(), shut_count: 0 }
+        SetAside { open: Vec::new(), waiting: bits(), shut: bits(), shut_count: 0, looked_up: 0 }
     }
 
     /// Whether no cell is shut.
@@ -169,30 +172,37 @@ impl SetAside {
             return 0;
         }
         let mut intents = Intents::read(region);
-        let (waiting, mut lost, mut lookups) = (&mut self.waiting, 0, 0);
+        let begin = if self.open.len() <= LOOKUPS_MAX || self.looked_up >= self.open.len() { 0 } else { self.looked_up };
+        let (waiting, mut lost) = (&mut self.waiting, 0);
+        let (mut at, mut end) = (0, begin + LOOKUPS_MAX);
+        let turn = begin..end;
         self.open.retain(|late| {
-            lookups += 1;
+            let is_due = turn.contains(&at);
+            at += 1;
             // Published after all, perhaps, before the intents were read.
-            let is_lost = lookups <= LOOKUPS_MAX
+            let is_lost = is_due
                 && intents.is_abandoned(late.first, senders)
                 && region.cell(late.first).published(late.first).is_none();
             if is_lost {
                 (0..late.count as u64).for_each(|i| clear(waiting, late.first.wrapping_add(i)));
                 lost += late.count as u64;
+                end -= 1;
             }
             !is_lost
         });
-        let mut lookups = 0;
+        let (mut at, turn) = (0, begin..end);
         self.open.dedup_by(|late, before| {
-            lookups += 1;
-            let is_next = lookups <= LOOKUPS_MAX && before.end() == late.first;
+            at += 1;
+            let is_next = turn.contains(&at) && before.end() == late.first;
             let is_of_one =
                 is_next && intents.holder(late.first).is_some_and(|slot| intents.holder(before.first) == Some(slot));
             if is_of_one {
                 before.count += late.count;
+                end -= 1;
             }
             is_of_one
         });
+        self.looked_up = end;
         lost
     }
 
@@ -314,6 +324,39 @@ mod tests {
             region.intent(3).store(Intent::NONE, Ordering::Relaxed);
             assert_eq!(aside.look_up_senders(&region, &Nobody), 64 - 50, "what is published is not lost");
             assert!(aside.has_late(&region));
+        }
+    }
+
+    /// However many places stopped senders hold, those of a dead one behind them are found.
+    #[test]
+    fn the_dead_do_not_hide_behind_the_stopped() {
+        struct AllBut(u16);
+        impl Senders for AllBut {
+            fn is_alive(&self, slot: u16) -> bool {
+                slot != self.0
+            }
+
+            fn route_to(&self, _: u64) -> Option<crate::transport::Route> {
+                None
+            }
+        }
+        const LEN: u64 = 1 << 15;
+        const SLOTS: u16 = (LEN / 64) as u16;
+        for start in [0u64, u64::MAX - 20] {
+            let region = testing::region(Sizes { queue_len: LEN as u32, senders_max: SLOTS.into(), ..SIZES }, start);
+            let mut aside = SetAside::new(LEN as u32);
+            // All stopped before they could note that they hold what they wanted, so that none of it is awaited together.
+            for slot in 0..SLOTS {
+                let first = start.wrapping_add(u64::from(slot) * 64);
+                region.intent(slot).store(Intent::wanted(first, 64), Ordering::Relaxed);
+            }
+            (0..LEN).for_each(|i| aside.add(&region, start.wrapping_add(i)));
+            let rounds = LEN.div_ceil(LOOKUPS_MAX as u64);
+            for dead in [SLOTS - 1, 100, 0] {
+                let lost: u64 = (0..rounds + 1).map(|_| aside.look_up_senders(&region, &AllBut(dead))).sum();
+                assert_eq!(lost, 64, "of slot {dead}");
+            }
+            assert_eq!(aside.open(), LEN - 3 * 64);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Datagrams between processes of one host, through shared memory.
 //!
-//! Every endpoint owns a *region*, a file of mapped memory that is its receive queue; who wants to send to it maps the file.
+//! Every endpoint owns a *region*, a file of mapped memory that is its receive queue. A sender maps the receiver's file.
 //! So the memory of a receiver does not grow with its senders, and finding a packet is one look at one place, as with the
 //! receive queue of a NIC. A lost packet is allowed here: when the queue is full, the sender drops.
 //!

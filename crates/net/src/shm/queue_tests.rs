@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::shm::backing::BulkBacking;
 use crate::shm::bell::Bell;
@@ -467,4 +467,41 @@ fn whatever_the_order_every_published_packet_comes_exactly_once_and_in_its_sende
         assert_eq!((queue.rx.rx_reclaimed, queue.rx.rx_dropped_malformed), (lost, 0), "seed {seed}");
     }
     assert!(cfg!(miri) || beside_holes > 1000, "cells were hardly ever shut: {beside_holes}");
+}
+
+/// Another process shuts every cell and lets the queue look empty for ever.
+#[test]
+fn a_region_that_shuts_all_cells_keeps_no_sender() {
+    const STORES: u32 = if cfg!(miri) { 10 } else { 3_000_000 };
+    let queue = Queue::new(Sizes { queue_len: 4096, ..SIZES }, 0);
+    let region = queue.region.clone();
+    for word in 0..64 {
+        region.shut_word(word * 64).store(u64::MAX, Ordering::Relaxed);
+    }
+    region.shut_count().store(4096, Ordering::Relaxed);
+    let mut sender = queue.sender(0, "a");
+    let (stores, stop) = (AtomicU32::new(0), AtomicBool::new(false));
+    let (mut counters, mut sent, mut most_taken) = (TransportCounters::default(), 0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                stores.fetch_add(1, Ordering::Relaxed);
+                region.head().store(region.tail().load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        });
+        for (len, count) in [(10, 512), (300, 16)] {
+            let packets = vec![TxPacket { route: Route(0), header: &[7; 300][..len], payload: &[] }; count];
+            let begin = stores.load(Ordering::Relaxed);
+            while stores.load(Ordering::Relaxed) - begin < STORES {
+                let before = region.tail().load(Ordering::Relaxed);
+                sender.send(&packets, &mut counters);
+                sent += count as u64;
+                most_taken = most_taken.max(region.tail().load(Ordering::Relaxed).wrapping_sub(before));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!((counters.tx_dropped_full, counters.tx_packets), (sent, 0));
+    // As many as the queue is long, and the first places of each group.
+    assert!(most_taken <= 4096 + 512 + 64, "{most_taken} tickets for one burst");
 }

@@ -33,6 +33,9 @@ pub(crate) struct Sender {
     head_seen: u64,
     /// Whether cells were shut when the head was read: no ticket below its `queue_len` is void unless they were.
     shut_seen: bool,
+    /// Void tickets that the present call may still take: as many as the queue is long. An honest region has fewer; one that has more would keep
+    /// this sender for ever.
+    voids_left: u32,
     senders_fence: bool,
     backing: BulkBacking,
     bell: Bell,
@@ -76,7 +79,7 @@ impl Sender {
         let head_seen = region.head().load(Ordering::Acquire);
         let senders_fence = region.senders_fence() || !futex::kernel_fences();
         let shut_seen = region.shut_count().load(Ordering::Relaxed) != 0;
-        Sender { region, slot, generation, head_seen, shut_seen, senders_fence, backing, bell }
+        Sender { region, slot, generation, head_seen, shut_seen, voids_left: 0, senders_fence, backing, bell }
     }
 
     pub(crate) fn region(&self) -> &Region {
@@ -90,6 +93,7 @@ impl Sender {
             counters.tx_dropped_error += packets.len() as u64;
             return;
         }
+        self.voids_left = self.region.layout().sizes.queue_len;
         let mut rest = packets;
         while !rest.is_empty() {
             let short = rest.iter().take(GROUP_MAX).take_while(|p| p.len() <= INLINE_BYTES_MAX).count();
@@ -146,8 +150,8 @@ impl Sender {
             if later.is_empty() {
                 return;
             }
-            // Each round takes places of a queue that is finite, so that this ends, whatever the bits say.
-            let Some(next) = self.reserve(later.len()) else {
+            self.note_voids(reserved);
+            let Some(next) = self.reserve_more(later.len()) else {
                 counters.tx_dropped_full += later.len() as u64;
                 return;
             };
@@ -180,13 +184,14 @@ impl Sender {
         }
         let mut rest = &filled[..count];
         while !rest.is_empty() {
-            let Some(reserved) = self.reserve(rest.len()) else { break };
+            let Some(reserved) = self.reserve_more(rest.len()) else { break };
             let (now, later) = rest.split_at(reserved.places());
             for (ticket, &(buffer, len)) in reserved.tickets().zip(now) {
                 self.publish(ticket, len, buffer);
                 counters.tx_bytes += len as u64;
             }
             self.finish(reserved, now.len(), counters);
+            self.note_voids(reserved);
             rest = later;
         }
         for &(buffer, _) in rest {
@@ -255,6 +260,20 @@ impl Sender {
         }
         self.clear_intent();
         None
+    }
+
+    /// [`Sender::reserve`] in a loop that goes on while places are void; also `None` if more were void than an honest region has.
+    #[inline]
+    fn reserve_more(&mut self, wanted: usize) -> Option<Reserved> {
+        if self.voids_left == 0 {
+            return None;
+        }
+        self.reserve(wanted)
+    }
+
+    #[inline]
+    fn note_voids(&mut self, reserved: Reserved) {
+        self.voids_left = self.voids_left.saturating_sub(reserved.void.count_ones());
     }
 
     /// Which of `count` tickets from `first` on are void.

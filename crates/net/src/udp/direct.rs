@@ -83,14 +83,6 @@ impl Direct {
         }
     }
 
-    /// Something malformed came from `from`.
-    #[cold]
-    pub(super) fn on_malformed(&mut self, from: Option<SocketAddr>) {
-        if let Some(open) = self.open.as_mut().filter(|open| from == Some(open.peer)) {
-            open.socket.segments.always_ask();
-        }
-    }
-
     /// Forgets a route that was given up.
     pub(super) fn on_release(&mut self, route: Route) {
         if self.socket_to(route).is_some() {
@@ -115,7 +107,7 @@ fn connect(main: &Socket, config: &UdpConfig, local: SocketAddr, peer: SocketAdd
     socket.connect(&peer.into())?;
     // What others sent since the bind may lie in this socket's queue. So it is not taken for empty, and while it is not, every
     // datagram is received with its source.
-    let mut socket = Socket::new(socket, config.ecn);
+    let mut socket = Socket::new(socket);
     socket.queue = Queue::Busy;
     Ok(socket)
 }

@@ -17,14 +17,6 @@ pub(super) fn length(len: usize) -> [u8; LENGTH_BYTES] {
     (len as u16).to_le_bytes()
 }
 
-/// Whether `bytes` are a single frame and nothing else: then they are no datagrams that the kernel joined, unless the first is malformed.
-#[inline]
-pub(super) fn is_lone(bytes: &[u8]) -> bool {
-    let Some(&[low, high]) = bytes.first_chunk() else { return false };
-    let end = LENGTH_BYTES + usize::from(u16::from_le_bytes([low, high]));
-    end == bytes.len() || end % 2 == 1 && end + 1 == bytes.len()
-}
-
 /// What stands at some place of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
@@ -55,22 +47,6 @@ pub(super) fn next(bytes: &[u8], mut at: usize, packet_bytes_max: usize) -> Next
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_frame_is_alone_if_nothing_but_its_pad_byte_follows() {
-        for (bytes, alone) in [
-            (&[2, 0, 8, 9][..], true),
-            (&[1, 0, 8], true),
-            (&[1, 0, 8, 0], true),
-            (&[2, 0, 8, 9, 0], false),
-            (&[1, 0, 8, 0, 0], false),
-            (&[2, 0, 8], false),
-            (&[1], false),
-            (&[], false),
-        ] {
-            assert_eq!(is_lone(bytes), alone, "{bytes:?}");
-        }
-    }
 
     #[test]
     fn frames_padding_and_lies() {

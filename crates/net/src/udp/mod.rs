@@ -38,9 +38,7 @@
 //!
 //! A datagram without any frame, a frame that runs past the end, or one longer than the receiver's own largest packet is
 //! malformed: the frames before it are delivered, the rest of the datagram is dropped, and one is counted. Datagrams that the kernel joined
-//! are split where it joined them, so a malformed one costs no other. One case is different: if a lone peer's arrivals were single frames for a
-//! while, the next is received without asking where its datagrams begin (`socket::Segments`); if the first malformed datagram of that peer
-//! comes then, what the kernel joined behind it is lost with it.
+//! are split where it joined them, so a malformed one costs no other.
 
 mod config;
 mod control;

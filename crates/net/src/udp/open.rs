@@ -40,7 +40,7 @@ pub(super) fn open(config: &UdpConfig) -> Result<Opened, NetError> {
 
     let recv_buffer_bytes = inner.recv_buffer_size().map_err(failed("reading the buffer's size"))?;
     let gso = if config.gso == Offload::Auto && knows_segmentation(&inner) { Offload::Auto } else { Offload::Off };
-    Ok(Opened { socket: Socket::new(inner, config.ecn), local, recv_buffer_bytes, gso })
+    Ok(Opened { socket: Socket::new(inner), local, recv_buffer_bytes, gso })
 }
 
 /// Opens a socket and sets its options, all but the address.
@@ -109,12 +109,28 @@ fn use_marks(socket: &socket2::Socket, domain: Domain) -> io::Result<()> {
 
 /// Whether the kernel has segmentation offload for UDP (Linux 4.18).
 fn knows_segmentation(socket: &socket2::Socket) -> bool {
+    get(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
+}
+
+/// Whether the interface that leads to `peer` takes datagrams of this many bytes. Opens a socket for the question.
+pub(super) fn carries(peer: SocketAddr, datagram_bytes: usize) -> io::Result<bool> {
+    let socket = socket2::Socket::new(Domain::for_address(peer), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.connect(&peer.into())?;
+    // Bytes of the headers of IP and UDP.
+    let (mtu, headers) = match peer {
+        SocketAddr::V4(_) => (get(&socket, libc::IPPROTO_IP, libc::IP_MTU)?, 20 + 8),
+        SocketAddr::V6(_) => (get(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU)?, 40 + 8),
+    };
+    Ok(usize::try_from(mtu).is_ok_and(|mtu| mtu >= datagram_bytes + headers))
+}
+
+/// Reads a numeric option of a socket.
+fn get(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the pointers are to a number and its length.
-    let rc =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, (&raw mut value).cast(), &mut len) };
-    rc == 0
+    let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &mut len) };
+    if rc == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sets a numeric option of a socket.

@@ -192,16 +192,13 @@ impl Rx {
             },
         };
         let result = match (socket.queue, peer) {
-            (Queue::Empty, Some(peer)) => {
+            (Queue::Empty, peer) => {
                 let buffer = &mut self.buffers[..BUFFER_BYTES];
-                socket.receive_connected(buffer, peer).map(|arrival| {
-                    let is_lone = frame::is_lone(&buffer[..arrival.len.min(BUFFER_BYTES)]);
-                    socket.segments.note(is_lone);
-                    self.arrivals.push(arrival);
-                })
-            }
-            (Queue::Empty, None) => {
-                socket.receive(&mut self.buffers[..BUFFER_BYTES]).map(|arrival| self.arrivals.push(arrival))
+                let arrival = match peer {
+                    Some(peer) => socket.receive_connected(buffer, peer),
+                    None => socket.receive(buffer),
+                };
+                arrival.map(|arrival| self.arrivals.push(arrival))
             }
             (Queue::Busy, _) => {
                 let mut buffers = self.buffers.chunks_exact_mut(BUFFER_BYTES);
@@ -263,10 +260,7 @@ impl Rx {
                     continue;
                 }
                 Next::End if self.at.next > 0 && !(arrival.truncated && end == len) => {}
-                Next::End | Next::Malformed => {
-                    link.counters.rx_dropped_malformed += 1;
-                    link.direct.on_malformed(arrival.from);
-                }
+                Next::End | Next::Malformed => link.counters.rx_dropped_malformed += 1,
             }
             self.at = match end < len {
                 true => Cursor { datagram: end, next: 0, ..self.at },

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
 
-use super::config::Ecn;
 use super::control::{self, Control};
 use super::sockaddr::SockAddr;
 use super::train::TRAIN_DATAGRAMS_MAX;
@@ -14,42 +13,10 @@ use super::train::TRAIN_DATAGRAMS_MAX;
 /// A non-blocking UDP socket.
 pub(super) struct Socket {
     inner: socket2::Socket,
-    ecn: Ecn,
     /// Whether the last look found something.
     pub(super) queue: Queue,
     /// The last count of drops that the kernel told.
     pub(super) drops: u32,
-    /// Whether the kernel is to be asked where the datagrams that it joined begin.
-    pub(super) segments: Segments,
-}
-
-/// Arrivals in a row that are a single frame, after which the next is taken for one too.
-const LONE_IN_A_ROW: u32 = 64;
-
-/// Whether the first arrival at a connected socket that was empty is received with its segment size. That comes in a control message, which costs
-/// 80 ns of the 290 that receiving takes. Where every arrival is one frame, as with calls one after the other, it says nothing.
-#[derive(Clone, Copy)]
-pub(super) struct Segments {
-    /// Arrivals that are still received with it.
-    asked: u32,
-}
-
-impl Segments {
-    const fn new() -> Self {
-        Segments { asked: LONE_IN_A_ROW }
-    }
-
-    /// Notes what an arrival was like.
-    #[inline]
-    pub(super) fn note(&mut self, is_lone: bool) {
-        self.asked = if is_lone { self.asked.saturating_sub(1) } else { self.asked.max(LONE_IN_A_ROW) };
-    }
-
-    /// The peer sent something malformed, which shall cost nothing that the kernel joined with it: asks from now on.
-    #[cold]
-    pub(super) fn always_ask(&mut self) {
-        self.asked = u32::MAX;
-    }
 }
 
 /// What the next look into a socket's queue may find.
@@ -94,8 +61,8 @@ impl AsFd for Socket {
 
 impl Socket {
     /// Wraps a socket whose options are set.
-    pub(super) fn new(inner: socket2::Socket, ecn: Ecn) -> Self {
-        Socket { inner, ecn, queue: Queue::Empty, drops: 0, segments: Segments::new() }
+    pub(super) fn new(inner: socket2::Socket) -> Self {
+        Socket { inner, queue: Queue::Empty, drops: 0 }
     }
 
     pub(super) fn inner(&self) -> &socket2::Socket {
@@ -148,34 +115,32 @@ impl Socket {
         let mut from = SockAddr::empty();
         let mut room = Control::<{ control::RECEIVE_BYTES }>::empty();
         let mut slice = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-        let mut header = message_from(&mut slice, &mut from);
+        let mut header = message_from(&mut slice, Some(&mut from));
         room.attach(&mut header);
         // SAFETY: the header points at a buffer, address and control room of the lengths given, all exclusively ours.
         let len = unsafe { libc::recvmsg(self.fd(), &mut header, 0) };
         if len < 0 {
             return Err(io::Error::last_os_error());
         }
+        from.set_len(header.msg_namelen);
         // SAFETY: the call above filled the header in; the room is alive.
-        Ok(unsafe { arrival(&header, from, len as usize) })
+        Ok(unsafe { arrival(&header, from.to_std(), len as usize) })
     }
 
     /// As [`Socket::receive`] for a socket connected to `peer`: the least work there is.
     #[inline]
     pub(super) fn receive_connected(&self, buffer: &mut [u8], peer: SocketAddr) -> io::Result<Arrival> {
-        if self.ecn == Ecn::On || self.segments.asked > 0 {
-            // Marks and segment sizes come in control messages.
-            return self.receive(buffer);
-        }
-        let nobody = std::ptr::null_mut::<libc::sockaddr>();
-        let (fd, to, len) = (self.fd() as usize, buffer.as_mut_ptr(), buffer.len());
-        // SAFETY: the pointer goes with the length of the buffer, which is exclusively ours; no address is asked for. (Not `recv`: see
-        // `send_to`.)
-        let len = unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, 0usize, nobody, nobody) };
+        let mut room = Control::<{ control::RECEIVE_BYTES }>::empty();
+        let mut slice = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let mut header = message_from(&mut slice, None);
+        room.attach(&mut header);
+        // SAFETY: as in `receive`; no address is asked for. (Not `recvmsg`: see `send_to`.)
+        let len = unsafe { libc::syscall(libc::SYS_recvmsg, self.fd() as usize, &raw mut header, 0usize) };
         if len < 0 {
             return Err(io::Error::last_os_error());
         }
-        let len = len as usize;
-        Ok(Arrival { from: Some(peer), len, segment: len.max(1), drops: None, truncated: false, ecn_marked: false })
+        // SAFETY: the call above filled the header in; the room is alive.
+        Ok(unsafe { arrival(&header, Some(peer), len as usize) })
     }
 
     /// Takes up to `N` arrivals, each into a buffer of its own, and says how many.
@@ -190,7 +155,7 @@ impl Socket {
         let mut slices = buffers.map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() });
         let mut headers: ArrayVec<libc::mmsghdr, N> = ArrayVec::new();
         for ((slice, from), room) in slices.iter_mut().zip(&mut from).zip(&mut rooms) {
-            let mut msg_hdr = message_from(slice, from);
+            let mut msg_hdr = message_from(slice, Some(from));
             room.attach(&mut msg_hdr);
             headers.push(libc::mmsghdr { msg_hdr, msg_len: 0 });
         }
@@ -199,9 +164,10 @@ impl Socket {
         if count < 0 {
             return Err(io::Error::last_os_error());
         }
-        for (header, from) in headers.iter().zip(from).take(count as usize) {
+        for (header, mut from) in headers.iter().zip(from).take(count as usize) {
+            from.set_len(header.msg_hdr.msg_namelen);
             // SAFETY: the call above filled this header in; its room is alive.
-            arrivals.push(unsafe { arrival(&header.msg_hdr, from, header.msg_len as usize) });
+            arrivals.push(unsafe { arrival(&header.msg_hdr, from.to_std(), header.msg_len as usize) });
         }
         Ok(())
     }
@@ -211,7 +177,7 @@ impl Socket {
         let mut to = SockAddr::empty();
         let mut room = Control::<{ control::ERROR_BYTES }>::empty();
         let mut slice = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let mut header = message_from(&mut slice, &mut to);
+        let mut header = message_from(&mut slice, Some(&mut to));
         room.attach(&mut header);
         // SAFETY: as in `receive`; the buffer has no bytes.
         if unsafe { libc::recvmsg(self.fd(), &mut header, libc::MSG_ERRQUEUE) } < 0 {
@@ -246,25 +212,26 @@ fn message_to(slices: &[IoSlice<'_>], to: Option<&SockAddr>) -> libc::msghdr {
     header
 }
 
-/// A header for receiving into `slice`, and the sender's address into `from`; valid while both are.
-fn message_from(slice: &mut libc::iovec, from: &mut SockAddr) -> libc::msghdr {
+/// A header for receiving into `slice`, and the sender's address into `from` if that is wanted; valid while both are.
+fn message_from(slice: &mut libc::iovec, from: Option<&mut SockAddr>) -> libc::msghdr {
     // SAFETY: as above.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_name = from.as_mut_ptr().cast();
-    header.msg_namelen = from.len();
+    if let Some(from) = from {
+        header.msg_name = from.as_mut_ptr().cast();
+        header.msg_namelen = from.len();
+    }
     header.msg_iov = slice;
     header.msg_iovlen = 1;
     header
 }
 
-/// Reads what the kernel filled in.
+/// Reads what the kernel filled in for an arrival from `from`.
 ///
 /// # Safety
 /// As [`control::each`].
-unsafe fn arrival(header: &libc::msghdr, mut from: SockAddr, len: usize) -> Arrival {
-    from.set_len(header.msg_namelen);
+unsafe fn arrival(header: &libc::msghdr, from: Option<SocketAddr>, len: usize) -> Arrival {
     let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
-    let mut arrival = Arrival { from: from.to_std(), len, segment: len.max(1), drops: None, truncated, ecn_marked: false };
+    let mut arrival = Arrival { from, len, segment: len.max(1), drops: None, truncated, ecn_marked: false };
     if header.msg_controllen > 0 {
         // SAFETY: passed on.
         unsafe {

@@ -13,7 +13,7 @@ use super::Link;
 use super::config::UdpConfig;
 use super::direct::Direct;
 use super::frame::frame_bytes;
-use super::open::open;
+use super::open::{carries, open};
 use super::routes::Routes;
 use super::rx::Rx;
 use super::sockaddr::SockAddr;
@@ -47,6 +47,8 @@ pub struct UdpTransport {
     clock: Clock,
     local: SocketAddr,
     mtu: usize,
+    /// Bytes of the longest datagrams.
+    datagram_bytes: usize,
     rx_queue_len: usize,
 }
 
@@ -74,6 +76,7 @@ impl UdpTransport {
             clock: Clock::new(),
             local: opened.local,
             mtu,
+            datagram_bytes,
             rx_queue_len,
         })
     }
@@ -108,8 +111,9 @@ impl Transport for UdpTransport {
     }
 
     fn is_mtu_certain(&self, route: Route) -> bool {
-        // The loopback interface carries all that a socket takes.
-        self.link.routes.get(route).is_none_or(|peer| peer.addr.ip().is_loopback())
+        let Some(peer) = self.link.routes.get(route) else { return true };
+        // The loopback interface is the whole path, so what it takes arrives. That is all that a socket takes unless its MTU was set.
+        peer.addr.ip().is_loopback() && carries(peer.addr, self.datagram_bytes).unwrap_or(false)
     }
 
     fn limit_joining(&mut self, route: Route, bytes: usize) {

@@ -115,12 +115,13 @@ impl Tx {
         let mut failures = 0;
         // The datagram that the kernel called too long last, and whether one was so.
         let (mut doubted, mut too_long) = (usize::MAX, false);
+        let mut is_offload_in_doubt = false;
         while sent < count {
             match self.send_from(sent, way, link, borrowed, to) {
                 Ok(more) => {
                     self.count_sent(link, sent, more);
                     sent += more;
-                    if gso == Offload::Auto && way == Way::Each && !too_long {
+                    if is_offload_in_doubt && !too_long {
                         // The same bytes went without the offload, so it was the offload that failed.
                         link.routes.on_gso_refused(self.train.route());
                     }
@@ -137,9 +138,13 @@ impl Tx {
                             link.take_errors();
                             doubted = sent;
                         }
-                        Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP) if way == Way::Segmented => {
+                        Some(error @ (libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP))
+                            if way == Way::Segmented =>
+                        {
                             link.take_errors();
                             (way, doubted) = (Way::Each, usize::MAX);
+                            // Two routers, or somebody who forges their reports, may have called earlier datagrams too long.
+                            is_offload_in_doubt = error != libc::EMSGSIZE;
                         }
                         // The link takes no datagram of this length. The others may be shorter.
                         Some(libc::EMSGSIZE) => {

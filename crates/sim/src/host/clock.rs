@@ -67,17 +67,22 @@ pub struct ThreadClock {
     busy_until: Rc<Cell<Picos>>,
     /// Of its host.
     host: Rc<Cell<HostClock>>,
+    /// The latest time that was shown: a clock whose rate changes while the CPU is busy would go back otherwise, since the rate changes at the time
+    /// of the datacenter, which lies before that of the CPU.
+    shown: Rc<Cell<u64>>,
 }
 
 impl ThreadClock {
     pub(crate) fn new(global: Rc<Cell<Picos>>, host: Rc<Cell<HostClock>>) -> Self {
-        ThreadClock { global, busy_until: Rc::default(), host }
+        ThreadClock { global, busy_until: Rc::default(), host, shown: Rc::default() }
     }
 
     /// The thread's time by the clock of its host, in nanoseconds. Never goes back.
     #[inline]
     pub fn now(&self) -> u64 {
-        to_nanos(self.host.get().shows(self.picos()))
+        let now = to_nanos(self.host.get().shows(self.picos())).max(self.shown.get());
+        self.shown.set(now);
+        now
     }
 
     /// The thread's time by no clock but that of the datacenter, in nanoseconds: for those who judge from outside what programs did, and when.

@@ -5,7 +5,6 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::super::config::Ecn;
 use super::super::open::set;
 use super::super::sockaddr::SockAddr;
 use super::super::socket::{Arrival, Socket};
@@ -41,7 +40,7 @@ pub fn echo_rate(size: usize, train: usize, duration: Duration, on_start: impl F
 /// A socket that sends and receives trains.
 fn with_offload(socket: &UdpSocket) -> io::Result<Socket> {
     set(socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-    Ok(Socket::new(socket.try_clone()?.into(), Ecn::Off))
+    Ok(Socket::new(socket.try_clone()?.into()))
 }
 
 /// The size of the datagrams of a train, unless there is one alone.

@@ -14,7 +14,6 @@ use arrayvec::ArrayVec;
 
 use crate::clock::Clock;
 
-use super::config::Ecn;
 use super::open::{ask_buffer, set};
 use super::sockaddr::SockAddr;
 use super::socket::{Arrival, Socket};
@@ -190,7 +189,7 @@ pub fn ping_pong(size: usize, duration: Duration, on_start: impl Fn(Half) + Sync
 /// What the system says; [`io::ErrorKind::InvalidInput`] if `method` and `size` exceed the limits of one call.
 pub fn send(socket: &UdpSocket, to: SocketAddr, method: Method, size: usize, duration: Duration) -> io::Result<u64> {
     let per_call = method.datagrams(size)?;
-    let raw = Socket::new(socket.try_clone()?.into(), Ecn::Off);
+    let raw = Socket::new(socket.try_clone()?.into());
     let addr = SockAddr::from(to);
     let bytes = vec![1; size * per_call];
     let slices: Vec<_> = bytes.chunks(size).map(io::IoSlice::new).collect();
@@ -220,7 +219,7 @@ pub fn send(socket: &UdpSocket, to: SocketAddr, method: Method, size: usize, dur
 pub fn receive(socket: &UdpSocket, method: Method, deadline: Duration) -> io::Result<Rate> {
     let offload = matches!(method, Method::Offload(_));
     set(socket, libc::SOL_UDP, libc::UDP_GRO, offload.into())?;
-    let raw = Socket::new(socket.try_clone()?.into(), Ecn::Off);
+    let raw = Socket::new(socket.try_clone()?.into());
     let mut buffers = vec![0; 65_536 * BATCH_MAX];
     let mut arrivals: ArrayVec<Arrival, BATCH_MAX> = ArrayVec::new();
     let mut rate = Rate::default();
@@ -281,7 +280,7 @@ fn two_sockets() -> io::Result<(UdpSocket, UdpSocket, SocketAddr)> {
 
 /// Says with empty datagrams that this half is done.
 fn say_goodbye(socket: &UdpSocket, to: SocketAddr) -> io::Result<()> {
-    let raw = Socket::new(socket.try_clone()?.into(), Ecn::Off);
+    let raw = Socket::new(socket.try_clone()?.into());
     for _ in 0..GOODBYES {
         match ready(raw.send_to(&[], Some(&SockAddr::from(to)))) {
             // The other half has heard it and closed its socket.

@@ -1,7 +1,12 @@
 //! What only shows from inside: which socket and which way a packet took.
 
+use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
+use std::process::Command;
+use std::thread;
+
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::super::open::set;
 use super::*;
@@ -39,6 +44,63 @@ fn a_train_that_the_offload_refuses_leaves_without_it() {
     assert!(client.link.routes.get(route).unwrap().gso_refused);
     let counters = client.counters();
     assert_eq!((counters.tx_packets, counters.tx_dropped_error), (120, 0));
+}
+
+/// Runs `test` on a thread with a network of its own, which has a loopback interface and nothing else.
+fn in_own_network(test: impl FnOnce() + Send) {
+    let enter = || {
+        // SAFETY: the call changes this thread's network and nothing else.
+        match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
+            0 => Command::new("ip").args(["link", "set", "lo", "up"]).status().map(|_| ()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| match enter() {
+            Ok(()) => test(),
+            Err(error) => eprintln!("skipped: a network namespace of this thread's cannot be made: {error}"),
+        });
+    });
+}
+
+/// The report of a router that a datagram between two sockets was too long, as anybody may forge it.
+fn too_long(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else { panic!("of IPv4") };
+    // ICMP: destination unreachable, fragmentation needed; its checksum; the MTU of the next hop.
+    let mut bytes = vec![3, 4, 0, 0, 0, 0, 0xff, 0xff];
+    // The header of the datagram: 20 bytes of IP, 8 of UDP.
+    bytes.extend([0x45, 0, 0, 200, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    bytes.extend([from.ip().octets(), to.ip().octets()].concat());
+    bytes.extend([from.port().to_be_bytes(), to.port().to_be_bytes(), [0, 180], [0, 0]].concat());
+    let sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    bytes[2..4].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+    bytes
+}
+
+#[test]
+fn reports_of_routers_do_not_turn_the_offload_off() {
+    in_own_network(|| {
+        let (mut server, mut client) = (loopback(), loopback());
+        let route = client.resolve(&server.local_addr()).unwrap();
+        let raw = Socket::new(Domain::IPV4, Type::from(libc::SOCK_RAW), Some(Protocol::ICMPV4)).unwrap();
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into();
+        // More than are taken at a time, so that a second one is there when the datagram is sent again.
+        for _ in 0..100 {
+            raw.send_to(&too_long(client.local, server.local), &to).unwrap();
+        }
+        let packets = [TxPacket { route, header: &[7; 9000], payload: &[] }; 4];
+        client.tx_burst(&packets);
+        client.tx_flush();
+        let (mut received, start) = (0, server.now());
+        while received < packets.len() {
+            assert!(server.now() - start < 10_000_000_000, "only {received} packets came");
+            received += server.rx_burst();
+        }
+        assert!(client.link.take_errors() == 0, "the reports were taken");
+        assert!(!client.link.routes.get(route).unwrap().gso_refused);
+        assert_eq!(client.counters().tx_dropped_error, 0);
+    });
 }
 
 fn loopback() -> UdpTransport {
