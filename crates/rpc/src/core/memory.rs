@@ -18,14 +18,14 @@
 //! The responses of one packet that follow each other in a slot use one buffer, which is counted when it grows: a stream of small calls
 //! costs a comparison.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use super::Core;
 use super::serve::ServeState;
 use crate::config::nanos;
 use crate::msgbuf::{self, MsgBuf};
 use crate::payload::Payload;
 use crate::wire::Status;
-
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The budget is no more than three quarters of what message buffers may take in this process: the rest is for requests and responses of
 /// calls from here, and for the caches of other threads.
