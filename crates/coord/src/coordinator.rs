@@ -113,8 +113,8 @@ pub trait Coordinator {
     /// [`CoordError::Compacted`]: too much has happened since; [`CoordError::BadPath`].
     async fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError>;
 
-    /// Nanoseconds of the clock that [`Lease::safe_until`] is of, which goes on while the machine is suspended. That of an endpoint is as its event loop last read it: who computes for long between
-    /// looking at it and what rests on it adds that time.
+    /// Nanoseconds of the clock that [`Lease::safe_until`] is of, which goes on while the machine is suspended. It is read afresh: a caller that computes for long
+    /// between looking at it and what rests on it adds that time.
     fn now(&self) -> u64;
 
     /// Waits until [`Coordinator::now`] is this or more.

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::addr::{Addr, ShmName};
-use crate::clock::Suspensions;
+use crate::clock::BootClock;
 use crate::composite::Composite;
 use crate::error::NetError;
 use crate::shm::{ShmConfig, ShmTransport};
@@ -222,8 +222,8 @@ impl Transport for AnyTransport {
         each!(self, t => t.clock())
     }
 
-    fn suspensions(&self) -> Suspensions {
-        each!(self, t => t.suspensions())
+    fn boot_clock(&self) -> BootClock {
+        each!(self, t => t.boot_clock())
     }
 
     fn wait(&mut self, timeout: Duration) {

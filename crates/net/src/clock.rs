@@ -1,5 +1,5 @@
-//! The monotonic clock of real transports: the processor's time-stamp counter where it is fit for use. And what it does not count: time in which the machine
-//! was suspended.
+//! The monotonic clock of real transports: the processor's time-stamp counter where it is fit for use. And
+//! [`BootClock`], which also counts time in which the machine was suspended.
 
 use std::rc::Rc;
 
@@ -27,62 +27,60 @@ impl Clock {
     }
 }
 
-/// Tells for how long the machine was suspended, which the clock of a transport ([`Transport::now`](crate::Transport::now)) does not count. A promise that holds for a
-/// time, such as a lease, needs both: for others that time goes on.
+/// The clock for promises to others that hold for a time, such as leases: it goes on while the machine is suspended, since for others that time goes on.
+/// The clock of a transport ([`Transport::now`](crate::Transport::now)) may stop meanwhile. The two differ in rate, too: never compute with both.
+///
+/// That of this machine is `CLOCK_BOOTTIME`. It counts a suspension that the operating system knows of. If a hypervisor stops a guest without telling
+/// it, some of the clocks that Linux keeps time by stand still as well (`kvm-clock` on some hosts), and then no clock of the guest counts that time.
 #[derive(Clone)]
-pub struct Suspensions(Option<Rc<dyn Fn() -> u64>>);
+pub struct BootClock(Rc<dyn Fn() -> u64>);
 
-impl Suspensions {
-    /// The machine is never suspended, or its clock goes on meanwhile.
-    pub fn none() -> Suspensions {
-        Suspensions(None)
+impl BootClock {
+    /// The clock that `tell` reads, in nanoseconds from any beginning. It must never go back.
+    pub fn told_by(tell: impl Fn() -> u64 + 'static) -> BootClock {
+        BootClock(Rc::new(tell))
     }
 
-    /// Those that this function tells of, in nanoseconds.
-    pub fn told_by(tell: impl Fn() -> u64 + 'static) -> Suspensions {
-        Suspensions(Some(Rc::new(tell)))
+    /// That of this machine.
+    pub fn of_system() -> BootClock {
+        BootClock::told_by(boot_nanos)
     }
 
-    /// Those of this machine, as its operating system counts them.
-    pub fn of_system() -> Suspensions {
-        Suspensions::told_by(system_nanos)
-    }
-
-    /// Nanoseconds in which the machine was suspended so far, counted from any beginning. Read afresh each time, from two clocks, so it may go back by some
-    /// microseconds.
-    pub fn nanos(&self) -> u64 {
-        self.0.as_ref().map_or(0, |tell| tell())
+    /// Nanoseconds from any beginning, read afresh each time. Never goes back.
+    pub fn now(&self) -> u64 {
+        (self.0)()
     }
 }
 
-impl std::fmt::Debug for Suspensions {
+impl std::fmt::Debug for BootClock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Suspensions({:?})", self.0.as_ref().map(|tell| tell()))
+        write!(f, "BootClock({})", self.now())
     }
 }
 
 /// Nanoseconds since the machine was started, those in which it was suspended included. Costs as much as the clock of std.
 pub fn boot_nanos() -> u64 {
-    nanos_of(ClockId::Boottime)
-}
-
-fn nanos_of(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
+    let time = clock_gettime(ClockId::Boottime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// The least of some readings: this thread may have been descheduled between the two of one.
-fn system_nanos() -> u64 {
-    const READINGS: usize = 3;
-    let reading = || {
-        let monotonic = nanos_of(ClockId::Monotonic);
-        boot_nanos().saturating_sub(monotonic)
-    };
-    (0..READINGS).map(|_| reading()).min().unwrap_or_default()
 }
 
 impl Default for Clock {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of one clock only: the sum of two that stop at different times, or run at different rates, would be neither.
+    #[test]
+    fn promises_are_counted_by_the_clock_of_the_system_alone() {
+        let clock = BootClock::of_system();
+        for _ in 0..10_000 {
+            let (before, now, after) = (boot_nanos(), clock.now(), boot_nanos());
+            assert!(before <= now && now <= after, "{before} {now} {after}");
+        }
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 
 use crate::addr::Addr;
-use crate::clock::Suspensions;
+use crate::clock::BootClock;
 use crate::error::NetError;
 use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 use crate::wake::{WakeSet, wait_readable};
@@ -327,8 +327,8 @@ impl<A: Transport, B: Transport> Transport for Composite<A, B> {
         self.first.clock()
     }
 
-    fn suspensions(&self) -> Suspensions {
-        self.first.suspensions()
+    fn boot_clock(&self) -> BootClock {
+        self.first.boot_clock()
     }
 
     fn wait(&mut self, timeout: Duration) {

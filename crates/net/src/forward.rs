@@ -4,7 +4,7 @@
 ///
 /// The first word names the field that holds it. Name the methods that have a default too, unless the default is meant: a wrapper without
 /// [`route_mtu`](crate::Transport::route_mtu) would tell of shorter packets than the wrapped transport takes. With `now` come
-/// [`clock`](crate::Transport::clock) and [`suspensions`](crate::Transport::suspensions), which belong to the same clock.
+/// [`clock`](crate::Transport::clock) and [`boot_clock`](crate::Transport::boot_clock), which belong to the same clock.
 ///
 /// ```
 /// use dunlin_net::{Transport, TxPacket};
@@ -128,8 +128,8 @@ macro_rules! forward_transport {
             self.$inner.clock()
         }
 
-        fn suspensions(&self) -> $crate::Suspensions {
-            self.$inner.suspensions()
+        fn boot_clock(&self) -> $crate::BootClock {
+            self.$inner.boot_clock()
         }
     };
     (@wait $inner:ident) => {

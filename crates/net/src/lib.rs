@@ -37,7 +37,7 @@ pub mod wake;
 
 pub use addr::{Addr, ShmName};
 pub use any::AnyTransport;
-pub use clock::{Clock, Suspensions};
+pub use clock::{BootClock, Clock};
 pub use composite::Composite;
 pub use error::NetError;
 pub use poll::PollPolicy;

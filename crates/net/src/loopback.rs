@@ -30,6 +30,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 
 use crate::addr::Addr;
+use crate::clock::BootClock;
 use crate::error::NetError;
 use crate::transport::{Arm, PeerHealth, RX_BURST, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 use crate::wake::Event;
@@ -375,6 +376,11 @@ impl Transport for LoopbackTransport {
 
     fn now(&self) -> u64 {
         self.shared.now.get()
+    }
+
+    fn boot_clock(&self) -> BootClock {
+        let shared = self.shared.clone();
+        BootClock::told_by(move || shared.now.get())
     }
 
     fn wait(&mut self, _timeout: Duration) {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::Addr;
-use crate::clock::{Clock, Suspensions};
+use crate::clock::{BootClock, Clock};
 use crate::error::NetError;
 
 /// Most packets handed out by one [`Transport::rx_burst`].
@@ -357,10 +357,9 @@ pub trait Transport {
         None
     }
 
-    /// Tells of time in which the machine was suspended, if [`Transport::now`] does not count it. By default there is none: a clock that a test moves counts all.
-    fn suspensions(&self) -> Suspensions {
-        Suspensions::none()
-    }
+    /// The clock for promises to others, which goes on while the machine is suspended. It is that of the system if [`Transport::now`] is, and
+    /// otherwise the one that a test or a simulation moves.
+    fn boot_clock(&self) -> BootClock;
 
     /// Sleeps until a packet is there, the [`Waker`] is used, or `timeout` is over; may return early for no reason.
     fn wait(&mut self, timeout: Duration);

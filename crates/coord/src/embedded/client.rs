@@ -1,6 +1,5 @@
 //! The client.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use dunlin_net::Transport;
@@ -26,8 +25,6 @@ pub struct Embedded<T: Transport> {
     client: Client<T>,
     timers: Timers,
     watch_every: Duration,
-    /// The latest time that was told.
-    told: Cell<u64>,
 }
 
 impl From<ClientError> for CoordError {
@@ -80,7 +77,7 @@ pub(super) use answer_of;
 impl<T: Transport> Embedded<T> {
     /// One that asks through this client. Settings of how long operations may take are the client's.
     pub fn new(client: Client<T>) -> Embedded<T> {
-        Embedded { timers: client.timers(), client, watch_every: WATCH_EVERY, told: Cell::new(0) }
+        Embedded { timers: client.timers(), client, watch_every: WATCH_EVERY }
     }
 
     /// Sets how often [`Coordinator::changes`] asks while nothing happens: so late may it be told of something. 100 ms by default.
@@ -192,8 +189,7 @@ impl<T: Transport> Coordinator for Embedded<T> {
 
     /// Counts time in which the machine was suspended: others may have the holder's lease since.
     fn now(&self) -> u64 {
-        self.told.set(self.told.get().max(self.timers.now_with_suspensions()));
-        self.told.get()
+        self.timers.boot_now()
     }
 
     async fn sleep_until(&self, time: u64) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::addr::{Addr, ShmName};
-use crate::clock::{Clock, Suspensions};
+use crate::clock::{BootClock, Clock};
 use crate::error::NetError;
 use crate::poll::SLEEP_MAX;
 use crate::shm::backing;
@@ -268,8 +268,8 @@ impl Transport for ShmTransport {
         Some(self.clock.clone())
     }
 
-    fn suspensions(&self) -> Suspensions {
-        Suspensions::of_system()
+    fn boot_clock(&self) -> BootClock {
+        BootClock::of_system()
     }
 
     fn wait(&mut self, timeout: Duration) {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::addr::Addr;
-use crate::clock::{Clock, Suspensions};
+use crate::clock::{BootClock, Clock};
 use crate::error::NetError;
 use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
@@ -181,8 +181,8 @@ impl Transport for UdpTransport {
         Some(self.clock.clone())
     }
 
-    fn suspensions(&self) -> Suspensions {
-        Suspensions::of_system()
+    fn boot_clock(&self) -> BootClock {
+        BootClock::of_system()
     }
 
     fn wait(&mut self, timeout: Duration) {

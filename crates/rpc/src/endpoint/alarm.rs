@@ -44,10 +44,10 @@ impl Timers {
         self.shared.core.borrow().now
     }
 
-    /// Nanoseconds on the transport's clock and those in which the machine was suspended, which that clock does not count: for promises to others that hold for
-    /// a time. The first is as the event loop last read it, the second is read afresh, from two clocks, so this may go back by some microseconds.
-    pub fn now_with_suspensions(&self) -> u64 {
-        self.now().saturating_add(self.shared.suspensions.nanos())
+    /// Nanoseconds on the clock for promises to others that hold for a time ([`Transport::boot_clock`](dunlin_net::Transport::boot_clock)), which
+    /// goes on while the machine is suspended. Read afresh each time, and never compared with [`Timers::now`].
+    pub fn boot_now(&self) -> u64 {
+        self.shared.boot_clock.now()
     }
 
     /// Ends after `time`, counted from [`Timers::now`], and up to some microseconds later.

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 use dunlin_net::poll::Idle;
-use dunlin_net::{Addr, Suspensions, Transport, TransportCounters};
+use dunlin_net::{Addr, BootClock, Transport, TransportCounters};
 
 use crate::config::EndpointConfig;
 use crate::congestion::CongestionControl;
@@ -59,7 +59,7 @@ pub(crate) struct Shared {
     pub continuations: Registry<Continuation>,
     pub local_addr: Addr,
     pub local_addrs: Vec<Addr>,
-    pub suspensions: Suspensions,
+    pub boot_clock: BootClock,
     /// As of the last look at timers, for whoever asks while the event loop has the transport.
     pub transport_counters: Cell<TransportCounters>,
     pub worker_replies: (Sender<WorkerReply>, Receiver<WorkerReply>),
@@ -160,7 +160,7 @@ impl<T: Transport> Endpoint<T> {
             continuations: Registry::with_places(0),
             local_addr: transport.local_addr(),
             local_addrs: transport.local_addrs(),
-            suspensions: transport.suspensions(),
+            boot_clock: transport.boot_clock(),
             transport_counters: Cell::default(),
             worker_replies: crossbeam_channel::unbounded(),
             at_workers: Cell::new(0),

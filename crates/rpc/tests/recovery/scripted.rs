@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_net::loopback::{LoopbackNetwork, LoopbackTransport};
-use dunlin_net::{Route, Transport, TxPacket};
+use dunlin_net::{BootClock, Route, Transport, TxPacket};
 use dunlin_rpc::wire::Header;
 
 /// What becomes of a packet.
@@ -99,5 +99,9 @@ impl Transport for Scripted {
             self.network.advance(absence);
         }
         self.inner.now()
+    }
+
+    fn boot_clock(&self) -> BootClock {
+        self.inner.boot_clock()
     }
 }

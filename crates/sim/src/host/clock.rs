@@ -70,11 +70,13 @@ pub struct ThreadClock {
     /// The latest time that was shown: a clock whose rate changes while the CPU is busy would go back otherwise, since the rate changes at the time
     /// of the datacenter, which lies before that of the CPU.
     shown: Rc<Cell<u64>>,
+    /// The same of [`ThreadClock::boot_now`].
+    boot_shown: Rc<Cell<u64>>,
 }
 
 impl ThreadClock {
     pub(crate) fn new(global: Rc<Cell<Picos>>, host: Rc<Cell<HostClock>>) -> Self {
-        ThreadClock { global, busy_until: Rc::default(), host, shown: Rc::default() }
+        ThreadClock { global, busy_until: Rc::default(), host, shown: Rc::default(), boot_shown: Rc::default() }
     }
 
     /// The thread's time by the clock of its host, in nanoseconds. Never goes back.
@@ -91,9 +93,12 @@ impl ThreadClock {
         to_nanos(self.picos())
     }
 
-    /// For how long the clock of its host stood still, in nanoseconds.
-    pub(crate) fn stood_still(&self) -> u64 {
-        to_nanos(self.host.get().stood_still(self.picos()))
+    /// What its clock shows and the time for which it stood still, in nanoseconds. Never goes back.
+    pub(crate) fn boot_now(&self) -> u64 {
+        let (host, time) = (self.host.get(), self.picos());
+        let now = to_nanos(host.shows(time) + host.stood_still(time)).max(self.boot_shown.get());
+        self.boot_shown.set(now);
+        now
     }
 
     /// When the clock of its host shows so many nanoseconds.

@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use dunlin_net::transport::RX_BURST;
 use dunlin_net::wake::Event;
 use dunlin_net::{
-    Addr, Arm, NetError, PeerHealth, Route, RxPacket, Suspensions, Transport, TransportCounters, TxPacket, Waker,
+    Addr, Arm, BootClock, NetError, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker,
 };
 
 use super::clock::ThreadClock;
@@ -255,10 +255,10 @@ impl Transport for SimTransport {
         self.clock.now()
     }
 
-    /// Time in which the clock of the host stood still.
-    fn suspensions(&self) -> Suspensions {
+    /// That of the host, and the time in which it stood still.
+    fn boot_clock(&self) -> BootClock {
         let clock = self.clock.clone();
-        Suspensions::told_by(move || clock.stood_still())
+        BootClock::told_by(move || clock.boot_now())
     }
 
     fn wait(&mut self, _timeout: Duration) {
