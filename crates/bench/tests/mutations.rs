@@ -7,7 +7,7 @@ use dunlin_bench::peer::Interrupt;
 use dunlin_rpc::mutation::{Mutation, plant};
 
 /// Seeds within which each is found.
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 500;
 /// The same for the key-value service: its clients try their sessions before they write, so that few writes are lost half-way.
 const KV_SEEDS: u64 = 3_000;
 /// The same for replicated state machines.
