@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use dunlin_net::Addr;
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie};
+use dunlin_rpc::wire::header::VERSION;
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24};
 
 use crate::BenchError;
@@ -61,7 +62,7 @@ impl RawPeer {
     /// A CONNECT as an honest client's first, for the session with this number.
     pub fn connect(&self, session: u32) -> Connect {
         Connect {
-            versions: (1, 1),
+            versions: (VERSION, VERSION),
             slots: 8,
             credits: 8,
             reverse_credits: 8,
