@@ -39,7 +39,7 @@ pub enum Command {
     Expire { reign: u64, member: MemberId, incarnation: Incarnation, heartbeats: u64 },
     /// The time of a lease is over since this many renewals of it were counted.
     Lapse { reign: u64, name: String, token: Token, renewals: u64 },
-    /// Both, of all that a look found, in one step. Whoever was heard meanwhile is left out.
+    /// Both, of all that a look found, in one step. A member that was heard meanwhile is left out.
     Decide { reign: u64, over: Pulse },
 }
 

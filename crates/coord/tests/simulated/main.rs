@@ -256,7 +256,7 @@ fn many_failures_at_once_are_decided_in_one_step() {
     assert!(watched.failures == MEMBERS && watched.steps < MEMBERS / 10, "{watched:?}");
 }
 
-/// Whoever watches something quiet, and looks up now and then, does not fall behind what is remembered of all that is not quiet.
+/// A watcher of something quiet that polls now and then does not fall behind the history of what is not quiet.
 #[test]
 fn a_quiet_watch_follows() {
     let mut cluster = Cluster::new(9, 3);

@@ -46,7 +46,7 @@ impl Memory {
 pub(super) struct Budget {
     /// The starts of commands, which every connection may keep: counted, but without a limit.
     pub short: Rc<Pool>,
-    /// What is read at once. Nobody waits for that: whoever finds no room here reads little, or waits for room in `commands`.
+    /// What is read at once. Nobody waits for that: a connection that finds no room here reads little, or waits for room in `commands`.
     pub reads: Rc<Pool>,
     /// Commands of which the rest is to come, each with all that it may come to have.
     pub commands: Rc<Pool>,
@@ -176,7 +176,7 @@ impl Held {
         self.bytes = bytes;
     }
 
-    /// Holds so many bytes, or more if it did already, as soon as the pool has them. Whoever may have to wait holds nothing of this pool.
+    /// Holds so many bytes, or more if it did already, as soon as the pool has them. A connection that may have to wait holds nothing of this pool.
     pub fn poll_at_least(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<()> {
         // Nobody can hold more: that is the pool for one alone.
         let bytes = bytes.min(self.pool.max);

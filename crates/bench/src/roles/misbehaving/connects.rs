@@ -48,7 +48,7 @@ impl Role for ConnectBursts {
                 (burst, renewed) = (self.burst(&mut peer)?, Instant::now());
             }
             peer.send(&burst)?;
-            // Whoever has a session is told again: these are all that it has.
+            // A client with a session is told again: these are all that it has.
             let mut accepted = HashSet::new();
             let until = Instant::now() + PAUSE;
             while Instant::now() < until {
