@@ -152,7 +152,7 @@ impl LoopbackNetwork {
             free_routes: Vec::new(),
             route_to: Vec::new(),
             burst: ArrayVec::new(),
-            burst_routes: ArrayVec::new(),
+            fresh_routes: Vec::new(),
             counters: TransportCounters::default(),
         })
     }
@@ -218,9 +218,9 @@ pub struct LoopbackTransport {
     /// By node index.
     route_to: Vec<Option<Route>>,
     burst: ArrayVec<Packet, RX_BURST>,
-    /// The routes back to the senders of the burst, as they were when it was taken: as over UDP, all packets of a stranger's burst come from
-    /// a stranger, also those behind the one that made it a peer.
-    burst_routes: ArrayVec<Option<Route>, RX_BURST>,
+    /// Routes made since the burst was taken: as over UDP, all packets of a stranger's burst come from a stranger, also those behind the one
+    /// that made it a peer.
+    fresh_routes: Vec<Route>,
     counters: TransportCounters,
 }
 
@@ -240,8 +240,6 @@ impl LoopbackTransport {
         let Shared { config, delay, now, state } = &*self.shared;
         let State { nodes, free, path_mtu, .. } = &mut *state.borrow_mut();
         let len = header.len() + payload.len();
-        let swallows = |to| path_mtu.get(&(self.node, to)).is_some_and(|mtu| len > *mtu);
-        let is_swallowed = !path_mtu.is_empty() && to.is_some_and(swallows);
         let Some(node) = to.map(|to| &mut nodes[to]).filter(|node| node.live && len <= config.mtu) else {
             self.counters.tx_dropped_error += 1;
             return false;
@@ -252,7 +250,8 @@ impl LoopbackTransport {
         }
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += len as u64;
-        if is_swallowed {
+        let swallows = |to| path_mtu.get(&(self.node, to)).is_some_and(|mtu| len > *mtu);
+        if !path_mtu.is_empty() && to.is_some_and(swallows) {
             return true;
         }
         let mut bytes = free.pop().unwrap_or_else(|| Vec::with_capacity(config.mtu));
@@ -305,6 +304,7 @@ impl Transport for LoopbackTransport {
             self.route_to.resize(node + 1, None);
         }
         self.route_to[node] = Some(route);
+        self.fresh_routes.push(route);
         Ok(route)
     }
 
@@ -352,10 +352,7 @@ impl Transport for LoopbackTransport {
         let queue = &mut nodes[self.node].queue;
         let arrived = queue.iter().take(RX_BURST).take_while(|p| p.arrives_at <= now).count();
         self.burst.extend(queue.drain(..arrived));
-        if arrived > 0 {
-            self.burst_routes.clear();
-            self.burst_routes.extend(self.burst.iter().map(|p| self.route_to.get(p.from).copied().flatten()));
-        }
+        self.fresh_routes.clear();
         self.counters.rx_packets += arrived as u64;
         self.counters.rx_bytes += self.burst.iter().map(|p| p.bytes.len() as u64).sum::<u64>();
         self.counters.rx_batches += u64::from(arrived > 0);
@@ -364,8 +361,8 @@ impl Transport for LoopbackTransport {
 
     fn rx_packet(&self, i: usize) -> RxPacket<'_> {
         let packet = &self.burst[i];
-        // A route that was given up since is none any more.
-        let route = self.burst_routes[i].filter(|route| self.route_to.get(packet.from) == Some(&Some(*route)));
+        let route = self.route_to.get(packet.from).copied().flatten();
+        let route = route.filter(|route| self.fresh_routes.is_empty() || !self.fresh_routes.contains(route));
         RxPacket::private(route, &packet.bytes)
     }
 
