@@ -154,6 +154,8 @@ pub(crate) struct Core {
     pub told: memory::Told,
     /// Whether any host has most of its share of them.
     pub is_crowded: bool,
+    /// How many sessions' calls wait for a sign of life of the other end.
+    pub silent: u32,
     /// Session that was asked about last, and when.
     pub audit_next: u32,
     pub audited_at: u64,
@@ -252,6 +254,7 @@ impl Core {
             budget: 0,
             told: memory::Told::default(),
             is_crowded: false,
+            silent: 0,
             audit_next: 0,
             audited_at: now,
             idle_routes: Vec::new(),

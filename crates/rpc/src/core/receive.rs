@@ -112,11 +112,11 @@ impl Core {
     fn on_session_packet(&mut self, i: u8, header: &Header, packet: &RxPacket<'_>, received: &mut Received) {
         let index = header.session;
         let Some(session) = self.sessions.get_mut(index as usize).filter(|s| s.is_open_for(header, packet.route())) else {
-            return self.on_closed_session_packet(i, header, packet, received);
+            return self.on_closed_session_packet(i, *header, packet, received);
         };
         session.traffic.rx_packets += 1;
         session.traffic.rx_bytes += packet.len() as u64;
-        let (peer, awaits_life) = (session.peer, session.timing.awaits_life());
+        let peer = session.peer;
         self.heard_from(peer);
         match header.kind {
             Kind::Response => self.on_response(index, header, packet),
@@ -129,9 +129,6 @@ impl Core {
             Kind::RequestForResponse => self.on_request_for_response(index, header, packet),
             _ => received.others.push((i, Other::Control(*header))),
         }
-        if awaits_life {
-            self.on_sign_of_life(index);
-        }
     }
 }
 
@@ -139,12 +136,12 @@ impl Core {
     /// A packet of a session that is closing, or that does not exist. On one that closes, only what manages it matters: its calls have ended, and
     /// no handler starts.
     #[cold]
-    fn on_closed_session_packet(&mut self, i: u8, header: &Header, packet: &RxPacket<'_>, received: &mut Received) {
+    fn on_closed_session_packet(&mut self, i: u8, header: Header, packet: &RxPacket<'_>, received: &mut Received) {
         use Kind::{CreditReturn, Request, RequestForResponse, Response};
-        if !self.is_session_of(header, packet.route()) {
+        if !self.is_session_of(&header, packet.route()) {
             self.counters.dropped_unknown_session += 1;
-            self.note_wrong_tag(header, packet.route());
-            return received.others.push((i, Other::Unknown(*header)));
+            self.note_wrong_tag(&header, packet.route());
+            return received.others.push((i, Other::Unknown(header)));
         }
         let session = &mut self.sessions[header.session as usize];
         session.traffic.rx_packets += 1;
@@ -154,7 +151,7 @@ impl Core {
         if matches!(header.kind, Request | Response | CreditReturn | RequestForResponse) {
             return self.drop_on(header.session, DropReason::Stale);
         }
-        received.others.push((i, Other::Control(*header)));
+        received.others.push((i, Other::Control(header)));
     }
 
     /// Whether a packet still names a session and comes from its other end.

@@ -53,6 +53,8 @@ pub(crate) struct Silence {
     timeouts: u8,
     /// Until when the answer to what was sent then is awaited.
     until: u64,
+    /// Whether calls wait until anything comes.
+    is_awaited: bool,
     /// When something came that calls had waited for. Each call that has sent nothing since is on its own.
     pub ended: u64,
 }
@@ -69,15 +71,28 @@ impl Core {
             return None;
         }
         let until = silence.until;
-        self.sessions[session as usize].timing.set_awaits_life(true);
+        self.silent += u32::from(!std::mem::replace(&mut self.cold[session as usize].silence.is_awaited, true));
         Some(until)
+    }
+
+    /// Looks whether a packet, which was taken in if it was any good, is the sign of life that calls wait for. Needed only while
+    /// [`Core::silent`] is not 0: so a packet costs nothing for that otherwise.
+    #[cold]
+    pub fn find_sign_of_life(&mut self, head: &[u8]) {
+        let named = head.first_chunk::<8>().map(|word| u64::from_le_bytes(*word) >> 40);
+        let Some((index, session)) = named.and_then(|index| Some((index, self.sessions.get(index as usize)?))) else {
+            return;
+        };
+        let silence = &self.cold[index as usize].silence;
+        if silence.is_awaited && session.traffic.rx_packets != silence.heard {
+            self.on_sign_of_life(index as u32);
+        }
     }
 
     /// A packet came on a session whose calls waited for one. The other end runs, so all that it has not answered is sent again, unless the
     /// answers come within a round trip: they may be right behind this one.
-    #[cold]
-    pub fn on_sign_of_life(&mut self, session: u32) {
-        self.sessions[session as usize].timing.set_awaits_life(false);
+    fn on_sign_of_life(&mut self, session: u32) {
+        self.end_silence(session);
         self.cold[session as usize].silence.ended = self.now;
         let at = self.now + self.probe_timeout(session);
         for slot in 0..SLOTS_MAX {
@@ -86,6 +101,11 @@ impl Core {
                 self.arm_call(call, at);
             }
         }
+    }
+
+    /// Notes that no call of a session waits for a sign of life any more.
+    pub fn end_silence(&mut self, session: u32) {
+        self.silent -= u32::from(std::mem::take(&mut self.cold[session as usize].silence.is_awaited));
     }
 
     /// A call of a session has timed out, for the `retries`th time in a row, and something is sent again.

@@ -98,14 +98,13 @@ pub(crate) struct Session {
 }
 
 /// What the timeouts of a session depend on besides its round trip, in one byte of its first cache line: whether its packets stay on this host,
-/// whether calls wait for a sign of life of the other end, and how often the timeout is doubled until there is a round trip to go by.
+/// and how often the timeout is doubled until there is a round trip to go by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Timing(u8);
 
 impl Timing {
     const LOCAL: u8 = 1;
-    const AWAITS_LIFE: u8 = 2;
-    const BACKOFF_SHIFT: u32 = 2;
+    const BACKOFF_SHIFT: u32 = 1;
     /// Most doublings that it holds.
     pub const BACKOFF_MAX: u32 = 20;
 
@@ -117,16 +116,6 @@ impl Timing {
     #[inline]
     pub fn place(self) -> usize {
         usize::from(self.0 & Timing::LOCAL)
-    }
-
-    /// Whether calls wait until anything comes on this session.
-    #[inline]
-    pub fn awaits_life(self) -> bool {
-        self.0 & Timing::AWAITS_LIFE != 0
-    }
-
-    pub fn set_awaits_life(&mut self, awaits: bool) {
-        self.0 = self.0 & !Timing::AWAITS_LIFE | if awaits { Timing::AWAITS_LIFE } else { 0 };
     }
 
     #[inline]
@@ -141,7 +130,7 @@ impl Timing {
 
     #[inline]
     fn end_backoff(&mut self) {
-        self.0 &= Timing::LOCAL | Timing::AWAITS_LIFE;
+        self.0 &= Timing::LOCAL;
     }
 }
 
@@ -335,6 +324,7 @@ impl Core {
         let route = session.route;
         self.leave_peer(index);
         self.give_up_places(index);
+        self.end_silence(index);
         let cold = &mut self.cold[index as usize];
         if let Some(timer) = cold.timer.take() {
             self.wheel.remove(timer);

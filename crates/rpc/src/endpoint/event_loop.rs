@@ -429,6 +429,9 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
             }
             core.on_packet(i as u8, &packet, &mut received);
         }
+        if core.silent > 0 {
+            (0..count).for_each(|i| core.find_sign_of_life(transport.rx_packet(i).head()));
+        }
         if !core.sampled.is_empty() {
             core.record_round_trips(transport.now());
         }
