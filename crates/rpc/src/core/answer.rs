@@ -104,24 +104,21 @@ impl Core {
         // What the server had to give up is over, however much of it has come.
         let had_response = call.response_packets != 0;
         if had_response && header.status == Status::Ok {
-            return self.on_first_response_again(index, header);
+            return self.on_first_response_again(index, *header);
         }
         let packet_data = match header.multi {
-            None => session.packet_data_max,
-            Some(_) => {
-                Piece::of(header, session.packet_data_max, session.message_bytes_max).map_or(0, |piece| piece.packet_data)
-            }
+            None => Some(session.packet_data_max),
+            Some(_) => Piece::of(header, session.packet_data_max, session.message_bytes_max).map(|piece| piece.packet_data),
         };
-        // Of a message of several packets that is malformed, `packet_data` is 0.
-        let well_formed = packet_data > 0
-            && header.payload_len() <= usize::from(packet_data)
-            && total <= session.message_bytes_max as usize;
-        if !well_formed || !call.was_sent() {
+        let fits = |packet_data: &u16| {
+            header.payload_len() <= usize::from(*packet_data)
+                && total <= session.message_bytes_max as usize
+                && call.was_sent()
+        };
+        let Some(packet_data) = packet_data.filter(fits) else {
             self.drop_on(si as u32, DropReason::Malformed);
             return;
-        }
-        call.response_data = packet_data;
-        let packet_data = usize::from(packet_data);
+        };
         let held = if call.window == NONE { call.in_flight() } else { clear_window(&mut self.windows, call.window) };
         session.credits += held as u16;
         (call.sent, call.received) = (call.request_packets, call.request_packets);
@@ -164,7 +161,8 @@ impl Core {
         }
         let call = &mut self.calls[index as usize];
         call.response = Some(response);
-        call.response_packets = total.div_ceil(packet_data) as u32;
+        call.response_data = packet_data;
+        call.response_packets = total.div_ceil(usize::from(packet_data)) as u32;
         (call.timed, call.sent_again_below) = (NONE, 0);
         if call.window == NONE {
             self.take_window(index);
@@ -175,9 +173,9 @@ impl Core {
 
     /// Response packet 0 again: a repetition, or the server has cut the response anew because its packets were too long for the path.
     #[cold]
-    fn on_first_response_again(&mut self, index: u32, header: &Header) {
+    fn on_first_response_again(&mut self, index: u32, header: Header) {
         let si = self.calls[index as usize].session;
-        match header.multi.and_then(|_| self.piece_of_response(index, header)) {
+        match header.multi.and_then(|_| self.piece_of_response(index, &header)) {
             Some(_) => {}
             None => self.drop_on(si, DropReason::Duplicate),
         }

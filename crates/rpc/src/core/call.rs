@@ -287,11 +287,17 @@ impl Core {
         Ok(reference)
     }
 
-    /// Has a call that waited for its slot go in packets of the length that its session has now.
-    pub fn cut_queued(&mut self, index: u32) {
+    /// Has the next call that waits for a slot of a session enter one, in packets of the length that the session has now.
+    #[inline(never)]
+    pub fn enter_next(&mut self, session: u32) {
+        let Some(index) = self.pop_queued(session) else { return };
+        let packet_data = self.sessions[session as usize].packet_data;
         let call = &mut self.calls[index as usize];
-        call.packet_data = self.sessions[call.session as usize].packet_data;
-        call.request_packets = call.packets_of_request();
+        if call.packet_data != packet_data {
+            call.packet_data = packet_data;
+            call.request_packets = call.packets_of_request();
+        }
+        self.enter_slot(index);
     }
 
     #[inline(never)]

@@ -85,9 +85,8 @@ impl Core {
         if is_stalled {
             self.pump_stalled(si, slot);
         }
-        if is_queued && let Some(next) = self.pop_queued(si) {
-            self.cut_queued(next);
-            self.enter_slot(next);
+        if is_queued {
+            self.enter_next(si);
         }
     }
 

@@ -167,30 +167,34 @@ impl Core {
     #[inline]
     fn clear_serve(&mut self, index: u32) {
         let serve = &mut self.serves[index as usize];
-        if matches!(serve.state, ServeState::Receiving | ServeState::Executing) {
+        if serve.state != ServeState::Responded {
             return self.clear_unanswered(index);
         }
         if serve.tx_batch == self.tx.batch {
             self.tx.forget_serve(index);
         }
         serve.generation = serve.generation.wrapping_add(1);
-        let (charged, small) = (serve.charged as usize, self.mtu);
         serve.state = ServeState::Free;
+        if serve.charged as usize > self.mtu {
+            return self.clear_large(index);
+        }
+        // Not larger than what is charged for it.
         match serve.response.take() {
             Some(response) if response.is_foreign() => self.discard(response),
-            Some(response) => {
-                if let Some(buf) = MsgBuf::from_payload(response)
-                    && buf.capacity() <= small
-                    && self.config.optimizations.preallocated_responses.is_on()
-                {
-                    serve.spare = Some(buf);
-                }
+            Some(response) if self.config.optimizations.preallocated_responses.is_on() => {
+                serve.spare = MsgBuf::from_payload(response);
             }
-            None => {}
+            _ => {}
         }
-        if charged > small {
-            self.refund_response(index);
+    }
+
+    /// Gives up the response of a slot that a large one was charged to, and what was charged for it.
+    #[cold]
+    fn clear_large(&mut self, index: u32) {
+        if let Some(response) = self.serves[index as usize].response.take() {
+            self.discard(response);
         }
+        self.refund_response(index);
     }
 
     /// The same of a request without a response: it has no packets that wait to be sent.
@@ -257,7 +261,7 @@ impl Core {
         }
         let runs_again = is_planted(Mutation::RequestRunsAgain) && header.multi.is_none();
         if ahead == 0 && !runs_again {
-            return self.on_request_again(si, serve, header, packet);
+            return self.on_request_again(si, serve, *header, packet);
         }
         let packet_data_max = session.packet_data_max as usize;
         match header.multi {
@@ -293,7 +297,6 @@ impl Core {
         entry.deferred = false;
         entry.set_deadline(header, now);
         entry.received = 1;
-        entry.heard = now;
         (entry.cut, entry.asked) = (header.cut, 0);
         if let (Some(multi), Some(piece)) = (header.multi, piece) {
             self.begin_request(si, slot, index, header, packet, multi, piece);
@@ -339,7 +342,8 @@ impl Core {
     }
 
     /// A packet of the request that the slot is at.
-    fn on_request_again(&mut self, si: u32, index: u32, header: &Header, packet: &RxPacket<'_>) -> Option<Dispatch> {
+    #[cold]
+    fn on_request_again(&mut self, si: u32, index: u32, header: Header, packet: &RxPacket<'_>) -> Option<Dispatch> {
         if index == NONE {
             // Released: the client has its response, or wants none.
             self.drop_on(si, DropReason::Stale);
@@ -348,13 +352,13 @@ impl Core {
         let serve = &mut self.serves[index as usize];
         serve.ecn_echo = header.ecn_echo;
         if serve.request_packets > 1 || header.cut != serve.cut {
-            return self.continue_request(si, index, header, packet);
+            return self.continue_request(si, index, &header, packet);
         }
         if header.multi.is_some() {
             self.drop_on(si, DropReason::OutOfOrder);
             return None;
         }
-        self.answer_again(si, index, header);
+        self.answer_again(si, index, &header);
         None
     }
 
@@ -364,6 +368,8 @@ impl Core {
         let serve = &mut self.serves[index as usize];
         serve.heard = self.now;
         if serve.state == ServeState::Responded {
+            self.response_data(index);
+            let serve = &self.serves[index as usize];
             // The first packet of the response may have been too long for the path.
             if serve.response.as_ref().is_some_and(|response| response.len() > BASE_DATA) {
                 self.doubt_path(si);
@@ -375,19 +381,19 @@ impl Core {
         self.drop_on(si, DropReason::Duplicate);
     }
 
-    /// Data bytes of the packets in which a response is sent: what its session had when it was made, or less if that became less.
-    #[inline]
+    /// Data bytes of the packets in which a response is sent again: what its session had when it was made, or less if that became less.
     pub fn response_data(&mut self, index: u32) -> usize {
         let serve = &mut self.serves[index as usize];
         serve.response_data = serve.response_data.min(self.sessions[serve.session as usize].packet_data);
         serve.response_data as usize
     }
 
+    /// Sends a packet of a response. If any was sent before, call [`Core::response_data`] first.
     #[inline]
     pub fn send_response_packet(&mut self, index: u32, packet: u32) {
-        let packet_data = self.response_data(index);
         let serve = &mut self.serves[index as usize];
         let session = &mut self.sessions[serve.session as usize];
+        let packet_data = usize::from(serve.response_data);
         let total = serve.response.as_ref().map_or(0, |r| r.len());
         let offset = packet as usize * packet_data;
         let len = (total - offset).min(packet_data);
@@ -434,9 +440,8 @@ impl Core {
     #[inline]
     pub fn response_buffer(&mut self, reference: ServeRef, len: usize) -> Result<MsgBuf, RespondError> {
         if self.config.optimizations.preallocated_responses.is_on()
-            && let Some(mut spare) = self.waiting(reference)?.spare.take_if(|spare| spare.capacity() >= len)
+            && let Some(spare) = self.waiting(reference)?.spare.take_if(|spare| spare.try_expose(len))
         {
-            spare.expose(len);
             return Ok(spare);
         }
         Ok(MsgBuf::unfilled(len)?)
@@ -481,13 +486,14 @@ impl Core {
         serve.state = ServeState::Responded;
         serve.status = status;
         serve.response = response;
-        serve.response_data = u16::MAX;
         serve.request = None;
         serve.heard = self.now;
         if serve.context.is_some() {
             serve.end_context();
         }
-        if self.sessions[serve.session as usize].state == State::Connected {
+        let session = &self.sessions[serve.session as usize];
+        serve.response_data = session.packet_data;
+        if session.state == State::Connected {
             self.send_response_packet(index, 0);
         }
     }

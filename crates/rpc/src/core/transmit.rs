@@ -82,12 +82,12 @@ fn write_adjacent(buf: &mut MsgBuf, header: &Header, len: usize) -> u8 {
         buf.put_header(&bytes, len);
         return bytes.len() as u8;
     }
-    write_adjacent_extended(buf, header, len)
+    write_adjacent_extended(buf, *header, len)
 }
 
-/// [`write_adjacent`] of a header with extensions.
+/// [`write_adjacent`] of a header with extensions. It gets a copy, so that all other headers stay in registers.
 #[inline(never)]
-fn write_adjacent_extended(buf: &mut MsgBuf, header: &Header, len: usize) -> u8 {
+fn write_adjacent_extended(buf: &mut MsgBuf, header: Header, len: usize) -> u8 {
     let mut bytes = [0; HEADER_BYTES_MAX];
     let header_len = header.write(&mut bytes);
     if header_len > HEADROOM_BYTES {
@@ -132,13 +132,15 @@ impl TxQueue {
     /// Appends a packet.
     #[inline(always)]
     pub fn push(&mut self, route: Route, header: &Header, source: Source) {
-        let place = if source.adjacent == 0 { self.keep_header(header) } else { 0 };
+        let place = if source.adjacent == 0 { self.keep_header(*header) } else { 0 };
         self.items.push(TxItem { route, source, header: place });
     }
 
     /// Keeps a header for which there is no room in front of its payload, and gives its place.
+    ///
+    /// It gets a copy, so that the header of any other packet stays in registers.
     #[inline(never)]
-    fn keep_header(&mut self, header: &Header) -> u32 {
+    fn keep_header(&mut self, header: Header) -> u32 {
         let mut kept = TxHeader { len: 0, bytes: [0; HEADER_BYTES_MAX] };
         kept.len = header.write(&mut kept.bytes) as u8;
         self.headers.push(kept);

@@ -155,8 +155,17 @@ impl MsgBuf {
     /// As [`MsgBuf::set_len`].
     #[inline]
     pub(crate) fn expose(&mut self, len: usize) {
-        assert!(len <= self.capacity(), "a buffer of {} bytes cannot hold {len}", self.capacity());
-        self.front_mut().len = len as u32;
+        assert!(self.try_expose(len), "a buffer of {} bytes cannot hold {len}", self.capacity());
+    }
+
+    /// The same, if the buffer can hold so much.
+    #[inline]
+    pub(crate) fn try_expose(&mut self, len: usize) -> bool {
+        let fits = len <= self.capacity();
+        if fits {
+            self.front_mut().len = len as u32;
+        }
+        fits
     }
 
     /// Cuts the message to what was written.
