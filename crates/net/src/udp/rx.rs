@@ -256,8 +256,11 @@ impl Rx {
                     }
                     let (at, len) = ((start + range.start) as u32, range.len() as u16);
                     self.packets.push(Packet { start: at, len, arrival: self.at.arrival as u8 });
-                    self.at.next = range.end.next_multiple_of(2);
-                    continue;
+                    // Most datagrams hold one frame, behind which there is nothing to look for.
+                    if range.end < datagram.len() || arrival.truncated {
+                        self.at.next = range.end.next_multiple_of(2);
+                        continue;
+                    }
                 }
                 Next::End if self.at.next > 0 && !(arrival.truncated && end == len) => {}
                 Next::End | Next::Malformed => link.counters.rx_dropped_malformed += 1,
