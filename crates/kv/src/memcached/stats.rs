@@ -215,7 +215,7 @@ fn slabs(totals: &Totals, out: &mut Vec<u8>) {
 async fn dump<B: Backend>(backend: &B, items_max: u32, out: &mut Vec<u8>) {
     const END: &[u8] = b"END\r\n";
     let items_wanted = if items_max == 0 { usize::MAX } else { items_max as usize };
-    let bytes_max = dump::LIST_BYTES_MAX.min(backend.state().budget.answers.max() / 2);
+    let bytes_max = dump::LIST_BYTES_MAX.min(backend.state().budget.answers.host_max() / 2);
     let (start, cores) = (out.len(), usize::from(backend.cores()));
     // At once: a vector that grows is there twice for a moment.
     let bytes_wanted = items_wanted.saturating_mul(dump::LINE_BYTES_MAX);

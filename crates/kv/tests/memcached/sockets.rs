@@ -14,6 +14,7 @@ use dunlin_kv::memcached::{
 };
 use dunlin_store::Model;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 
@@ -111,6 +112,14 @@ impl Server {
         connect(self.addr())
     }
 
+    /// From another host, as far as the server can tell: each address of 127.0.0.0/8 is one.
+    pub fn connect_from(&self, ip: [u8; 4]) -> TcpStream {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
+        socket.connect(&self.addr().into()).unwrap();
+        configured(socket.into())
+    }
+
     pub fn report(&self) -> Report {
         let (to, told) = oneshot::channel();
         assert!(self.orders.send(Order::Report(to)).is_ok());
@@ -142,7 +151,10 @@ impl Drop for Server {
 }
 
 fn connect(server: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(server).unwrap();
+    configured(TcpStream::connect(server).unwrap())
+}
+
+fn configured(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
