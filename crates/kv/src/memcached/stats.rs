@@ -12,6 +12,7 @@ use super::dump::{self, DumpRest};
 use super::execute::expiry;
 use super::parse::{Ask, StatsKind};
 use super::service::Settings;
+use super::socket::Listen;
 
 /// Lines of `STAT`.
 struct Lines<'a>(&'a mut Vec<u8>);
@@ -245,7 +246,10 @@ async fn dump<B: Backend>(backend: &B, items_max: u32, out: &mut Vec<u8>) {
 fn connections(reports: &[Report], settings: &Settings, out: &mut Vec<u8>) {
     let mut lines = Lines(out);
     for (at, listen) in settings.listens.iter().enumerate() {
-        lines.line(format_args!("listen.{at}:addr"), listen);
+        match listen {
+            Listen::Tcp(address) => lines.line(format_args!("listen.{at}:addr"), format_args!("tcp:{address}")),
+            Listen::Unix(_) => lines.line(format_args!("listen.{at}:addr"), listen),
+        }
         lines.line(format_args!("listen.{at}:state"), "conn_listening");
     }
     for (core, report) in reports.iter().enumerate() {

@@ -189,6 +189,13 @@ fn tcp_and_unix_sockets_serve_the_same_items() {
     let mut unix = UnixStream::connect(&path).unwrap();
     ask(&mut unix, b"get a\r\nquit\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
     expect_end(&mut unix);
+    // As memcached writes addresses.
+    let (mut told, mut client) = (String::new(), server.connect());
+    client.write_all(b"stats conns\r\nquit\r\n").unwrap();
+    client.read_to_string(&mut told).unwrap();
+    for listen in [format!("tcp:{}", server.addr()), format!("unix:{}", path.display())] {
+        assert!(told.contains(&format!(":addr {listen}\r\n")), "{told}");
+    }
     server.stop();
     assert!(!path.exists(), "the socket of a server that stopped is gone");
 }
