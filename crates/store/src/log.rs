@@ -24,6 +24,8 @@ pub(crate) struct Segment {
     pub fill: usize,
     /// Bytes of those that are alive.
     pub live: usize,
+    /// Bytes that are kept for items to come.
+    pub reserved: usize,
     /// The number of segments that were opened before it: its age.
     pub order: u64,
     /// The count of items stored when it began to fill.
@@ -70,7 +72,7 @@ pub(crate) struct Log {
 impl Log {
     /// Over a memory of this size, of which the index has the first segment.
     pub(crate) fn new(memory_bytes: usize, segment_bytes: usize) -> Log {
-        let free = Segment { state: State::Free, fill: 0, live: 0, order: 0, began: 0 };
+        let free = Segment { state: State::Free, fill: 0, live: 0, reserved: 0, order: 0, began: 0 };
         let count = memory_bytes / segment_bytes;
         let mut log = Log {
             segment_bytes,
@@ -106,7 +108,35 @@ impl Log {
 
     /// Bytes that are left in the segment that fills.
     pub(crate) fn room(&self) -> usize {
-        self.active.map_or(0, |active| self.segment_bytes - self.segments[active].fill)
+        self.active.map_or(0, |active| self.room_in(&self.segments[active]))
+    }
+
+    fn room_in(&self, segment: &Segment) -> usize {
+        self.segment_bytes - segment.fill - segment.reserved
+    }
+
+    /// Keeps so many bytes of a segment that is empty.
+    pub(crate) fn reserve(&mut self, segment: usize, bytes: usize) {
+        debug_assert!(bytes <= self.segment_bytes);
+        self.segments[segment].reserved = bytes;
+    }
+
+    /// Gives so many bytes free that are kept in a segment. False if they are not kept any more.
+    pub(crate) fn release_reserved(&mut self, segment: usize, bytes: usize) -> bool {
+        let reserved = &mut self.segments[segment].reserved;
+        let is_kept = *reserved >= bytes;
+        *reserved -= if is_kept { bytes } else { 0 };
+        is_kept
+    }
+
+    /// Keeps nothing any more.
+    pub(crate) fn drop_reservations(&mut self) {
+        for at in 0..self.segments.len() {
+            let segment = &mut self.segments[at];
+            if std::mem::take(&mut segment.reserved) > 0 && segment.fill == 0 {
+                self.release(at);
+            }
+        }
     }
 
     /// Takes bytes at the end of the segment that fills, as live ones.
@@ -123,7 +153,8 @@ impl Log {
     /// Takes a free segment to be filled, when so many items were stored; the highest, since the index grows from below.
     pub(crate) fn open(&mut self, stored: u64) -> Option<usize> {
         let next = self.segments.iter().rposition(|segment| segment.state == State::Free)?;
-        self.segments[next] = Segment { state: State::Used, fill: 0, live: 0, order: self.opened, began: stored };
+        self.segments[next] =
+            Segment { state: State::Used, fill: 0, live: 0, reserved: 0, order: self.opened, began: stored };
         self.opened += 1;
         self.free -= 1;
         self.active = Some(next);
@@ -132,7 +163,7 @@ impl Log {
 
     /// Goes on filling the first full segment that has so many bytes left at its end. False if there is none.
     pub(crate) fn reopen(&mut self, bytes: usize) -> bool {
-        let has_room = |segment: &Segment| segment.state == State::Used && segment.fill + bytes <= self.segment_bytes;
+        let has_room = |segment: &Segment| segment.state == State::Used && bytes <= self.room_in(segment);
         let victim = self.victim.map(|victim| victim.segment);
         let found = self.segments.iter().enumerate().position(|(at, segment)| has_room(segment) && victim != Some(at));
         self.active = found.or(self.active);
@@ -160,7 +191,7 @@ impl Log {
     /// A segment without live items is free again.
     pub(crate) fn release(&mut self, segment: usize) {
         assert_eq!(self.segments[segment].live, 0, "a segment with live items cannot be free");
-        self.segments[segment].state = State::Free;
+        (self.segments[segment].state, self.segments[segment].reserved) = (State::Free, 0);
         self.free += 1;
         if self.active == Some(segment) {
             self.active = None;
@@ -198,7 +229,9 @@ impl Log {
     }
 
     fn sealed(&self) -> impl Iterator<Item = (usize, &Segment)> {
-        let is_sealed = move |&(at, segment): &(usize, &Segment)| segment.state == State::Used && self.active != Some(at);
+        let is_sealed = move |&(at, segment): &(usize, &Segment)| {
+            segment.state == State::Used && segment.reserved == 0 && self.active != Some(at)
+        };
         self.segments.iter().enumerate().filter(is_sealed)
     }
 

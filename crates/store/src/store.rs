@@ -88,6 +88,16 @@ pub trait Store {
     /// it finds all of them in time; without it only those are found that somebody asks for, or whose room is needed.
     fn expire_some(&mut self) {}
 
+    /// Whether [`Store::foresee`] makes a difference now.
+    fn has_foresight(&self) -> bool {
+        false
+    }
+
+    /// Tells the lengths of key and value of an item of a snapshot that will be loaded. Told of all of them before the first is stored, a partition of
+    /// a known [`crate::Shape`] keeps a place for each large one; else it may refuse some of what it held, because large items take more room
+    /// in another order. Bounded by the items that a partition of this memory can hold; more are not noted.
+    fn foresee(&mut self, _key_bytes: usize, _value_bytes: usize) {}
+
     /// Says that all items of a snapshot were stored. Until then a partition of a known [`crate::Shape`] uses the memory that it otherwise keeps
     /// free to clean into.
     fn loaded(&mut self) {}

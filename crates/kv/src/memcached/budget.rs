@@ -4,15 +4,20 @@
 //! pool, and waits in line if the pool has none; while it waits nothing is read from it. Small commands need no pool. There is a pool for each
 //! stage of a command. A connection takes memory in a fixed order of pools and never waits in a pool that it already holds from. So no two
 //! connections wait for each other: commands that come in wait for turns, turns wait for answers, and answers wait for clients only.
+//!
+//! One host gets three quarters of a pool at most, or less if it must leave room for the longest command, and hosts that wait are served in turn.
+//! So a host delays another one no longer than a single connection of it would, however many it has.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use super::hosts::{Host, Hosts};
 use super::limits::SHORT_BYTES;
 
-/// Least memory for the connections of one core, in bytes: each pool has room for the longest command or answer.
+/// Least memory for the connections of one core, in bytes: each pool in which connections wait has room for the longest commands or answers of
+/// two hosts.
 pub const CORE_BYTES_MIN: usize = 8 << 20;
 /// Memory for the connections of a server unless it is told otherwise, in bytes.
 pub const CONNECTION_BYTES_DEFAULT: usize = 64 << 20;
@@ -45,7 +50,7 @@ impl Memory {
 #[derive(Debug)]
 pub(super) struct Budget {
     /// The starts of commands, which every connection may keep: counted, but without a limit.
-    pub short: Rc<Pool>,
+    pub short: Rc<Account>,
     /// What is read at once. Nobody waits for that: a connection that finds no room here reads little, or waits for room in `commands`.
     pub reads: Rc<Pool>,
     /// Commands of which the rest is to come, each with all that it may come to have.
@@ -54,18 +59,36 @@ pub(super) struct Budget {
     pub turns: Rc<Pool>,
     /// Answers that are to be read by clients, and long ones of other cores.
     pub answers: Rc<Pool>,
+    /// Who holds some.
+    pub hosts: Hosts,
 }
 
 impl Budget {
     /// Divides so many bytes, at least [`CORE_BYTES_MIN`].
     pub fn new(bytes: usize) -> Budget {
-        let sixteenth = bytes.max(CORE_BYTES_MIN) / 16;
+        const PARTS: usize = 32;
+        let pool = |parts: usize| {
+            let max = bytes.max(CORE_BYTES_MIN) / PARTS * parts;
+            let longest = CORE_BYTES_MIN / PARTS * parts / 2;
+            Pool::new(max, max - longest.max(max / 4))
+        };
         Budget {
-            short: Pool::new(usize::MAX),
-            reads: Pool::new(2 * sixteenth),
-            commands: Pool::new(5 * sixteenth),
-            turns: Pool::new(4 * sixteenth),
-            answers: Pool::new(5 * sixteenth),
+            short: Account::of(&Pool::new(usize::MAX, usize::MAX)),
+            reads: pool(3),
+            commands: pool(9),
+            turns: pool(11),
+            answers: pool(9),
+            hosts: Hosts::default(),
+        }
+    }
+
+    /// Accounts for a host that holds nothing.
+    pub fn open_accounts(&self) -> Host {
+        Host {
+            reads: Account::of(&self.reads),
+            commands: Account::of(&self.commands),
+            turns: Account::of(&self.turns),
+            answers: Account::of(&self.answers),
         }
     }
 
@@ -89,10 +112,21 @@ impl Budget {
     }
 }
 
-/// Bytes that connections hold, up to a limit, and a line of those that wait for some.
+/// Bytes that connections hold, up to a limit, and the hosts whose connections wait for some.
 #[derive(Debug)]
 pub(super) struct Pool {
     max: usize,
+    /// Bytes that one host may hold.
+    host_max: usize,
+    held: Cell<usize>,
+    /// Each once, in the order of their turns.
+    waiting: RefCell<VecDeque<Rc<Account>>>,
+}
+
+/// What one host holds of a pool, and the line of its connections that wait for some.
+#[derive(Debug)]
+pub(super) struct Account {
+    pool: Rc<Pool>,
     held: Cell<usize>,
     waiting: RefCell<VecDeque<Rc<Ticket>>>,
 }
@@ -106,19 +140,13 @@ struct Ticket {
 }
 
 impl Pool {
-    fn new(max: usize) -> Rc<Pool> {
-        Rc::new(Pool { max, held: Cell::new(0), waiting: RefCell::default() })
+    fn new(max: usize, host_max: usize) -> Rc<Pool> {
+        Rc::new(Pool { max, host_max, held: Cell::new(0), waiting: RefCell::default() })
     }
 
-    /// Bytes that may be held.
-    pub fn max(&self) -> usize {
-        self.max
-    }
-
-    /// Whether so many bytes may be held in addition. Nobody overtakes those that wait.
-    #[inline]
-    pub fn has_room(&self, bytes: usize) -> bool {
-        self.fits(bytes) && self.waiting.borrow().is_empty()
+    /// Bytes that one host may hold.
+    pub fn host_max(&self) -> usize {
+        self.host_max
     }
 
     #[inline]
@@ -126,30 +154,108 @@ impl Pool {
         self.held.get().saturating_add(bytes) <= self.max
     }
 
+    /// Serves those that wait: the hosts in turn, and of each the connection that came first. A host that holds as much as it may is passed by;
+    /// nobody overtakes one that waits for bytes of the pool.
+    fn serve(&self) {
+        let mut waiting = self.waiting.borrow_mut();
+        while let Some(next) = waiting.iter().position(|account| account.is_next_allowed()) {
+            if !waiting[next].grant_next() {
+                return;
+            }
+            if let Some(account) = waiting.remove(next)
+                && !account.waiting.borrow().is_empty()
+            {
+                waiting.push_back(account);
+            }
+        }
+    }
+
+    /// Whether a host waits that is held up by nothing but the pool.
+    #[inline]
+    fn is_wanted(&self) -> bool {
+        let waiting = self.waiting.borrow();
+        !waiting.is_empty() && waiting.iter().any(|account| account.is_next_allowed())
+    }
+}
+
+impl Account {
+    /// The account of a host that holds nothing of this pool.
+    pub fn of(pool: &Rc<Pool>) -> Rc<Account> {
+        Rc::new(Account { pool: pool.clone(), held: Cell::new(0), waiting: RefCell::default() })
+    }
+
+    /// Whether the host may hold so many bytes more.
+    #[inline]
+    fn allows(&self, bytes: usize) -> bool {
+        self.held.get().saturating_add(bytes) <= self.pool.host_max
+    }
+
+    /// Whether so many bytes may be held in addition. Nobody overtakes those of the same host that wait, and those of others that wait for the pool.
+    #[inline]
+    fn has_room(&self, bytes: usize) -> bool {
+        self.allows(bytes) && self.pool.fits(bytes) && self.waiting.borrow().is_empty() && !self.pool.is_wanted()
+    }
+
+    fn is_next_allowed(&self) -> bool {
+        self.waiting.borrow().front().is_some_and(|ticket| self.allows(ticket.bytes))
+    }
+
+    /// Gives the first in line what it waits for. False if the pool has no room for that.
+    fn grant_next(&self) -> bool {
+        let mut waiting = self.waiting.borrow_mut();
+        let Some(ticket) = waiting.front().filter(|ticket| self.pool.fits(ticket.bytes)) else { return false };
+        self.take(ticket.bytes);
+        ticket.is_granted.set(true);
+        ticket.waker.borrow().wake_by_ref();
+        waiting.pop_front();
+        true
+    }
+
+    fn take(&self, bytes: usize) {
+        self.held.set(self.held.get() + bytes);
+        self.pool.held.set(self.pool.held.get() + bytes);
+    }
+
     fn give_back(&self, bytes: usize) {
         self.held.set(self.held.get() - bytes);
+        self.pool.held.set(self.pool.held.get() - bytes);
+        self.pool.serve();
+    }
+
+    /// Gets in line.
+    fn enter(self: &Rc<Self>, ticket: Rc<Ticket>) {
         let mut waiting = self.waiting.borrow_mut();
-        while let Some(ticket) = waiting.front().filter(|ticket| self.fits(ticket.bytes)) {
-            self.held.set(self.held.get() + ticket.bytes);
-            ticket.is_granted.set(true);
-            ticket.waker.borrow().wake_by_ref();
-            waiting.pop_front();
+        if waiting.is_empty() {
+            self.pool.waiting.borrow_mut().push_back(self.clone());
         }
+        waiting.push_back(ticket);
+    }
+
+    /// Leaves the line.
+    fn leave(&self, ticket: &Rc<Ticket>) {
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.retain(|waiting| !Rc::ptr_eq(waiting, ticket));
+        if waiting.is_empty() {
+            self.pool.waiting.borrow_mut().retain(|account| !std::ptr::eq(&**account, self));
+        }
+        drop(waiting);
+        // Those behind may need less.
+        self.pool.serve();
     }
 }
 
 /// What one connection holds of a pool. Dropped, it is given back.
 #[derive(Debug)]
 pub(super) struct Held {
-    pool: Rc<Pool>,
+    account: Rc<Account>,
     bytes: usize,
     ticket: Option<Rc<Ticket>>,
 }
 
 impl Held {
-    /// Nothing of this pool.
-    pub fn nothing(pool: &Rc<Pool>) -> Held {
-        Held { pool: pool.clone(), bytes: 0, ticket: None }
+    /// Nothing yet, for the account of its host.
+    pub fn nothing(account: &Rc<Account>) -> Held {
+        Held { account: account.clone(), bytes: 0, ticket: None }
     }
 
     /// How many bytes are held.
@@ -157,29 +263,30 @@ impl Held {
         self.bytes
     }
 
-    /// Whether so many bytes are held, or could be without waiting; all that the pool has are enough.
+    /// Whether so many bytes are held, or could be without waiting; all that a host may hold are enough.
     #[inline]
     pub fn can_have(&self, bytes: usize) -> bool {
-        let bytes = bytes.min(self.pool.max);
-        bytes <= self.bytes || self.pool.has_room(bytes - self.bytes)
+        let bytes = bytes.min(self.account.pool.host_max);
+        bytes <= self.bytes || self.account.has_room(bytes - self.bytes)
     }
 
-    /// Says how many bytes are held now. More than before only what [`Pool::has_room`] allowed in the same run of the connection.
+    /// Says how many bytes are held now. More than before only what [`Held::can_have`] allowed in the same run of the connection.
     #[inline]
     pub fn set(&mut self, bytes: usize) {
         self.leave();
         if bytes < self.bytes {
-            self.pool.give_back(self.bytes - bytes);
+            self.account.give_back(self.bytes - bytes);
         } else {
-            self.pool.held.set(self.pool.held.get() + (bytes - self.bytes));
+            self.account.take(bytes - self.bytes);
         }
         self.bytes = bytes;
     }
 
-    /// Holds so many bytes, or more if it did already, as soon as the pool has them. A connection that may have to wait holds nothing of this pool.
+    /// Holds so many bytes, or more if it did already, as soon as the pool has them for this host. A connection that may have to wait holds nothing
+    /// of this pool.
     pub fn poll_at_least(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<()> {
-        // Nobody can hold more: that is the pool for one alone.
-        let bytes = bytes.min(self.pool.max);
+        // A host can hold no more.
+        let bytes = bytes.min(self.account.pool.host_max);
         if let Some(ticket) = &self.ticket {
             if !ticket.is_granted.get() {
                 ticket.waker.borrow_mut().clone_from(context.waker());
@@ -189,14 +296,14 @@ impl Held {
             self.ticket = None;
         }
         let more = bytes.saturating_sub(self.bytes);
-        if more == 0 || self.pool.has_room(more) {
+        if more == 0 || self.account.has_room(more) {
             self.set(self.bytes + more);
             return Poll::Ready(());
         }
         debug_assert_eq!(self.bytes, 0, "whoever holds some of a pool and waits for more may wait for itself");
         let ticket = Ticket { bytes: more, is_granted: Cell::new(false), waker: RefCell::new(context.waker().clone()) };
         let ticket = Rc::new(ticket);
-        self.pool.waiting.borrow_mut().push_back(ticket.clone());
+        self.account.enter(ticket.clone());
         self.ticket = Some(ticket);
         Poll::Pending
     }
@@ -207,9 +314,7 @@ impl Held {
         if ticket.is_granted.get() {
             self.bytes += ticket.bytes;
         } else {
-            self.pool.waiting.borrow_mut().retain(|waiting| !Rc::ptr_eq(waiting, &ticket));
-            // Those behind may need less.
-            self.pool.give_back(0);
+            self.account.leave(&ticket);
         }
     }
 }
@@ -224,38 +329,48 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
+    /// A pool of 100 bytes, and accounts of so many hosts: each may hold 75.
+    fn pool<const N: usize>() -> (Rc<Pool>, [Rc<Account>; N]) {
+        let pool = Pool::new(100, 75);
+        let accounts = std::array::from_fn(|_| Account::of(&pool));
+        (pool, accounts)
+    }
+
+    fn is_ready(held: &mut Held, bytes: usize) -> bool {
+        held.poll_at_least(bytes, &mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
     #[test]
     fn whoever_wants_more_than_there_is_waits_in_line() {
-        let pool = Pool::new(100);
-        let [mut first, mut second, mut third] = [(); 3].map(|()| Held::nothing(&pool));
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(first.poll_at_least(60, &mut context).is_ready());
-        assert!(second.poll_at_least(50, &mut context).is_pending());
+        let (pool, [host]) = pool();
+        let [mut first, mut second, mut third] = [(); 3].map(|()| Held::nothing(&host));
+        assert!(is_ready(&mut first, 60));
+        assert!(!is_ready(&mut second, 30));
         // There is room for it, but it does not overtake.
-        assert!(third.poll_at_least(10, &mut context).is_pending());
-        assert!(!pool.has_room(1));
-        first.set(50);
-        assert!(second.poll_at_least(50, &mut context).is_ready());
-        assert!(third.poll_at_least(10, &mut context).is_pending());
+        assert!(!is_ready(&mut third, 10));
+        assert!(!third.can_have(1));
+        first.set(45);
+        assert!(is_ready(&mut second, 30));
+        assert!(!is_ready(&mut third, 10));
         drop(first);
-        assert!(third.poll_at_least(10, &mut context).is_ready());
-        assert_eq!(pool.held.get(), 60);
+        assert!(is_ready(&mut third, 10));
+        assert_eq!(pool.held.get(), 40);
         drop((second, third));
-        assert_eq!((pool.held.get(), pool.has_room(100)), (0, true));
+        assert_eq!((pool.held.get(), host.held.get(), Held::nothing(&host).can_have(75)), (0, 0, true));
+        assert!(pool.waiting.borrow().is_empty());
     }
 
     #[test]
     fn whoever_goes_away_gives_its_place_and_its_bytes_to_others() {
-        let pool = Pool::new(100);
-        let [mut first, mut second, mut third] = [(); 3].map(|()| Held::nothing(&pool));
-        let mut context = Context::from_waker(Waker::noop());
-        first.set(90);
-        assert!(second.poll_at_least(50, &mut context).is_pending());
-        assert!(third.poll_at_least(10, &mut context).is_pending());
+        let (pool, [host]) = pool();
+        let [mut first, mut second, mut third] = [(); 3].map(|()| Held::nothing(&host));
+        first.set(65);
+        assert!(!is_ready(&mut second, 50));
+        assert!(!is_ready(&mut third, 10));
         drop(second);
-        assert!(third.poll_at_least(10, &mut context).is_ready());
-        let mut fourth = Held::nothing(&pool);
-        assert!(fourth.poll_at_least(30, &mut context).is_pending());
+        assert!(is_ready(&mut third, 10));
+        let mut fourth = Held::nothing(&host);
+        assert!(!is_ready(&mut fourth, 30));
         first.set(0);
         // Granted, and gone before it heard of it.
         assert_eq!(pool.held.get(), 40);
@@ -264,14 +379,46 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_whole_pool_is_the_pool_alone() {
-        let pool = Pool::new(100);
-        let [mut first, mut second] = [(); 2].map(|()| Held::nothing(&pool));
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(first.poll_at_least(usize::MAX, &mut context).is_ready());
-        assert_eq!(pool.held.get(), 100);
-        assert!(second.poll_at_least(1, &mut context).is_pending());
+    fn more_than_a_host_may_have_is_all_of_that() {
+        let (_, [host]) = pool();
+        let [mut first, mut second] = [(); 2].map(|()| Held::nothing(&host));
+        assert!(is_ready(&mut first, usize::MAX));
+        assert_eq!(host.held.get(), 75);
+        assert!(!is_ready(&mut second, 1));
         first.set(0);
-        assert!(second.poll_at_least(1, &mut context).is_ready());
+        assert!(is_ready(&mut second, 1));
+    }
+
+    #[test]
+    fn a_host_with_its_full_share_keeps_no_other_waiting() {
+        let (_, [greedy, honest]) = pool();
+        let mut first = Held::nothing(&greedy);
+        first.set(75);
+        let mut line: Vec<Held> = (0..1000).map(|_| Held::nothing(&greedy)).collect();
+        assert!(line.iter_mut().all(|held| !is_ready(held, 20)));
+        let mut other = Held::nothing(&honest);
+        for _ in 0..3 {
+            assert!(is_ready(&mut other, 25));
+            other.set(0);
+        }
+        // It is not held up by the room that the other one has left.
+        first.set(55);
+        assert!(is_ready(&mut line[0], 20) && !is_ready(&mut line[1], 20));
+    }
+
+    #[test]
+    fn hosts_are_served_in_turn_however_long_their_lines_are() {
+        let (_, [greedy, honest, holder, other]) = pool();
+        let mut full: Vec<Held> = [&holder, &holder, &holder, &other].map(Held::nothing).into();
+        assert!(full.iter_mut().all(|held| is_ready(held, 25)));
+        let mut long: Vec<Held> = (0..1000).map(|_| Held::nothing(&greedy)).collect();
+        let mut short = [(); 2].map(|()| Held::nothing(&honest));
+        assert!(long.iter_mut().chain(&mut short).all(|held| !is_ready(held, 25)));
+        for turn in 0..2 {
+            full.pop();
+            assert!(is_ready(&mut long[turn], 25) && !is_ready(&mut short[turn], 25));
+            full.pop();
+            assert!(is_ready(&mut short[turn], 25) && !is_ready(&mut long[turn + 1], 25));
+        }
     }
 }

@@ -14,6 +14,7 @@ use super::budget::{Budget, Held, Memory};
 use super::buffers::{Input, SPARE_OUTPUT_BYTES_MAX};
 use super::connections::{Activity, Ending, Shared};
 use super::counters::Count;
+use super::hosts::Host;
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, TURN_ANSWER_BYTES};
 use super::parse::{Ask, StatsKind};
 use super::service::Service;
@@ -69,13 +70,13 @@ struct Holdings {
 }
 
 impl Holdings {
-    fn of(budget: &Budget) -> Holdings {
+    fn of(host: &Host, budget: &Budget) -> Holdings {
         Holdings {
             short: Held::nothing(&budget.short),
-            read: Held::nothing(&budget.reads),
-            command: Held::nothing(&budget.commands),
-            turn: Held::nothing(&budget.turns),
-            answers: Held::nothing(&budget.answers),
+            read: Held::nothing(&host.reads),
+            command: Held::nothing(&host.commands),
+            turn: Held::nothing(&host.turns),
+            answers: Held::nothing(&host.answers),
         }
     }
 
@@ -86,9 +87,9 @@ impl Holdings {
 }
 
 impl<B: Backend> Connection<B> {
-    pub fn new(service: Rc<Service<B>>, shared: Rc<Shared>, stream: Stream) -> Connection<B> {
+    pub fn new(service: Rc<Service<B>>, shared: Rc<Shared>, stream: Stream, host: &Host) -> Connection<B> {
         let session = Session::new(service.value_bytes_max());
-        let held = Holdings::of(&service.backend().state().budget);
+        let held = Holdings::of(host, &service.backend().state().budget);
         Connection { service, shared, stream, session, input: None, carried: Vec::new(), output: Vec::new(), held }
     }
 

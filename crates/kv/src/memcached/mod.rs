@@ -23,6 +23,7 @@ mod connections;
 mod counters;
 mod dump;
 mod execute;
+mod hosts;
 pub mod limits;
 mod lookout;
 mod number;

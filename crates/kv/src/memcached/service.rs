@@ -117,7 +117,7 @@ impl<B: Backend> Service<B> {
     /// # Panics
     /// Outside a `LocalSet`.
     pub fn adopt(self: &Rc<Self>, socket: Socket) {
-        let Socket { stream, is_unix, peer, permit } = socket;
+        let Socket { stream, is_unix, peer, host: name, permit } = socket;
         let stream = match Stream::new(stream, is_unix) {
             Ok(stream) => stream,
             Err(error) => return tracing::warn!(%peer, %error, "cannot serve a memcached connection"),
@@ -125,11 +125,14 @@ impl<B: Backend> Service<B> {
         let state = self.backend.state();
         state.counters.add(Count::TotalConnections);
         let (place, shared) = state.connections.add(peer, self.backend.now());
-        let connection = Connection::new(self.clone(), shared, stream);
+        let host = state.budget.hosts.join(name, &state.budget);
+        let connection = Connection::new(self.clone(), shared, stream, &host);
         let service = self.clone();
         spawn_local(async move {
             guarded(connection.run(), |why| service.backend.panicked(why)).await;
-            service.backend.state().connections.remove(place);
+            let state = service.backend.state();
+            state.connections.remove(place);
+            state.budget.hosts.leave(name, host);
             drop(permit);
             service.ended.notify_waiters();
         });

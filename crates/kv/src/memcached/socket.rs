@@ -16,6 +16,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, TcpKeepalive, Typ
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::hosts::HostName;
+
 /// Connections that wait to be accepted, at most: memcached's default.
 const BACKLOG: i32 = 1024;
 /// How long nothing is accepted after the system refused to give a connection (for want of file descriptors, say).
@@ -98,6 +100,7 @@ pub struct Socket {
     pub(super) stream: RawSocket,
     pub(super) is_unix: bool,
     pub(super) peer: String,
+    pub(super) host: HostName,
     pub(super) permit: OwnedSemaphorePermit,
 }
 
@@ -198,16 +201,16 @@ impl Acceptor {
             let _ = (&stream).write(b"ERROR Too many open connections\r\n");
             return Ok(None);
         };
-        let (is_unix, peer) = match (&self.listen, peer) {
-            (_, Some(peer)) => (false, format!("tcp:{peer}")),
-            (listen, None) => (true, listen.to_string()),
+        let (is_unix, host, peer) = match (&self.listen, peer) {
+            (_, Some(peer)) => (false, HostName::from(peer.ip()), format!("tcp:{peer}")),
+            (listen, None) => (true, HostName::Unix, listen.to_string()),
         };
         if !is_unix {
             stream.set_tcp_nodelay(true)?;
             // A client whose machine is gone is not found out by silence.
             stream.set_tcp_keepalive(&KEEPALIVE)?;
         }
-        Ok(Some(Socket { stream, is_unix, peer, permit }))
+        Ok(Some(Socket { stream, is_unix, peer, host, permit }))
     }
 }
 

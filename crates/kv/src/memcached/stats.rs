@@ -12,6 +12,7 @@ use super::dump::{self, DumpRest};
 use super::execute::expiry;
 use super::parse::{Ask, StatsKind};
 use super::service::Settings;
+use super::socket::Listen;
 
 /// Lines of `STAT`.
 struct Lines<'a>(&'a mut Vec<u8>);
@@ -215,7 +216,7 @@ fn slabs(totals: &Totals, out: &mut Vec<u8>) {
 async fn dump<B: Backend>(backend: &B, items_max: u32, out: &mut Vec<u8>) {
     const END: &[u8] = b"END\r\n";
     let items_wanted = if items_max == 0 { usize::MAX } else { items_max as usize };
-    let bytes_max = dump::LIST_BYTES_MAX.min(backend.state().budget.answers.max() / 2);
+    let bytes_max = dump::LIST_BYTES_MAX.min(backend.state().budget.answers.host_max() / 2);
     let (start, cores) = (out.len(), usize::from(backend.cores()));
     // At once: a vector that grows is there twice for a moment.
     let bytes_wanted = items_wanted.saturating_mul(dump::LINE_BYTES_MAX);
@@ -245,7 +246,10 @@ async fn dump<B: Backend>(backend: &B, items_max: u32, out: &mut Vec<u8>) {
 fn connections(reports: &[Report], settings: &Settings, out: &mut Vec<u8>) {
     let mut lines = Lines(out);
     for (at, listen) in settings.listens.iter().enumerate() {
-        lines.line(format_args!("listen.{at}:addr"), listen);
+        match listen {
+            Listen::Tcp(address) => lines.line(format_args!("listen.{at}:addr"), format_args!("tcp:{address}")),
+            Listen::Unix(_) => lines.line(format_args!("listen.{at}:addr"), listen),
+        }
         lines.line(format_args!("listen.{at}:state"), "conn_listening");
     }
     for (core, report) in reports.iter().enumerate() {

@@ -11,16 +11,13 @@ use dunlin_store::{Moment, UnixSeconds};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// How often the partitions are told the time.
-const TICK: Duration = Duration::from_millis(100);
-
-/// Ticks from now on. Those that a process missed while it was stopped are left out.
-pub(super) fn ticks() -> Interval {
-    ticks_from(Instant::now())
+/// Ticks from now on, one in each period. Those that a process missed while it was stopped are left out.
+pub(super) fn ticks(period: Duration) -> Interval {
+    ticks_from(Instant::now(), period)
 }
 
-fn ticks_from(start: Instant) -> Interval {
-    let mut ticks = interval_at(start, TICK);
+fn ticks_from(start: Instant, period: Duration) -> Interval {
+    let mut ticks = interval_at(start, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
@@ -71,6 +68,7 @@ pub(super) fn unix_seconds() -> UnixSeconds {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::TICK_DEFAULT;
     use super::*;
 
     fn reading(wall: f64, boot: f64) -> Reading {
@@ -104,7 +102,7 @@ mod tests {
     fn missed_ticks_are_left_out() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let mut ticks = ticks_from(Instant::now().checked_sub(TICK * 100).unwrap());
+            let mut ticks = ticks_from(Instant::now().checked_sub(TICK_DEFAULT * 100).unwrap(), TICK_DEFAULT);
             ticks.tick().await;
             let next = std::pin::pin!(ticks.tick());
             assert!(futures::poll!(next).is_pending());

@@ -16,6 +16,13 @@ pub const CONNECTIONS_MAX_DEFAULT: usize = 16_384;
 /// later connect again.
 pub const IDLE_MAX_DEFAULT: Duration = Duration::from_secs(3600);
 
+/// How long a core may take to answer, or to end, before it counts as hung, unless the server is told otherwise: far longer than any of its tasks
+/// runs at once.
+pub const HANG_MAX_DEFAULT: Duration = Duration::from_secs(10);
+
+/// How often a server tells its partitions the time unless it is told otherwise.
+pub const TICK_DEFAULT: Duration = Duration::from_millis(100);
+
 /// Settings of a server. Start from `ServerConfig::default()`, which listens nowhere.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -51,6 +58,11 @@ pub struct ServerConfig {
     pub pin: Vec<usize>,
     /// How long operations in progress have at the end.
     pub patience: Duration,
+    /// How long a core may take to answer, or to end, before it counts as hung and the server ends without its items. A process that is stopped for
+    /// so long does not count: cores are asked again.
+    pub hang_max: Duration,
+    /// How often partitions are told the time, drop what has expired, and are flushed if a time for that has come. Above zero.
+    pub tick: Duration,
 }
 
 impl Default for ServerConfig {
@@ -69,6 +81,8 @@ impl Default for ServerConfig {
             snapshot: None,
             pin: Vec::new(),
             patience: Duration::from_secs(2),
+            hang_max: HANG_MAX_DEFAULT,
+            tick: TICK_DEFAULT,
         }
     }
 }

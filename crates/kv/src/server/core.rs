@@ -251,9 +251,9 @@ impl<P: Sweep + 'static> Setup<P> {
         }
         let registered = service.register(&running.endpoint);
         registered.map_err(|error| ServerError::System { what: "a handler", why: error.to_string() })?;
-        let (shard, flush) = (running.shard.clone(), memcached.flush_if_due());
+        let (shard, flush, tick) = (running.shard.clone(), memcached.flush_if_due(), self.config.tick);
         let ticking = async move {
-            let mut ticks = ticks();
+            let mut ticks = ticks(tick);
             loop {
                 ticks.tick().await;
                 shard.set_moment(moment());

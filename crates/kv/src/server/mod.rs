@@ -35,7 +35,7 @@ use dunlin_store::snapshot::{NoRoom, Progress, Report, SnapshotError};
 use dunlin_store::{Mode, PartitionConfig, PartitionError, Shape, Sweep};
 use tokio::sync::oneshot::error::TryRecvError;
 
-pub use config::{CONNECTIONS_MAX_DEFAULT, IDLE_MAX_DEFAULT, ServerConfig};
+pub use config::{CONNECTIONS_MAX_DEFAULT, HANG_MAX_DEFAULT, IDLE_MAX_DEFAULT, ServerConfig, TICK_DEFAULT};
 pub use error::ServerError;
 
 use crate::metrics::ServerStats;
@@ -47,11 +47,9 @@ use mail::{Mail, Mailboxes};
 use metrics::MetricsPort;
 use saving::Saver;
 
-/// How long a core may take to answer, or to end, before it counts as hung. Far longer than any of its tasks runs at once.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How often cores are asked whether they hang while a snapshot needs them, and how long a silent one has when
-/// it is asked again.
-const HANG_LOOK: Duration = Duration::from_secs(1);
+/// it is asked again; no longer than it had at first.
+const HANG_LOOK_MAX: Duration = Duration::from_secs(1);
 /// How often a thread is looked at that is about to end.
 const END_LOOK: Duration = Duration::from_millis(1);
 
@@ -74,6 +72,7 @@ pub struct Server {
     saver: Saver,
     failure: Failure,
     patience: Duration,
+    hang_max: Duration,
     identity: Identity,
     begun: Instant,
     addresses: Vec<Addr>,
@@ -115,7 +114,7 @@ impl Server {
         let (mailboxes, receivers) = Mailboxes::new(cores);
         let (reports, reported) = mpsc::channel();
         // Locked before it is looked at.
-        let saver = Saver::new(config.snapshot.as_deref(), mailboxes.clone())?;
+        let saver = Saver::new(config.snapshot.as_deref(), mailboxes.clone(), config.hang_max)?;
         let (has_snapshot, origin) = partitions::look_at(config.snapshot.as_deref())?;
         // Another seed would divide the keys otherwise: what a full store saved would not fit its cores again.
         let seed = partitions::seed_of(origin.as_ref()).unwrap_or(drawn);
@@ -127,6 +126,7 @@ impl Server {
             saver: saver.clone(),
             failure: Failure::default(),
             patience: config.patience,
+            hang_max: config.hang_max,
             identity: identity.clone(),
             begun: Instant::now(),
             addresses: Vec::new(),
@@ -263,8 +263,12 @@ impl Server {
     /// cores. The server has ended all the same.
     pub fn stop(mut self) -> Result<Option<Report>, ServerError> {
         self.drain();
-        let watch =
-            HangWatch { mailboxes: self.mailboxes.clone(), saver: self.saver.clone(), failure: self.failure.clone() };
+        let watch = HangWatch {
+            mailboxes: self.mailboxes.clone(),
+            saver: self.saver.clone(),
+            failure: self.failure.clone(),
+            hang_max: self.hang_max,
+        };
         watch.look();
         let is_well = self.failure.get().is_none() && self.saver.has_file();
         let saved = is_well.then(|| watch.during(|| self.saver.save_last()));
@@ -281,7 +285,7 @@ impl Server {
 
     fn drain(&self) {
         // Connections have the patience twice, and the endpoint has it once more.
-        let silent = self.mailboxes.silent_cores(self.patience * 3 + ANSWER_MAX, Mail::Drain);
+        let silent = self.mailboxes.silent_cores(self.patience * 3 + self.hang_max, Mail::Drain);
         if !silent.is_empty() {
             tracing::warn!(cores = ?silent, "cores did not finish what was in progress");
         }
@@ -291,7 +295,7 @@ impl Server {
     fn end(&mut self) -> Result<(), ServerError> {
         // It asks the cores.
         self.metrics = None;
-        let deadline = Instant::now() + ANSWER_MAX;
+        let deadline = Instant::now() + self.hang_max;
         for core in 0..self.mailboxes.len() {
             // Whoever is gone has ended.
             self.mailboxes.send_by(deadline, core, Mail::Exit);
@@ -325,20 +329,25 @@ struct HangWatch {
     mailboxes: Mailboxes,
     saver: Saver,
     failure: Failure,
+    hang_max: Duration,
 }
 
 impl HangWatch {
+    fn look_time(&self) -> Duration {
+        self.hang_max.min(HANG_LOOK_MAX)
+    }
+
     /// Asks all cores whether they are there, and gives those up that do not answer.
     fn look(&self) {
         let known = self.saver.hung();
-        let mut hung = self.mailboxes.silent_but(&known, ANSWER_MAX, Mail::Ping);
+        let mut hung = self.mailboxes.silent_but(&known, self.hang_max, Mail::Ping);
         if !hung.is_empty() {
             // The whole process may have stood still: then they answer now.
-            let again = self.mailboxes.silent_but(&known, HANG_LOOK, Mail::Ping);
+            let again = self.mailboxes.silent_but(&known, self.look_time(), Mail::Ping);
             hung.retain(|core| again.contains(core));
         }
         if let Some(core) = hung.first() {
-            self.failure.note(*core, format!("it has not answered for {ANSWER_MAX:?}"));
+            self.failure.note(*core, format!("it has not answered for {:?}", self.hang_max));
         }
         self.saver.give_up(&hung);
     }
@@ -348,7 +357,7 @@ impl HangWatch {
         thread::scope(|scope| {
             let (working, is_over) = mpsc::channel::<()>();
             let watch = move || {
-                while is_over.recv_timeout(HANG_LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                while is_over.recv_timeout(self.look_time()) == Err(mpsc::RecvTimeoutError::Timeout) {
                     self.look();
                 }
             };

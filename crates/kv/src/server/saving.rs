@@ -5,16 +5,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dunlin_store::snapshot::{Canceller, Report, SaveError, SnapshotLock, save};
 use tokio::sync::oneshot;
 
-use super::ANSWER_MAX;
 use super::clock::moment;
 use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
 use crate::routing::Core;
+
+/// Files of rescues that are kept. A server that fails again and again must not fill the disk.
+const RESCUES_MAX: u32 = 8;
 
 /// Saves snapshots.
 #[derive(Debug, Clone)]
@@ -25,6 +27,8 @@ pub(super) struct Saver {
     taking: Arc<Mutex<Taking>>,
     /// What keys are divided by, which is kept with them.
     seed: [u8; 16],
+    /// How long a core has to take a letter.
+    hang_max: Duration,
 }
 
 /// Where snapshots are saved, and the right to do so, for as long as anything of the server may.
@@ -82,10 +86,11 @@ impl Saver {
     ///
     /// # Errors
     /// [`ServerError::Lock`].
-    pub fn new(path: Option<&Path>, mailboxes: Mailboxes) -> Result<Saver, ServerError> {
+    pub fn new(path: Option<&Path>, mailboxes: Mailboxes, hang_max: Duration) -> Result<Saver, ServerError> {
         let lock = |path: &Path| SnapshotLock::take(path).map(|lock| Target { path: path.to_owned(), _lock: lock });
         let target = path.map(lock).transpose().map_err(ServerError::Lock)?;
-        Ok(Saver { target: target.map(Arc::new), mailboxes, turns: Arc::default(), taking: Arc::default(), seed: [0; 16] })
+        let (turns, taking) = Default::default();
+        Ok(Saver { target: target.map(Arc::new), mailboxes, turns, taking, seed: [0; 16], hang_max })
     }
 
     /// Keeps the seed that keys are divided by with each snapshot.
@@ -153,23 +158,40 @@ impl Saver {
     /// Saves what can be saved after cores failed. Says what was saved, and where. It ends if every core that hangs is given up meanwhile.
     ///
     /// A snapshot of all cores takes the place of the one before, which is kept beside it, unless something is kept there already. One that
-    /// lacks a core does not.
+    /// lacks a core does not. No file of an earlier rescue is replaced.
     pub fn save_after_failure(&self) -> String {
         let Some(target) = &self.target else { return "nothing was saved: the server has no snapshot file".into() };
         let _turn = Turn::take(&self.turns);
         let path = target.path.display();
-        let rescue = beside(&target.path, ".rescue");
+        let Some(rescue) = free_rescue(&target.path) else {
+            return format!(
+                "nothing was saved, and {path} is as it was before: there are {RESCUES_MAX} files of earlier failures, {path}.rescue to \
+                 {path}.rescue.{}; read them with `dunlin kv dump`, and remove or move away those that are not needed",
+                RESCUES_MAX - 1,
+            );
+        };
+        let told = self.rescue_to(target, &rescue);
+        told.unwrap_or_else(|why| {
+            // What was written there, to find a core whose items can be read, is not all that can.
+            let _ = fs::remove_file(&rescue);
+            format!("nothing was saved{why}, and {path} is as it was before")
+        })
+    }
+
+    /// Saves what can be saved to a file that is not there yet. Says what was saved, or why nothing was.
+    fn rescue_to(&self, target: &Target, rescue: &Path) -> Result<String, String> {
+        let path = target.path.display();
         let mut missing = self.hung();
         loop {
-            match self.collect(&missing, &rescue) {
-                Ok(report) if missing.is_empty() => return self.take_over(target, &rescue, &report),
+            match self.collect(&missing, rescue) {
+                Ok(report) if missing.is_empty() => return Ok(self.take_over(target, rescue, &report)),
                 Ok(report) => {
                     let (items, rescue) = (report.totals.records, rescue.display());
-                    return format!(
+                    return Ok(format!(
                         "core {} cannot be read: the {items} items of the others were saved to {rescue}, which `dunlin kv dump` \
                          reads; {path} is as it was before",
                         missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-                    );
+                    ));
                 }
                 Err(ServerError::Save(SaveError::Abandoned)) if missing.len() < usize::from(self.mailboxes.len()) => {
                     let hung = self.hung();
@@ -179,14 +201,11 @@ impl Saver {
                         continue;
                     }
                     // Whoever gave it up has failed meanwhile, or again.
-                    let Some(core) = self.first_unreadable(&missing, &rescue) else {
-                        return format!("nothing was saved, and {path} is as it was before");
-                    };
-                    missing.push(core);
+                    missing.push(self.first_unreadable(&missing, rescue).ok_or_else(String::new)?);
                 }
                 Err(error) => {
                     let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-                    return format!("nothing was saved ({why}), and {path} is as it was before");
+                    return Err(format!(" ({why})"));
                 }
             }
         }
@@ -211,7 +230,7 @@ impl Saver {
             }
             taking.running = Some((cores.clone(), collector.canceller()));
         }
-        let deadline = Instant::now() + ANSWER_MAX;
+        let deadline = Instant::now() + self.hang_max;
         for (core, part) in cores.into_iter().zip(parts) {
             // A part that a core does not take is dropped and ends the snapshot, as the collector finds out.
             self.mailboxes.send_by(deadline, core, Mail::Snapshot(part));
@@ -248,6 +267,14 @@ impl Saver {
     }
 }
 
+/// The first name for a rescue that no file has: `FILE.rescue`, or with a number behind. `None` if all are taken.
+fn free_rescue(path: &Path) -> Option<PathBuf> {
+    let name = |number| if number == 0 { ".rescue".into() } else { format!(".rescue.{number}") };
+    // A name that cannot be looked at may be somebody's.
+    let is_free = |path: &PathBuf| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    (0..RESCUES_MAX).map(|number| beside(path, &name(number))).find(is_free)
+}
+
 /// Brings the name of a file to the disk.
 fn sync_directory(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
@@ -278,7 +305,7 @@ mod tests {
     fn the_last_snapshot_waits_for_one_that_is_being_saved() {
         let file = std::env::temp_dir().join(format!("dunlin-kv-last-{}", std::process::id()));
         let (mailboxes, mut receivers) = Mailboxes::new(1);
-        let saver = Saver::new(Some(&file), mailboxes).unwrap();
+        let saver = Saver::new(Some(&file), mailboxes, Duration::from_secs(10)).unwrap();
         let mut store = Model::new();
         let mut part = || match receivers[0].blocking_recv() {
             Some(Mail::Snapshot(part)) => part,

@@ -524,6 +524,8 @@ fn commands_without_keys() {
          < ERROR
          > slabs reassign 1 2
          < CLIENT_ERROR slab reassignment disabled
+         > slabs automove x
+         < CLIENT_ERROR bad command line format
          > slabs
          < ERROR
          > lru_crawler crawl 1

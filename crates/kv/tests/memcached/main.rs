@@ -6,6 +6,7 @@ mod cores;
 mod counts;
 mod dump;
 mod evictions;
+mod fairness;
 mod full;
 mod hostile;
 mod memory;

@@ -14,6 +14,7 @@ use dunlin_kv::memcached::{
 };
 use dunlin_store::Model;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 
@@ -111,6 +112,14 @@ impl Server {
         connect(self.addr())
     }
 
+    /// From another host, as far as the server can tell: each address of 127.0.0.0/8 is one.
+    pub fn connect_from(&self, ip: [u8; 4]) -> TcpStream {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
+        socket.connect(&self.addr().into()).unwrap();
+        configured(socket.into())
+    }
+
     pub fn report(&self) -> Report {
         let (to, told) = oneshot::channel();
         assert!(self.orders.send(Order::Report(to)).is_ok());
@@ -142,7 +151,10 @@ impl Drop for Server {
 }
 
 fn connect(server: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(server).unwrap();
+    configured(TcpStream::connect(server).unwrap())
+}
+
+fn configured(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
@@ -177,6 +189,13 @@ fn tcp_and_unix_sockets_serve_the_same_items() {
     let mut unix = UnixStream::connect(&path).unwrap();
     ask(&mut unix, b"get a\r\nquit\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
     expect_end(&mut unix);
+    // As memcached writes addresses.
+    let (mut told, mut client) = (String::new(), server.connect());
+    client.write_all(b"stats conns\r\nquit\r\n").unwrap();
+    client.read_to_string(&mut told).unwrap();
+    for listen in [format!("tcp:{}", server.addr()), format!("unix:{}", path.display())] {
+        assert!(told.contains(&format!(":addr {listen}\r\n")), "{told}");
+    }
     server.stop();
     assert!(!path.exists(), "the socket of a server that stopped is gone");
 }

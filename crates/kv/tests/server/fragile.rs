@@ -64,8 +64,10 @@ pub struct Ticks {
     pub since: AtomicU32,
 }
 
-/// Longer than a server waits until it tells its partitions the time again.
-const VISIT: Duration = Duration::from_millis(300);
+/// How often a server is to tell its partitions the time that is not to do so during a visit.
+pub const TICK: Duration = Duration::from_millis(1);
+/// After so long at least it would be time.
+const VISIT: Duration = TICK.saturating_mul(5);
 
 impl Store for Fragile {
     fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, KeyError> {

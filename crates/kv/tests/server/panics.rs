@@ -8,29 +8,29 @@ use std::time::Duration;
 
 use dunlin_kv::KvClient;
 use dunlin_kv::client::ClientConfig;
+use dunlin_kv::memcached::Listen;
 use dunlin_kv::server::{Server, ServerConfig, ServerError};
 use dunlin_net::AnyTransport;
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_store::{Mode, Partition, Shape};
 
-use super::client::{Client, PATIENCE, config, path, wait_for_the_end};
+use super::client::{Client, PATIENCE, config, wait_for_the_end};
 use super::fragile::{Fragile, Gate};
 
 const ITEMS: u32 = 200;
 
 /// A server of two cores that is to save to a file, and whose cores panic when they are asked to.
 fn fragile(name: &str, unreadable: bool) -> (Server, ServerConfig, PathBuf) {
-    let (server, config, file, _) = gated(name, unreadable, Duration::from_secs(5));
+    let (server, config, file, _) = gated(unreadable, config(name, 2));
     (server, config, file)
 }
 
-/// The same with its gate.
-fn gated(name: &str, unreadable: bool, patience: Duration) -> (Server, ServerConfig, PathBuf, Arc<Gate>) {
-    let mut config = config(name, 2);
-    let file = path(name).with_extension("snapshot");
+/// The same with other settings, and with its gate.
+fn gated(unreadable: bool, mut config: ServerConfig) -> (Server, ServerConfig, PathBuf, Arc<Gate>) {
+    let Listen::Unix(socket) = &config.memcached[0] else { panic!("no Unix socket") };
+    let file = socket.with_extension("snapshot");
     config.mode = Mode::Store;
     config.snapshot = Some(file.clone());
-    config.patience = patience;
     let gate = Arc::new(Gate::default());
     let of_cores = gate.clone();
     let unreadable = Arc::new(AtomicBool::new(unreadable));
@@ -54,9 +54,16 @@ fn loaded(config: &ServerConfig, snapshot: &Path) -> u32 {
 }
 
 fn remove(file: &Path) {
-    for extension in ["snapshot", "snapshot.before", "snapshot.rescue"] {
+    for extension in ["snapshot", "snapshot.before"] {
         let _ = std::fs::remove_file(file.with_extension(extension));
     }
+    rescues(file).iter().for_each(|rescue| drop(std::fs::remove_file(rescue)));
+}
+
+/// The names that rescues get.
+fn rescues(file: &Path) -> Vec<PathBuf> {
+    let numbered = (1..8).map(|number| file.with_extension(format!("snapshot.rescue.{number}")));
+    std::iter::once(file.with_extension("snapshot.rescue")).chain(numbered).collect()
 }
 
 /// The reason, with all causes.
@@ -165,9 +172,48 @@ fn what_an_earlier_rescue_set_aside_is_never_replaced() {
     remove(&file);
 }
 
+/// Has a core fail whose items cannot be read, and gives what the server says.
+fn fail_unreadable(name: &str, write_before: impl FnOnce(&Path)) -> (String, ServerConfig, PathBuf) {
+    let (server, config, file) = fragile(name, true);
+    write_before(&file);
+    let mut client = Client::connect(&config);
+    client.fill("key", ITEMS);
+    client.say(b"set panic 0 0 1\r\nx\r\n");
+    wait_for_the_end(&server);
+    (told(&server.stop().unwrap_err()), config, file)
+}
+
+#[test]
+fn a_rescue_takes_a_name_that_no_earlier_rescue_has() {
+    let earlier = |file: &Path| {
+        rescues(file)[..2].iter().for_each(|rescue| std::fs::write(rescue, b"an earlier rescue").unwrap());
+    };
+    let (told, config, file) = fail_unreadable("rescue-again", earlier);
+    let rescues = rescues(&file);
+    assert!(told.contains(rescues[2].to_str().unwrap()), "{told}");
+    assert!(rescues[..2].iter().all(|rescue| std::fs::read(rescue).unwrap() == b"an earlier rescue"));
+    let rescued = loaded(&config, &rescues[2]);
+    assert!((ITEMS / 4..ITEMS).contains(&rescued), "{rescued} items of the core that is whole");
+    remove(&file);
+}
+
+#[test]
+fn a_server_whose_rescues_nobody_looked_at_replaces_none_of_them_and_says_what_to_do() {
+    let earlier =
+        |file: &Path| rescues(file).iter().for_each(|rescue| std::fs::write(rescue, b"an earlier rescue").unwrap());
+    let (told, _, file) = fail_unreadable("rescue-full", earlier);
+    let names = format!("{0}.rescue to {0}.rescue.7", file.display());
+    assert!(told.contains("nothing was saved") && told.contains(&names) && told.contains("move away"), "{told}");
+    assert!(rescues(&file).iter().all(|rescue| std::fs::read(rescue).unwrap() == b"an earlier rescue"));
+    assert!(!file.exists());
+    remove(&file);
+}
+
 #[test]
 fn a_core_that_hangs_in_the_middle_of_a_snapshot_does_not_keep_the_server_from_ending() {
-    let (server, config, file, gate) = gated("hang", false, Duration::ZERO);
+    let mut settings = config("hang", 2);
+    (settings.patience, settings.hang_max) = (Duration::ZERO, Duration::from_millis(300));
+    let (server, config, file, gate) = gated(false, settings);
     let mut client = Client::connect(&config);
     client.fill("key", ITEMS);
     client.ask(b"set hang 0 0 1\r\nx\r\n", b"STORED\r\n");

@@ -10,7 +10,7 @@ use dunlin_store::snapshot::{NoRoom, SnapshotError};
 use dunlin_store::{MEMORY_BYTES_MIN, Mode, Partition, Shape};
 
 use super::client::{Client, config, path};
-use super::fragile::{Fragile, Ticks};
+use super::fragile::{Fragile, TICK, Ticks};
 
 /// Refusals in a row after which every core is full.
 const REFUSED_MAX: u32 = 300;
@@ -107,7 +107,8 @@ fn a_store_with_too_little_memory_says_how_much_has_no_room_on_all_cores() {
 #[test]
 fn nothing_falls_due_while_the_last_snapshot_is_saved() {
     let file = path("due").with_extension("snapshot");
-    let config = settings("due", 1, &file);
+    let mut config = settings("due", 1, &file);
+    config.tick = TICK;
     let ticks = Arc::new(Ticks::default());
     let of_partition = ticks.clone();
     let make = move |config, _: Option<&Shape>| {

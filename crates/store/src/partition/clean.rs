@@ -57,6 +57,11 @@ impl Partition {
     /// Takes bytes at the end of the log. Items of the log may be moved or evicted, and lines of pointers freed.
     pub(super) fn claim(&mut self, bytes: usize) -> Result<usize, Refused> {
         self.clean_along(bytes);
+        if self.is_loading
+            && let Some(at) = self.claim_planned(bytes)
+        {
+            return Ok(at);
+        }
         // Each round opens a segment or cleans one.
         for _ in 0..ROUNDS_MAX {
             if let Some(at) = self.bump(bytes, Claimant::NewItem) {

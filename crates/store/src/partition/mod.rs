@@ -8,6 +8,7 @@
 //! | how a key is found | `find.rs` |
 //! | how an item is stored, and moves between line and log | `insert.rs` |
 //! | how the index grows | `grow.rs` |
+//! | where large items of a snapshot will stand | `plan.rs` |
 //! | what has to go when there is no place | `expire.rs`, `evict.rs` for lines, `clean.rs` for the log |
 //! | the operations | `ops.rs` |
 //! | snapshots | `visit.rs` |
@@ -19,6 +20,7 @@ mod find;
 mod grow;
 mod insert;
 mod ops;
+mod plan;
 mod visit;
 
 use crate::config::{Layout, Mode, PartitionConfig, PartitionError};
@@ -33,6 +35,7 @@ use crate::store::{StoreStats, VALUE_BYTES_MAX};
 use crate::sweep::Watch;
 use crate::table::{LINES_MIN, Table, WORD_LINES};
 use expire::Sweeper;
+use plan::Plan;
 
 /// Bits of the random number at which CAS tokens begin. As many again can follow before one has more than 44 bits and costs its item more memory.
 const FIRST_TOKEN_BITS: u32 = 43;
@@ -79,6 +82,8 @@ pub struct Partition {
     sweeper: Sweeper,
     /// The items of a partition of the same shape are being stored: all of them must find a place.
     is_loading: bool,
+    /// Where the large ones of them will stand.
+    plan: Plan,
     /// Lines on their way while the index grows; empty between operations.
     moving: Vec<Line>,
     /// A value in the making; empty between operations.
@@ -106,9 +111,8 @@ impl Partition {
         Partition::with_hasher(config, KeyHasher::with_secret(config.key_function, secret))
     }
 
-    /// An empty partition for the items of one that had this shape: whatever that one held has place, but for values of about half a segment, which
-    /// may pack worse in another order (`docs/store.md`). Ready for others once it is told that all
-    /// items are [loaded](crate::Store::loaded). If the shape [does not suit](Shape::suits) the settings, it is a partition as of [`Partition::new`].
+    /// An empty partition for the items of one that had this shape: whatever that one held has place, if a store [foresees](crate::Store::foresee)
+    /// its items (`docs/store.md`). Ready for others once it is told that all items are [loaded](crate::Store::loaded). If the shape [does not suit](Shape::suits) the settings, it is a partition as of [`Partition::new`].
     ///
     /// # Errors
     /// [`PartitionError`] if the memory is out of limits or not there, or there are no random numbers.
@@ -160,6 +164,7 @@ impl Partition {
             claim: None,
             sweeper: Sweeper::default(),
             is_loading: false,
+            plan: Plan::default(),
             moving: Vec::new(),
             scratch: Vec::new(),
         })
@@ -171,7 +176,7 @@ impl Partition {
         self.log.reset();
         take_index_segments(&mut self.log, &self.table);
         (self.claim, self.grow_after, self.is_loading) = (None, 0, false);
-        self.sweeper = Sweeper::default();
+        (self.sweeper, self.plan) = (Sweeper::default(), Plan::default());
         (self.counters.items, self.counters.item_bytes) = (0, 0);
     }
 

@@ -2,7 +2,7 @@
 
 use super::Partition;
 use super::find::Place;
-use crate::entry::{note_entry_read, write_fields};
+use crate::entry::{entry_bytes, note_entry_read, write_fields};
 use crate::error::{KeyError, Refused, check_len};
 use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 use crate::key::{Key, KeyHash};
@@ -240,7 +240,16 @@ impl Store for Partition {
         self.expire_at_once();
     }
 
+    fn has_foresight(&self) -> bool {
+        self.has_foresight()
+    }
+
+    fn foresee(&mut self, key_bytes: usize, value_bytes: usize) {
+        self.foresee_item(entry_bytes(key_bytes, value_bytes));
+    }
+
     fn loaded(&mut self) {
         self.is_loading = false;
+        self.drop_plan();
     }
 }

@@ -1,7 +1,7 @@
 //! From a snapshot into partitions.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
 use super::error::{NoRoom, SnapshotError};
@@ -56,7 +56,7 @@ pub struct Loaded {
     pub elsewhere: u64,
 }
 
-/// Loads a snapshot from a file: see [`load`].
+/// Loads a snapshot from a file: see [`load`]. If a partition [foresees](Store::foresee) its items, the file is read twice.
 ///
 /// # Errors
 /// [`SnapshotError`].
@@ -64,15 +64,41 @@ pub fn load_file<S: Store>(
     path: &Path,
     now: impl Into<Moment>,
     partitions: &mut [S],
-    route: impl FnMut(&[u8]) -> Option<usize>,
+    mut route: impl FnMut(&[u8]) -> Option<usize>,
     misfit: Misfit,
     mut progress: impl FnMut(Progress),
 ) -> Result<Loaded, SnapshotError> {
+    let now = now.into();
     let open = |source| SnapshotError::Open { path: path.to_owned(), source };
-    let file = File::open(path).map_err(open)?;
+    let mut file = File::open(path).map_err(open)?;
     let file_bytes = file.metadata().map_err(open)?.len();
+    if partitions.iter().any(Store::has_foresight) {
+        foresee(BufReader::with_capacity(READ_BYTES, &file), now, partitions, &mut route)?;
+        file.rewind().map_err(open)?;
+    }
     let input = BufReader::with_capacity(READ_BYTES, file);
     load(input, now, partitions, route, misfit, |at| progress(Progress { file_bytes, ..at }))
+}
+
+/// Tells the partitions what items will come.
+fn foresee<S: Store>(
+    input: impl Read,
+    now: Moment,
+    partitions: &mut [S],
+    mut route: impl FnMut(&[u8]) -> Option<usize>,
+) -> Result<(), SnapshotError> {
+    let mut reader = Reader::new(input)?;
+    while let Some(records) = reader.next_block()? {
+        for record in records {
+            let record = record?;
+            if record.expires.is_none_or(|at| now.from_wall(at) > now.now)
+                && let Some(to) = route(record.key)
+            {
+                partitions[to].foresee(record.key.len(), record.value.len());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Loads a snapshot. `now` converts the file's wall-clock times to partition time. `route` returns the index of the partition of each key, or

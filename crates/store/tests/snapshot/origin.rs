@@ -32,16 +32,16 @@ const BYTES: usize = 4 * MIB;
 
 /// Fills a store until it refuses, then overwrites and deletes at random and fills it again: nothing is where it was at first.
 fn fill(store: &mut Partition, seed: u64, longest: u64) {
-    fill_with(store, seed, |random| (random >> 8) as usize % longest as usize);
+    fill_with(store, seed, 300, |random| (random >> 8) as usize % longest as usize);
 }
 
-/// The same, with values as long as this function of a random number says.
-fn fill_with(store: &mut Partition, seed: u64, length: impl Fn(u64) -> usize) {
+/// The same, with values as long as this function of a random number says. The store is full after so many refusals in a row.
+fn fill_with(store: &mut Partition, seed: u64, refusals: u32, length: impl Fn(u64) -> usize) {
     let mut numbers = 0;
     for round in 0..4 {
         let mut refused = 0;
         // More than one refusal: where no large value fits, small ones do.
-        while refused < 300 {
+        while refused < refusals {
             let random = mix(numbers ^ seed << 32 ^ round << 56);
             let bytes = bytes_of(numbers);
             let key = store.key(&bytes).unwrap();
@@ -142,13 +142,46 @@ fn a_full_store_of_items_that_pack_badly_loads_its_own_snapshot() {
     for (what, length) in lengths {
         for seed in 0..16 {
             let mut before = Partition::with_secret(config, [seed, 1]).unwrap();
-            fill_with(&mut before, seed, |random| length(random >> 10) as usize);
+            fill_with(&mut before, seed, 300, |random| length(random >> 10) as usize);
             take(&mut before, &path);
             let mut after = [Partition::with_shape(config, &before.shape()).unwrap()];
             let loaded = load_file(&path, 0, &mut after, |_| Some(0), Misfit::Refuse, |_| {});
             loaded.unwrap_or_else(|error| panic!("{what}, seed {seed}: {error} {:?}", before.stats()));
         }
     }
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// Shuffled as often as that, of sizes of about a half, a third and a quarter of a segment, and of all at once.
+#[test]
+fn a_full_store_of_large_items_in_any_order_loads_its_own_snapshot() {
+    const SHUFFLES: u64 = 400;
+    const BYTES: usize = MEMORY_BYTES_MIN;
+    const HUNDREDTH: u64 = BYTES as u64 / 16 / 100;
+    let lengths: [Length; 6] = [
+        |random| (45 + random % 21) * HUNDREDTH,
+        |random| (30 + random % 8) * HUNDREDTH,
+        |random| (22 + random % 6) * HUNDREDTH,
+        |random| (13 + random % 50) * HUNDREDTH,
+        |random| if random.is_multiple_of(3) { (45 + random % 21) * HUNDREDTH } else { random % (20 * HUNDREDTH) },
+        |random| ((26 + random % 4) * HUNDREDTH) << (random % 2),
+    ];
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("origin-shuffled-{}", std::process::id()));
+    let config = PartitionConfig::new(Mode::Store, BYTES);
+    let mut refused = Vec::new();
+    for seed in 0..SHUFFLES {
+        let length = lengths[seed as usize % lengths.len()];
+        let mut before = Partition::with_secret(config, [seed, 1]).unwrap();
+        fill_with(&mut before, seed, 40, |random| length(random >> 10) as usize);
+        take(&mut before, &path);
+        let mut after = [Partition::with_shape(config, &before.shape()).unwrap()];
+        let loaded = load_file(&path, 0, &mut after, |_| Some(0), Misfit::Refuse, |_| {});
+        match loaded {
+            Ok(loaded) => assert_eq!(loaded.stored, before.stats().items),
+            Err(error) => refused.push((seed, error.to_string())),
+        }
+    }
+    assert!(refused.is_empty(), "{} of {SHUFFLES}: {refused:?}", refused.len());
     std::fs::remove_file(&path).unwrap();
 }
 

@@ -83,6 +83,7 @@ fn rare<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
         (b"shutdown", _) => b"SERVER_ERROR: shutdown not enabled\r\n",
         (b"cache_memlimit", _) => memory_limit(word(1)),
         (b"slabs", 4) if word(1) == b"reassign" => b"CLIENT_ERROR slab reassignment disabled\r\n",
+        (b"slabs", 2 | 3) if word(1) == b"automove" && unsigned_32(word(2)).is_none() => BAD_FORMAT,
         (b"lru_crawler", 3) if matches!(word(1), b"crawl" | b"metadump" | b"mgdump") => {
             b"CLIENT_ERROR lru crawler disabled\r\n"
         }

@@ -1,0 +1,97 @@
+//! Hosts: among whom the memory for connections is shared.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::{IpAddr, Ipv6Addr};
+use std::rc::Rc;
+
+use super::budget::{Account, Budget};
+
+/// The bits of an IPv6 address that a host cannot choose.
+const NETWORK_BITS: u128 = !0 << 64;
+
+/// Whose share it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum HostName {
+    /// Of IPv6 the network of 64 bits: a host may take any address in it.
+    Ip(IpAddr),
+    /// All clients of Unix sockets together.
+    Unix,
+}
+
+impl From<IpAddr> for HostName {
+    fn from(ip: IpAddr) -> HostName {
+        // An IPv4 host that reaches an IPv6 socket is the same host.
+        HostName::Ip(match ip.to_canonical() {
+            IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & NETWORK_BITS)),
+            ip => ip,
+        })
+    }
+}
+
+/// What one host holds of each pool.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub reads: Rc<Account>,
+    pub commands: Rc<Account>,
+    pub turns: Rc<Account>,
+    pub answers: Rc<Account>,
+}
+
+/// The hosts that have connections with this core.
+#[derive(Debug, Default)]
+pub(super) struct Hosts(RefCell<HashMap<HostName, Rc<Host>>>);
+
+impl Hosts {
+    /// The accounts of a host, for one more connection.
+    pub fn join(&self, name: HostName, budget: &Budget) -> Rc<Host> {
+        self.0.borrow_mut().entry(name).or_insert_with(|| Rc::new(budget.open_accounts())).clone()
+    }
+
+    /// Forgets a host, unless it has other connections than the one that gives its accounts back.
+    pub fn leave(&self, name: HostName, host: Rc<Host>) {
+        drop(host);
+        if let Entry::Occupied(entry) = self.0.borrow_mut().entry(name)
+            && Rc::strong_count(entry.get()) == 1
+        {
+            entry.remove();
+        }
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::budget::CORE_BYTES_MIN;
+    use super::*;
+
+    fn name(ip: &str) -> HostName {
+        HostName::from(ip.parse::<IpAddr>().unwrap())
+    }
+
+    #[test]
+    fn addresses_that_a_host_may_choose_are_one_host() {
+        assert_eq!(name("2001:db8:1:2::3"), name("2001:db8:1:2:ffff::4"));
+        assert_ne!(name("2001:db8:1:2::3"), name("2001:db8:1:3::3"));
+        assert_eq!(name("::ffff:192.0.2.7"), name("192.0.2.7"));
+        assert_ne!(name("192.0.2.7"), name("192.0.2.8"));
+    }
+
+    #[test]
+    fn a_host_is_forgotten_with_its_last_connection() {
+        let (hosts, budget) = (Hosts::default(), Budget::new(CORE_BYTES_MIN));
+        let (first, second) = (hosts.join(HostName::Unix, &budget), hosts.join(HostName::Unix, &budget));
+        let other = hosts.join(name("192.0.2.7"), &budget);
+        assert!(Rc::ptr_eq(&first, &second) && !Rc::ptr_eq(&first, &other));
+        hosts.leave(HostName::Unix, first);
+        assert_eq!(hosts.len(), 2);
+        hosts.leave(HostName::Unix, second);
+        hosts.leave(name("192.0.2.7"), other);
+        assert_eq!(hosts.len(), 0);
+    }
+}

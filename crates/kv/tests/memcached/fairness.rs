@@ -1,0 +1,77 @@
+//! Hosts share the memory for connections: one with many connections keeps no other waiting.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use dunlin_kv::memcached::{CORE_BYTES_MIN, Count};
+
+use super::memory::{set_request, starved};
+use super::sockets::{Server, allow_files, ask};
+
+/// Connections of the host that takes what it can get.
+const HOSTILE: usize = 2_000;
+const HOSTILE_IP: [u8; 4] = [127, 0, 0, 2];
+const HONEST_IP: [u8; 4] = [127, 0, 0, 3];
+
+/// Opens connections and says the same on each.
+fn crowd(server: &Server, ip: [u8; 4], connections: usize, request: &[u8]) -> Vec<TcpStream> {
+    let connect = |_| {
+        let mut client = server.connect_from(ip);
+        client.write_all(request).unwrap();
+        client
+    };
+    (0..connections).map(connect).collect()
+}
+
+/// Commands and answers of 1 MiB, which need memory that others hold. No time passes for the server: it closes no connection for want of memory.
+fn ask_large(server: &Server) {
+    let mut honest = server.connect_from(HONEST_IP);
+    let value = vec![b'h'; 1 << 20];
+    let answer = [&b"VALUE honest 0 1048576\r\n"[..], &value, b"\r\nEND\r\n"].concat();
+    for _ in 0..4 {
+        ask(&mut honest, &set_request("honest", &value), b"STORED\r\n");
+        ask(&mut honest, b"get honest\r\n", &answer);
+    }
+    assert_eq!(server.report().counts.get(Count::MemoryKicks), 0);
+}
+
+#[test]
+fn a_host_with_thousands_of_unfinished_commands_keeps_no_other_waiting() {
+    let Some(()) = allow_files(2 * HOSTILE as u64) else { return };
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    // A long one, and what fills up the share that it leaves.
+    let mut crowd = Vec::new();
+    for (connections, bytes) in [(1, 1 << 20), (HOSTILE, 70_000)] {
+        let begin = &set_request("big", &vec![b'v'; bytes])[..5_000];
+        crowd.extend(self::crowd(&server, HOSTILE_IP, connections, begin));
+        server.wait_until(|report| report.connections as usize == crowd.len());
+    }
+    server.wait_until(|report| starved(report) >= HOSTILE - 50);
+    ask_large(&server);
+    drop(crowd);
+    server.wait_until(|report| report.connections == 0 && report.connection_bytes == 0);
+}
+
+#[test]
+fn a_host_with_hundreds_of_unread_answers_keeps_no_other_waiting() {
+    const CONNECTIONS: usize = 300;
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    ask(&mut server.connect(), &set_request("big", &vec![b'v'; 1 << 20]), b"STORED\r\n");
+    let crowd = crowd(&server, HOSTILE_IP, CONNECTIONS, &b"get big\r\n".repeat(8));
+    server.wait_until(|report| starved(report) >= CONNECTIONS - 10);
+    ask_large(&server);
+    drop(crowd);
+    server.wait_until(|report| report.connections == 0 && report.connection_bytes == 0);
+}
+
+#[test]
+fn a_host_alone_may_use_most_of_the_memory() {
+    const CONNECTIONS: usize = 40;
+    // Nine parts of 32 are for commands: 18 MiB, of which a host may have three quarters.
+    const SERVED: usize = 13;
+    let server = Server::with_connection_bytes(64 << 20);
+    let begin = &set_request("big", &vec![b'v'; 1 << 20])[..100_000];
+    let _crowd = crowd(&server, HOSTILE_IP, CONNECTIONS, begin);
+    server.wait_until(|report| starved(report) == CONNECTIONS - SERVED);
+    assert!(server.report().connection_bytes as usize >= SERVED << 20);
+}
