@@ -345,6 +345,8 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::Hoarder>(),
     Entry::of::<roles::ConnectBursts>(),
     Entry::of::<roles::ForgedUnreachables>(),
+    Entry::of::<roles::Guesses>(),
+    Entry::of::<roles::AskCounted>(),
     Entry::of::<roles::LostCalls>(),
     Entry::of::<roles::ShortPath>(),
     Entry::of::<roles::Sender>(),

@@ -13,6 +13,7 @@ const BYTES: [Unit; 4] = [(1073741824.0, "GiB"), (1048576.0, "MiB"), (1024.0, "K
 const PERCENT: [Unit; 1] = [(1.0, "%")];
 const PER_SECOND: [Unit; 3] = [(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")];
 const CALLS: [Unit; 1] = [(1.0, "calls")];
+const EVENTS: [Unit; 1] = [(1.0, "events")];
 const SESSIONS: [Unit; 1] = [(1.0, "sessions")];
 const TIMES_OVER: [Unit; 1] = [(1.0, "x")];
 
@@ -29,6 +30,7 @@ fn units(metric: Metric) -> &'static [Unit] {
         Metric::Operations => &OPERATIONS,
         Metric::Keys => &KEYS,
         Metric::Calls => &CALLS,
+        Metric::Events => &EVENTS,
         Metric::Sessions => &SESSIONS,
         Metric::Advantage => &TIMES_OVER,
     }

@@ -50,6 +50,9 @@ pub enum Metric {
     /// Number of calls that came to something bad.
     #[serde(rename = "calls")]
     Calls,
+    /// Number of events that a case needs to mean something.
+    #[serde(rename = "events")]
+    Events,
     /// How many times better than another system.
     #[serde(rename = "advantage")]
     Advantage,
@@ -107,6 +110,7 @@ impl Metric {
             Metric::Sessions => "sessions",
             Metric::IdleShare => "idle share of a core",
             Metric::Calls => "calls",
+            Metric::Events => "events",
             Metric::Advantage => "advantage",
             Metric::Operations => "operations",
             Metric::Keys => "keys",
@@ -131,6 +135,7 @@ impl Metric {
             Metric::Sessions => "sessions",
             Metric::IdleShare | Metric::HitRatio | Metric::Lost | Metric::CoreShare => "%",
             Metric::Calls => "calls",
+            Metric::Events => "events",
             Metric::Advantage => "x",
             Metric::Operations => "op/s",
             Metric::Keys => "key/s",
@@ -140,7 +145,7 @@ impl Metric {
     /// Which way is better.
     pub fn better(self) -> Better {
         match self {
-            Metric::Rate | Metric::Bandwidth | Metric::Advantage => Better::Higher,
+            Metric::Rate | Metric::Bandwidth | Metric::Advantage | Metric::Events => Better::Higher,
             Metric::Operations | Metric::Keys | Metric::HitRatio => Better::Higher,
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => Better::Lower,
             Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::Retransmissions => Better::Lower,
@@ -207,6 +212,7 @@ mod tests {
             Metric::Sessions,
             Metric::IdleShare,
             Metric::Calls,
+            Metric::Events,
             Metric::Advantage,
             Metric::Operations,
             Metric::Keys,

@@ -32,8 +32,8 @@ pub use memcached::{
     BareServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, TextOperation, installed_version,
 };
 pub use misbehaving::{
-    BULK_BYTES, Claims, ConnectBursts, Connections, ForgedUnreachables, Hoarder, LimitedServer, LostCalls, RpcServing,
-    Sender, ShortPath, ShortPathCalls, UNREAD_BYTES,
+    AskCounted, BULK_BYTES, Claims, ConnectBursts, Connections, Counted, ForgedUnreachables, Guesses, Hoarder, Holding,
+    LimitedServer, LostCalls, RpcServing, Sender, ShortPath, ShortPathCalls, UNREAD_BYTES,
 };
 pub(crate) use rate::open_sessions;
 pub use rate::{RateClient, RateFigures};
@@ -63,6 +63,9 @@ pub const IDLE_TIMES: u8 = 6;
 
 /// Answers with [`BULK_BYTES`] of memory that is the application's own.
 pub const BULK: u8 = 7;
+
+/// Answers with what a [`LimitedServer`] has counted of clients that misbehave: [`Counted`].
+pub const COUNTED: u8 = 8;
 
 /// Response of [`SINK`], as in the paper's section 6.4.
 pub const SINK_RESPONSE_BYTES: usize = 32;

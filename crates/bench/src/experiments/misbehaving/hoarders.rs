@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use super::{Growth, Seen, Work, push, sharing};
+use super::{Growth, Seen, Work, push, push_seen, sharing};
 use crate::BenchError;
 use crate::experiments::runs::SMALL_BYTES;
 use crate::lab::{Lab, spread};
 use crate::peer::{Peer, Role};
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{
-    BULK_BYTES, Carrier, Claims, ConnectBursts, ForgedUnreachables, Hoarder, LatencyClient, LimitedServer, RpcServing, Setup,
+    AskCounted, BULK_BYTES, Carrier, Claims, ConnectBursts, Counted, ForgedUnreachables, Guesses, Hoarder, LatencyClient,
+    LimitedServer, RpcServing, Setup,
 };
 
 /// Bytes that other ends may make the server hold, of which one host gets half.
@@ -31,21 +32,28 @@ pub(super) const BESIDE_BUDGET: u64 = (4 << 20) + BULK_BYTES as u64;
 pub(super) fn responses(lab: &mut Lab) -> Result<(), BenchError> {
     let mib = u64::from(HOARDING_SESSIONS) * 8 * BULK_BYTES as u64 / (1 << 20);
     let case = format!("udp, {HOARDING_SESSIONS} sessions that have {mib} MiB of responses kept");
-    let seen =
-        lab.case(&case, |lab| round(lab, |server| Hoarder { server, sessions: HOARDING_SESSIONS }).map(|(seen, ())| seen))?;
-    push(lab, &case, Metric::Rate, &seen, (HELD_BYTES_MAX / 2 + BESIDE_BUDGET) as f64)
+    let runs = lab.case(&case, |lab| round(lab, |server| Hoarder { server, sessions: HOARDING_SESSIONS }))?;
+    push(lab, &case, Metric::Rate, &seen(&runs), (HELD_BYTES_MAX / 2 + BESIDE_BUDGET) as f64)?;
+    // Else nothing is kept, and the rows above show nothing.
+    let held = spread(&runs, |run| run.after.held_bytes as f64)?;
+    let row = RowBuilder::new(format!("{case}, counted by the server"), Metric::Memory, held);
+    lab.push(row.target(Target::Absolute((HELD_BYTES_MAX / 2) as f64)));
+    let kept = runs.iter().map(|run| run.before.held_bytes.min(run.after.held_bytes) / BULK_BYTES as u64);
+    push_seen(lab, format!("{case}, responses kept meanwhile"), kept);
+    Ok(())
 }
 
 /// Datagrams of CONNECTs.
 pub(super) fn connects(lab: &mut Lab) -> Result<(), BenchError> {
     let case = format!("udp, datagrams of {CONNECTS} CONNECTs");
-    let runs = lab.case(&case, |lab| {
-        let (seen, Claims { accepted }) = round(lab, |server| ConnectBursts { server, connects: CONNECTS })?;
-        Ok((seen, accepted))
+    let runs = lab.case(&case, |lab| round(lab, |server| ConnectBursts { server, connects: CONNECTS }))?;
+    push(lab, &case, Metric::Rate, &seen(&runs), BESIDE_BUDGET as f64)?;
+    let refused = runs.iter().map(|run| run.after.refused - run.before.refused);
+    push_seen(lab, format!("{case}, refused meanwhile"), refused);
+    let accepted = spread(&runs, |run| {
+        let Claims { accepted } = run.output;
+        f64::from(accepted)
     })?;
-    let seen: Vec<Seen> = runs.iter().map(|(seen, _)| *seen).collect();
-    push(lab, &case, Metric::Rate, &seen, BESIDE_BUDGET as f64)?;
-    let accepted = spread(&runs, |(_, accepted)| f64::from(*accepted))?;
     let row = RowBuilder::new(format!("{case}, accepted"), Metric::Sessions, accepted);
     lab.push(row.target(Target::Absolute(f64::from(SESSIONS_OF_HOST))));
     Ok(())
@@ -58,15 +66,40 @@ pub(super) fn unreachable(lab: &mut Lab) -> Result<(), BenchError> {
         lab.note(format!("{case} was skipped: {error}."));
         return Ok(());
     }
-    let seen = lab.case(case, |lab| round(lab, |server| ForgedUnreachables { server }).map(|(seen, _)| seen))?;
-    push(lab, case, Metric::Rate, &seen, BESIDE_BUDGET as f64)
+    let runs = lab.case(case, |lab| round(lab, |server| ForgedUnreachables { server }))?;
+    push(lab, case, Metric::Rate, &seen(&runs), BESIDE_BUDGET as f64)?;
+    let pings = runs.iter().map(|run| run.after.pings - run.before.pings);
+    push_seen(lab, format!("{case}, pings of the server meanwhile"), pings);
+    Ok(())
+}
+
+/// Guessed tags of the sessions of other clients, from an address of the guesser's own.
+pub(super) fn guesses(lab: &mut Lab) -> Result<(), BenchError> {
+    let case = "udp, guessed tags of others' sessions";
+    let runs = lab.case(case, |lab| round(lab, |server| Guesses { server }))?;
+    push(lab, case, Metric::Rate, &seen(&runs), BESIDE_BUDGET as f64)?;
+    let rejected = runs.iter().map(|run| run.after.unknown_session - run.before.unknown_session);
+    push_seen(lab, format!("{case}, rejected meanwhile"), rejected);
+    let taken = spread(&runs, |run| run.after.bulk as f64)?;
+    lab.push(RowBuilder::new(format!("{case}, taken"), Metric::Calls, taken).target(Target::Absolute(0.0)));
+    Ok(())
+}
+
+/// One run, with what the server had counted before and after the working load beside misbehaving clients.
+pub(super) struct Round<O> {
+    seen: Seen,
+    before: Counted,
+    after: Counted,
+    /// What the misbehaving clients say.
+    pub output: O,
+}
+
+pub(super) fn seen<O>(runs: &[Round<O>]) -> Vec<Seen> {
+    runs.iter().map(|run| run.seen).collect()
 }
 
 /// One run beside a client of any kind, which is given the server's address.
-pub(super) fn round<M: Role<Ready = ()>>(
-    lab: &Lab,
-    role: impl FnOnce(String) -> M,
-) -> Result<(Seen, M::Output), BenchError> {
+pub(super) fn round<M: Role<Ready = ()>>(lab: &Lab, role: impl FnOnce(String) -> M) -> Result<Round<M::Output>, BenchError> {
     let mut server = server(lab, Carrier::Udp, 2 * lab.run_length())?;
     let RpcServing { address, process } = server.ready()?;
     let work = || echoes(lab, Carrier::Udp, &address, lab.run_length());
@@ -74,11 +107,19 @@ pub(super) fn round<M: Role<Ready = ()>>(
     let growth = Growth::of(process)?;
     let mut misbehaving = lab.client(role(address.clone()), 4 * lab.run_length())?;
     misbehaving.ready()?;
+    let before = counted(lab, &address)?;
     let (beside, taken) = sharing(&[misbehaving.id()], work)?;
+    let after = counted(lab, &address)?;
     let grown = growth.most()?;
     let output = misbehaving.stop()?;
     server.stop()?;
-    Ok((Seen { alone, beside, taken, grown }, output))
+    Ok(Round { seen: Seen { alone, beside, taken, grown }, before, after, output })
+}
+
+/// What the server has counted until now.
+fn counted(lab: &Lab, server: &str) -> Result<Counted, BenchError> {
+    let setup = Setup::as_shipped(Carrier::Udp, SESSIONS_PLANNED);
+    lab.client(AskCounted { setup, server: server.to_owned() }, Duration::ZERO)?.result()
 }
 
 /// A server for working loads of this length together.

@@ -2,8 +2,8 @@
 
 use dunlin_rpc::EndpointConfig;
 
-use super::hoarders::{BESIDE_BUDGET, SESSIONS_PLANNED, round, server};
-use super::{Seen, push};
+use super::hoarders::{BESIDE_BUDGET, SESSIONS_PLANNED, round, seen, server};
+use super::push;
 use crate::BenchError;
 use crate::lab::{Lab, spread};
 use crate::report::{Metric, RowBuilder, Target};
@@ -36,12 +36,11 @@ pub(super) fn short_path(lab: &mut Lab) -> Result<(), BenchError> {
     let case = "udp, a path that comes to swallow packets of more than 1,400 B";
     let setup = Setup::as_shipped(Carrier::Udp, SESSIONS_PLANNED);
     let runs = lab.case(case, |lab| round(lab, |server| ShortPath { setup: setup.clone(), server }))?;
-    let seen: Vec<Seen> = runs.iter().map(|(seen, _)| *seen).collect();
-    push(lab, case, Metric::Rate, &seen, BESIDE_BUDGET as f64)?;
-    let stuck = spread(&runs, |(_, calls)| f64::from(calls.stuck))?;
+    push(lab, case, Metric::Rate, &seen(&runs), BESIDE_BUDGET as f64)?;
+    let stuck = spread(&runs, |run| f64::from(run.output.stuck))?;
     let row = RowBuilder::new(format!("{case}, that do not end"), Metric::Calls, stuck);
     lab.push(row.target(Target::Absolute(0.0)));
-    let sum = |of: fn(&ShortPathCalls) -> u32| runs.iter().map(|(_, calls)| of(calls)).sum::<u32>();
+    let sum = |of: fn(&ShortPathCalls) -> u32| runs.iter().map(|run| of(&run.output)).sum::<u32>();
     let (answered, failed) = (sum(|calls| calls.answered), sum(|calls| calls.failed));
     lab.note(format!("{case}: {answered} of its calls were answered, and {failed} ended with an error."));
     Ok(())

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use crate::BenchError;
 use crate::lab::{Lab, spread};
-use crate::measure::{main_thread_cpu_nanos_of, peak_resident_bytes_of, resident_bytes_of};
+use crate::measure::{Spread, main_thread_cpu_nanos_of, peak_resident_bytes_of, resident_bytes_of};
 use crate::report::{Metric, RowBuilder, Target};
 
 /// Share of its rate that a working client keeps, of the processor time that is left to it.
@@ -46,7 +46,7 @@ impl Seen {
 }
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(8);
+    lab.expect_cases(9);
     lab.note(
         "In the column of floors stands the working client alone. It, the misbehaving clients and nothing else share one core, the server has \
          the other, with one thread each. *Rate kept* is against the processor time that the misbehaving clients leave; what they cost \
@@ -56,6 +56,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     hoarders::responses(lab)?;
     hoarders::connects(lab)?;
     hoarders::unreachable(lab)?;
+    hoarders::guesses(lab)?;
     stopped::run(lab)?;
     losses::calls(lab)?;
     losses::short_path(lab)
@@ -101,4 +102,11 @@ fn push(lab: &mut Lab, case: &str, rate: Metric, seen: &[Seen], memory_max: f64)
     let row = RowBuilder::new(format!("{case}, the server"), Metric::Memory, spread(seen, |seen| seen.grown)?);
     lab.push(row.target(Target::Absolute(memory_max)));
     Ok(())
+}
+
+/// A row that says how often the misbehaviour was seen while the working load was measured, of the run that saw it least. The row fails if that did
+/// not see it at all: the others show nothing then.
+fn push_seen(lab: &mut Lab, case: String, events: impl Iterator<Item = u64>) {
+    let least = Spread::single(events.min().unwrap_or(0) as f64);
+    lab.push(RowBuilder::new(case, Metric::Events, least).target(Target::Absolute(1.0)));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::hoarders::{SESSIONS_PLANNED, echoes, server};
-use super::{Growth, Seen, push, sharing};
+use super::{Growth, Seen, push, push_seen, sharing};
 use crate::BenchError;
 use crate::lab::Lab;
 use crate::peer::Peer;
@@ -48,13 +48,16 @@ const MEMORY_MAX: u64 = 64 << 20;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for case in &CASES {
-        let seen = lab.case(case.name, |lab| round(lab, case))?;
+        let runs = lab.case(case.name, |lab| round(lab, case))?;
+        let seen: Vec<Seen> = runs.iter().map(|(seen, _)| *seen).collect();
         push(lab, case.name, Metric::Rate, &seen, MEMORY_MAX as f64)?;
+        push_seen(lab, format!("{}, stops meanwhile", case.name), runs.iter().map(|(_, stops)| *stops));
     }
     Ok(())
 }
 
-fn round(lab: &Lab, case: &Stops) -> Result<Seen, BenchError> {
+/// One run, and how often the senders were stopped beside the working load.
+fn round(lab: &Lab, case: &Stops) -> Result<(Seen, u64), BenchError> {
     let stop = case.stop.min(RUNS_STOPPED_MAX * lab.run_length());
     // A stop is measured from its beginning to its end.
     let run = stop.max(lab.run_length());
@@ -71,38 +74,40 @@ fn round(lab: &Lab, case: &Stops) -> Result<Seen, BenchError> {
         senders.push(sender);
     }
     let numbers: Vec<u32> = senders.iter().map(Peer::id).collect();
-    let (beside, taken) = sharing(&numbers, || while_stopping(&numbers, case.run, stop, work))?;
+    let ((beside, stops), taken) = sharing(&numbers, || while_stopping(&numbers, case.run, stop, work))?;
     let grown = growth.most()?;
     for sender in senders {
         // Killed, since it may have ended of what was done to it.
         sender.kill()?;
     }
     server.stop()?;
-    Ok(Seen { alone, beside, taken, grown })
+    Ok((Seen { alone, beside, taken, grown }, stops))
 }
 
-/// Does something while processes are stopped and go on again and again. They run when this returns.
+/// Does something while processes are stopped and go on again and again, and says how often. They run when this returns.
 fn while_stopping<T>(
     processes: &[u32],
     run: Duration,
     stop: Duration,
     measure: impl FnOnce() -> Result<T, BenchError>,
-) -> Result<T, BenchError> {
+) -> Result<(T, u64), BenchError> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let stopping = scope.spawn(|| {
+            let mut stops = 0;
             while !over.load(Ordering::Relaxed) {
                 wait(run, &over);
                 signal(processes, Signal::STOP)?;
+                stops += 1;
                 wait(stop, &over);
                 signal(processes, Signal::CONT)?;
             }
-            Ok(())
+            Ok(stops)
         });
         let measured = measure();
         over.store(true, Ordering::Relaxed);
-        let stopped: Result<(), BenchError> = stopping.join().expect("the thread above does not panic");
-        stopped.and(measured)
+        let stopped: Result<u64, BenchError> = stopping.join().expect("the thread above does not panic");
+        Ok((measured?, stopped?))
     })
 }
 

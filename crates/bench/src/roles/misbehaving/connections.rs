@@ -44,9 +44,9 @@ pub struct Connections {
 impl Role for Connections {
     const NAME: &'static str = "connections that hold memory of a memcached server";
     type Ready = ();
-    type Output = ();
+    type Output = Holding;
 
-    fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
+    fn run(self, control: &Control<Self>) -> Result<Holding, BenchError> {
         allow_files((self.unfinished + self.unread) as u64 + FILES_BESIDE)?;
         store_one(self.server)?;
         let mut held = Vec::with_capacity(self.unfinished + self.unread);
@@ -65,8 +65,32 @@ impl Role for Connections {
             // The server may close those that hold memory too long: that is its right.
             held.retain_mut(Held::send);
         }
-        Ok(())
+        Ok(Holding { connections: held.len() as u64, counted_bytes: counted_bytes(self.server)? })
     }
+}
+
+/// What was held in the end.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Holding {
+    /// Connections that the server had not closed.
+    pub connections: u64,
+    /// Bytes that they held by the count of the server.
+    pub counted_bytes: u64,
+}
+
+/// What the server says that connections hold.
+fn counted_bytes(server: SocketAddr) -> Result<u64, BenchError> {
+    const NAME: &str = "STAT conn_memory_bytes ";
+    let doing = || BenchError::io("ask for `stats`");
+    let mut stream = TcpStream::connect(server).map_err(doing())?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(doing())?;
+    stream.write_all(b"stats\r\nquit\r\n").map_err(doing())?;
+    let lines = BufReader::new(stream).lines().collect::<Result<Vec<_>, _>>().map_err(doing())?;
+    let counted = lines.iter().find_map(|line| line.strip_prefix(NAME)?.parse().ok());
+    counted.ok_or_else(|| BenchError::OtherSystem {
+        system: "a memcached server",
+        why: "it does not count conn_memory_bytes".into(),
+    })
 }
 
 /// A connection, and what it has not sent yet.

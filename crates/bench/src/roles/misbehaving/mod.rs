@@ -3,6 +3,8 @@
 
 mod connections;
 mod connects;
+mod counted;
+mod guesses;
 mod hoarder;
 mod losing;
 mod lost_calls;
@@ -12,8 +14,10 @@ mod server;
 mod short_path;
 mod unreachable;
 
-pub use connections::{Connections, UNREAD_BYTES};
+pub use connections::{Connections, Holding, UNREAD_BYTES};
 pub use connects::{Claims, ConnectBursts};
+pub use counted::{AskCounted, Counted};
+pub use guesses::Guesses;
 pub use hoarder::Hoarder;
 pub use lost_calls::LostCalls;
 pub use sender::Sender;

@@ -1,18 +1,22 @@
 //! A server of small calls with a budget for what other ends make it hold.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, EndpointConfig, PeerLimits};
 use serde::{Deserialize, Serialize};
 
+use super::counted::Counted;
 use crate::BenchError;
 use crate::peer::{Control, Role};
 use crate::roles::setup::{OnTransport, Setup, Side};
-use crate::roles::{BULK, ECHO};
+use crate::roles::{BULK, COUNTED, ECHO};
 
 /// Bytes of the response of [`BULK`].
 pub const BULK_BYTES: usize = 1 << 20;
 
-/// Serves [`ECHO`] and [`BULK`] until it is stopped.
+/// Serves [`ECHO`], [`BULK`] and [`COUNTED`] until it is stopped.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LimitedServer {
     /// Transport and endpoint.
@@ -50,19 +54,27 @@ struct Serve<'a> {
 impl OnTransport for Serve<'_> {
     type Output = ();
 
-    fn run<T: Transport>(self, transport: T) -> Result<(), BenchError> {
+    fn run<T: Transport + 'static>(self, transport: T) -> Result<(), BenchError> {
         let LimitedServer { setup, held_bytes_max, sessions_of_host } = self.server;
         let peer_limits = PeerLimits { sessions_max: *sessions_of_host, ..PeerLimits::default() };
         let config = EndpointConfig { held_bytes_max: *held_bytes_max, peer_limits, ..setup.endpoint() };
-        let endpoint = Endpoint::new(transport, config)?;
+        let endpoint = Rc::new(Endpoint::new(transport, config)?);
         endpoint.register(ECHO, |request| {
             let payload = request.payload();
             request.respond(payload);
         })?;
-        endpoint.register(BULK, |request| {
+        let bulk = Rc::new(Cell::new(0));
+        let of_handler = bulk.clone();
+        endpoint.register(BULK, move |request| {
+            of_handler.set(of_handler.get() + 1);
             // Memory of its own for each, as of a value that was made for this request. If the host that asks holds its share, this is refused, and
             // the client is told: nothing is left to do here.
             let _ = request.respond_from(vec![1; BULK_BYTES]);
+        })?;
+        let counting = Rc::downgrade(&endpoint);
+        endpoint.register_async(COUNTED, move |_| {
+            let counted = counting.upgrade().map(|endpoint| Counted::of(&endpoint.stats(), bulk.get()));
+            async move { counted.unwrap_or_default().to_bytes() }
         })?;
         self.control.ready(RpcServing { address: endpoint.local_addr().to_string(), process: std::process::id() });
         endpoint.run_until(|| self.control.stopping());

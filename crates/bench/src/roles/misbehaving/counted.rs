@@ -1,0 +1,98 @@
+//! What a server has counted of clients that misbehave.
+
+use dunlin_net::Transport;
+use dunlin_rpc::{Endpoint, EndpointStats, MsgBuf};
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+use crate::peer::{Control, Role};
+use crate::roles::COUNTED;
+use crate::roles::setup::{OnTransport, Setup, Side};
+
+/// Counts of a server since it started.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Counted {
+    /// Packets for no session, or with a wrong tag or from a wrong address.
+    pub unknown_session: u64,
+    /// Handshakes refused.
+    pub refused: u64,
+    /// Pings sent: also those to peers that somebody said are unreachable.
+    pub pings: u64,
+    /// Requests for [`crate::roles::BULK`] that came to the handler.
+    pub bulk: u64,
+    /// Bytes held for other ends now.
+    pub held_bytes: u64,
+}
+
+impl Counted {
+    /// Of an endpoint whose handler ran so often.
+    pub(super) fn of(stats: &EndpointStats, bulk: u64) -> Self {
+        let counters = &stats.counters;
+        Counted {
+            unknown_session: counters.dropped_unknown_session,
+            refused: counters.sessions_refused,
+            pings: counters.pings_sent,
+            bulk,
+            held_bytes: stats.held_bytes,
+        }
+    }
+
+    /// As a response.
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let Counted { unknown_session, refused, pings, bulk, held_bytes } = self;
+        [unknown_session, refused, pings, bulk, held_bytes].iter().flat_map(|count| count.to_le_bytes()).collect()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (words, []) = bytes.as_chunks::<8>() else { return None };
+        let counts: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let [unknown_session, refused, pings, bulk, held_bytes] = counts[..] else { return None };
+        Some(Counted { unknown_session, refused, pings, bulk, held_bytes })
+    }
+}
+
+/// Asks a server what it has counted.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AskCounted {
+    /// Transport and endpoint.
+    pub setup: Setup,
+    /// The server's address.
+    pub server: String,
+}
+
+impl Role for AskCounted {
+    const NAME: &'static str = "question for what a server has counted";
+    type Ready = ();
+    type Output = Counted;
+
+    fn run(self, _control: &Control<Self>) -> Result<Counted, BenchError> {
+        self.setup.on_transport(Side::Client, Ask(&self.server))
+    }
+}
+
+struct Ask<'a>(&'a str);
+
+impl OnTransport for Ask<'_> {
+    type Output = Counted;
+
+    fn run<T: Transport>(self, transport: T) -> Result<Counted, BenchError> {
+        let endpoint = Endpoint::new(transport, dunlin_rpc::EndpointConfig::default())?;
+        let session = endpoint.block_on(endpoint.connect(&self.0.parse()?))?;
+        let call = session.call(COUNTED, MsgBuf::with_len(0)?);
+        let response = endpoint.block_on(call).map_err(|failure| failure.error)?.response;
+        Counted::parse(&response).ok_or(BenchError::WrongEcho)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_arrive_as_they_were_sent() {
+        let counted = Counted { unknown_session: 1, refused: 2, pings: 3, bulk: 4, held_bytes: 5 };
+        let parsed = Counted::parse(&counted.to_bytes()).unwrap();
+        assert_eq!(parsed.to_bytes(), counted.to_bytes());
+        assert!(Counted::parse(&[0; 39]).is_none() && Counted::parse(&[0; 48]).is_none());
+    }
+}
