@@ -16,7 +16,6 @@ use super::connections::{Activity, Ending, Shared};
 use super::counters::Count;
 use super::hosts::Host;
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, TURN_ANSWER_BYTES};
-use super::parse::{Ask, StatsKind};
 use super::service::Service;
 use super::session::{Progress, Session};
 use super::socket::Stream;
@@ -24,7 +23,7 @@ use super::stats;
 use super::turn::Merged;
 use crate::routing::Core;
 
-/// Bytes that stand around a value in an answer, or in a line of `stats conns`, and more.
+/// Bytes that stand around a value in an answer, and more.
 const ANSWER_LINE_BYTES: usize = 512;
 /// Reads that found something, one after the other, before the other tasks of the core get their turn.
 const READS_PER_TURN: u32 = 4;
@@ -80,9 +79,9 @@ impl Holdings {
         }
     }
 
-    /// Whether it holds what others may wait for.
-    fn is_something(&self) -> bool {
-        self.read.bytes() + self.command.bytes() + self.turn.bytes() + self.answers.bytes() > 0
+    /// Bytes that others may wait for.
+    fn bytes(&self) -> usize {
+        self.read.bytes() + self.command.bytes() + self.turn.bytes() + self.answers.bytes()
     }
 }
 
@@ -138,6 +137,8 @@ impl<B: Backend> Connection<B> {
     fn put_buffers(&mut self) {
         if self.kept() <= SHORT_BYTES {
             self.carry();
+        } else {
+            self.shrink_input();
         }
         self.put_answers();
         self.note_held();
@@ -162,6 +163,26 @@ impl<B: Backend> Connection<B> {
         }
         self.held.read.set(0);
         self.held.short.set(self.carried.len());
+    }
+
+    /// Holds no more than the command at the front of the input may come to have: the one before may have been longer.
+    fn shrink_input(&mut self) {
+        let needed = self.needed();
+        if self.held.command.bytes() <= needed {
+            return;
+        }
+        if let Some(input) = &mut self.input {
+            let kept = input.filled().to_vec();
+            let len = kept.len().max(needed.min(READ_BYTES));
+            *input = Input::of(kept, len);
+        }
+        self.held.command.set(needed);
+    }
+
+    /// Bytes that the command at the front of the input may come to have, and what is read behind it: no more than
+    /// every connection may keep.
+    fn needed(&self) -> usize {
+        self.session.command_bytes_max() + SHORT_BYTES
     }
 
     /// Gives back what answers were made in, and what is held for others.
@@ -189,7 +210,7 @@ impl<B: Backend> Connection<B> {
     }
 
     fn note_held(&self) {
-        self.shared.note_held(self.held.is_something(), self.service.backend().now());
+        self.shared.note_held(self.held.bytes(), self.service.backend().now());
     }
 
     /// Waits for input and reads some; false at the end of it. An idle connection holds no buffers.
@@ -200,7 +221,11 @@ impl<B: Backend> Connection<B> {
             }
             while let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
                 ready?;
-                let Poll::Ready(most) = self.poll_input(context) else { return Poll::Pending };
+                let Poll::Ready(most) = self.poll_input(context) else {
+                    // What a server that stops has not received, it does not wait for.
+                    let stops = self.shared.ending.get() == Some(Ending::Stop);
+                    return if stops { Poll::Ready(Ok(false)) } else { Poll::Pending };
+                };
                 let (stream, Some(input)) = (&mut self.stream, &mut self.input) else { break };
                 let len_max = most.saturating_sub(input.filled().len());
                 let room = input.room(most);
@@ -223,9 +248,7 @@ impl<B: Backend> Connection<B> {
 
     /// Borrows a buffer to read to, as soon as the budget has what it may come to hold. Gives how many bytes may be in it then.
     fn poll_input(&mut self, context: &mut Context<'_>) -> Poll<usize> {
-        let (wanted, kept) = (self.session.wanted(), self.kept());
-        // Behind a command no more is read than every connection may keep.
-        let needed = self.session.command_bytes_max() + SHORT_BYTES;
+        let (wanted, kept, needed) = (self.session.wanted(), self.kept(), self.needed());
         let is_long = self.held.command.bytes() > 0;
         if is_long && kept <= SHORT_BYTES && (wanted <= SHORT_BYTES || self.held.command.bytes() < needed) {
             // The command that it was for is over.
@@ -289,7 +312,7 @@ impl<B: Backend> Connection<B> {
         if self.held.command.poll_at_least(bytes, context).is_ready() {
             if !is_new {
                 self.shared.activity.set(Activity::Waiting);
-                self.note_turn();
+                self.shared.begin_hold(self.service.backend().now());
             }
             return Poll::Ready(());
         }
@@ -303,11 +326,6 @@ impl<B: Backend> Connection<B> {
         }
         self.shared.note_waker(context.waker());
         Poll::Pending
-    }
-
-    /// Notes that it has memory since now that it waited for: its client has the full time from now on.
-    fn note_turn(&self) {
-        self.shared.holds_since.set(Some(self.service.backend().now()));
     }
 
     fn borrow_input(&mut self) -> &mut Input {
@@ -355,10 +373,7 @@ impl<B: Backend> Connection<B> {
             let Some(input) = &mut self.input else { return Ok(()) };
             let (used, progress) = self.session.consume(input.filled(), self.service.backend(), &mut self.output);
             input.advance(used);
-            if used > 0 {
-                // It got on.
-                self.shared.holds_since.set(None);
-            }
+            self.shared.note_progress(used, self.held.bytes());
             match progress {
                 Progress::More => return self.write().await,
                 Progress::Full => {
@@ -376,21 +391,9 @@ impl<B: Backend> Connection<B> {
                     self.held.turn.set(0);
                 }
                 Progress::Ask(ask) => {
-                    let bytes = match ask {
-                        // As many lines as there may be of connections.
-                        Ask::Stats(StatsKind::Connections) => {
-                            ANSWER_LINE_BYTES.saturating_mul(self.service.settings().connections_max)
-                        }
-                        // Of all cores.
-                        Ask::Stats(StatsKind::Dump { .. }) => usize::MAX,
-                        Ask::Stats(_) | Ask::Flush { .. } => 0,
-                    };
-                    if bytes > 0 {
-                        self.write().await?;
-                        let Connection { service, shared, stream, held, .. } = self;
-                        Client { service, shared, stream, held }.reserve(bytes).await?;
-                    }
-                    stats::answer(ask, self.service.backend(), self.service.settings(), &mut self.output).await;
+                    let Connection { service, shared, stream, output, held, .. } = self;
+                    let mut client = Client { service, shared, stream, held };
+                    stats::answer(ask, service.backend(), service.settings(), output, &mut client).await?;
                 }
                 Progress::Close => {
                     self.write().await?;
@@ -428,7 +431,7 @@ impl<B: Backend> Connection<B> {
         })
         .await;
         self.shared.activity.set(before);
-        self.note_turn();
+        self.shared.begin_hold(self.service.backend().now());
     }
 
     /// Bytes that answers may have before they are written.
@@ -478,15 +481,15 @@ impl<B: Backend> Client<'_, B> {
         counters.add_many(Count::BytesWritten, written as u64);
         if self.held.answers.bytes() > 0 {
             self.held.answers.set(0);
-            self.shared.holds_since.set(None);
         }
+        self.shared.note_progress(bytes.len(), self.held.bytes());
         Ok(())
     }
 
     async fn wait_for_room(&self) -> Result<(), End> {
         let shared = self.shared;
         let before = shared.activity.replace(Activity::Writing);
-        shared.note_held(true, self.service.backend().now());
+        shared.note_held(self.held.bytes(), self.service.backend().now());
         poll_fn(|context| {
             if shared.ending.get() == Some(Ending::Now) {
                 return Poll::Ready(Err(End::Closed));
@@ -529,7 +532,7 @@ impl<B: Backend> Output for Client<'_, B> {
         })
         .await?;
         shared.activity.set(before);
-        shared.holds_since.set(Some(self.service.backend().now()));
+        shared.begin_hold(self.service.backend().now());
         Ok(())
     }
 }
