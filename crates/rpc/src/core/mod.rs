@@ -185,6 +185,8 @@ pub(crate) struct Core {
     pub free_alarms: Vec<u32>,
     /// Drives peers and releases while there are sessions.
     pub tick_timer: TimerId,
+    /// Ends the time in which guesses are counted.
+    pub guess_timer: TimerId,
     pub tx: TxQueue,
     /// What the transport is to be told before the next packets leave.
     pub joining_limits: Vec<path::JoiningLimit>,
@@ -229,6 +231,7 @@ impl Core {
         let observes_sessions = config.observe_sessions.is_on();
         let mut wheel = Wheel::new(now);
         let tick_timer = wheel.create(timers::TOKEN_TICK);
+        let guess_timer = wheel.create(timers::TOKEN_GUESSES);
         let mut core = Core {
             congestion: Congestion::new(&config, now),
             rto_min: [config.rto_min, config.rto_min_local.min(config.rto_max)].map(nanos),
@@ -271,6 +274,7 @@ impl Core {
             alarms: Vec::new(),
             free_alarms: Vec::new(),
             tick_timer,
+            guess_timer,
             tx: TxQueue::default(),
             joining_limits: Vec::new(),
             woken: Vec::new(),
