@@ -145,8 +145,8 @@ pub struct EndpointConfig {
     pub deferred_requests_max: u32,
     /// Bytes that all other ends may make this endpoint hold: requests that arrive or are in the hands of asynchronous and worker handlers, and
     /// responses until they are released, also those sent from the application's own memory. One host gets half of it at most, and less while
-    /// others hold some. No more counts than three quarters of [`crate::msgbuf::limit_bytes`], less what other
-    /// endpoints of the process hold. Default 4 GiB, so 3 GiB. At least four
+    /// others hold some. By the same rule hosts share three quarters of [`crate::msgbuf::limit_bytes`] for what all endpoints of the process hold
+    /// together, whichever of them a host asks. Default 4 GiB, of which 3 GiB count. At least four
     /// times `message_bytes_max`, so that one host can send and receive the longest message.
     pub held_bytes_max: u64,
     /// What each host may hold of all this.

@@ -44,6 +44,7 @@ pub(crate) mod path;
 pub(crate) mod peer;
 pub(crate) mod piece;
 pub(crate) mod places;
+pub(crate) mod process;
 pub(crate) mod pump;
 pub(crate) mod random;
 pub(crate) mod receive;
@@ -147,11 +148,8 @@ pub(crate) struct Core {
     /// Sessions with something to release at their server.
     pub unreleased: VecDeque<u32>,
     pub peers: Peers,
-    /// Bytes that other ends make this one hold, and the most that they may.
+    /// Bytes that other ends make this one hold.
     pub held_bytes: u64,
-    pub budget: u64,
-    /// What other endpoints of this process know of them.
-    pub told: memory::Told,
     /// Whether any host has most of its share of them.
     pub is_crowded: bool,
     /// Session that was asked about last, and when.
@@ -232,7 +230,7 @@ impl Core {
         let mut wheel = Wheel::new(now);
         let tick_timer = wheel.create(timers::TOKEN_TICK);
         let guess_timer = wheel.create(timers::TOKEN_GUESSES);
-        let mut core = Core {
+        Core {
             congestion: Congestion::new(&config, now),
             rto_min: [config.rto_min, config.rto_min_local.min(config.rto_max)].map(nanos),
             config,
@@ -252,8 +250,6 @@ impl Core {
             unreleased: VecDeque::new(),
             peers: Peers::default(),
             held_bytes: 0,
-            budget: 0,
-            told: memory::Told::default(),
             is_crowded: false,
             audit_next: 0,
             audited_at: now,
@@ -293,9 +289,7 @@ impl Core {
             rtt: RttHistogram::new(),
             sampled: Vec::new(),
             observes_sessions,
-        };
-        core.set_budget();
-        core
+        }
     }
 
     /// Whether something waits for the next iteration of the event loop.
