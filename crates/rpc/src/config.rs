@@ -144,7 +144,8 @@ pub struct EndpointConfig {
     /// Requests that asynchronous and worker handlers have in progress, beyond which requests are pushed back as busy. Default 16,384.
     pub deferred_requests_max: u32,
     /// Bytes that all other ends may make this endpoint hold: requests that arrive or are in the hands of asynchronous and worker handlers, and
-    /// responses until they are released, also those sent from the application's own memory. One host gets half of it at most, and less while
+    /// responses until they are released, also those sent from the application's own memory. Of a message
+    /// buffer all that it takes counts, of `Bytes` only what is sent. One host gets half of it at most, and less while
     /// others hold some. By the same rule hosts share three quarters of [`crate::msgbuf::limit_bytes`] for what all endpoints of the process hold
     /// together, whichever of them a host asks. Default 4 GiB, of which 3 GiB count. At least four
     /// times `message_bytes_max`, so that one host can send and receive the longest message.

@@ -1,7 +1,7 @@
 //! Memory that other ends make this endpoint hold, under one budget ([`crate::EndpointConfig::held_bytes_max`]): requests that arrive, requests
 //! in the hands of handlers, and responses that are kept, whoever owns their memory.
 //!
-//! Bytes are counted for the host that causes them. A host may hold as much
+//! Bytes are counted for the host that causes them: of a message buffer all that it takes, which is more than its message. A host may hold as much
 //! as it leaves free: alone half of the budget, and beside others half of what these leave. So however many hoard, the next one finds
 //! something, and where all of many want as much as they get, they come to hold the same (Choudhury and Hahne's dynamic thresholds, as
 //! switches share their buffers).
@@ -17,7 +17,7 @@
 //! one that is gone get `ResponseTooLarge`.
 //!
 //! The responses of one packet that follow each other in a slot use one buffer, which is counted when it grows: a stream of small calls
-//! costs a comparison.
+//! costs a comparison. It goes with its slot's entry.
 
 use super::Core;
 use super::serve::ServeState;
@@ -107,17 +107,17 @@ impl Core {
 
     /// Whether the other end of a session may begin to send a request of so many bytes.
     pub fn may_receive(&self, session: u32, bytes: usize) -> bool {
-        self.may_hold(self.host_of_session(session), bytes as u64)
+        self.may_hold(self.host_of_session(session), msgbuf::capacity_for(bytes) as u64)
     }
 
     /// Counts the buffer of a request that begins to arrive.
     pub fn charge_receiving(&mut self, session: u32, bytes: usize) {
-        self.hold(self.host_of_session(session), bytes as u64);
+        self.hold(self.host_of_session(session), msgbuf::capacity_for(bytes) as u64);
     }
 
     /// Counts it off, when the request is complete or given up.
     pub fn refund_receiving(&mut self, session: u32, bytes: usize) {
-        self.let_go(self.host_of_session(session), bytes as u64);
+        self.let_go(self.host_of_session(session), msgbuf::capacity_for(bytes) as u64);
     }
 
     /// Whether a new request of a session is refused, since its host has most of its share. Asked only while any host has.
@@ -135,7 +135,7 @@ impl Core {
     /// Counts a response that needs more than its slot has counted so far. Says whether it may be kept.
     #[cold]
     pub fn charge_response(&mut self, index: u32, response: &Payload) -> bool {
-        let bytes = response.kept_bytes() as u32;
+        let bytes = u32::try_from(response.kept_bytes()).unwrap_or(u32::MAX);
         let serve = &self.serves[index as usize];
         let more = u64::from(bytes.saturating_sub(serve.charged));
         let host = self.host_of_session(serve.session);
@@ -146,21 +146,6 @@ impl Core {
         }
         self.is_crowded |= !fits || self.has_most(host);
         fits
-    }
-
-    /// Counts the small buffer of an entry that a slot takes; without room for it, the entry goes without.
-    #[cold]
-    pub fn charge_spare(&mut self, index: u32, session: u32) {
-        let host = self.host_of_session(session);
-        let serve = &self.serves[index as usize];
-        debug_assert!(serve.charged == 0, "an entry that no slot has is not counted");
-        let bytes = serve.spare.as_ref().map_or(0, MsgBuf::capacity) as u32;
-        if self.may_hold(host, u64::from(bytes)) {
-            self.hold(host, u64::from(bytes));
-            self.serves[index as usize].charged = bytes;
-        } else {
-            self.serves[index as usize].spare = None;
-        }
     }
 
     /// Counts off a response that is gone. The small buffer beside it stays with the slot.

@@ -13,6 +13,7 @@ use super::Core;
 use super::places::Places;
 use super::process::Part;
 use super::serve::ServeRef;
+use crate::msgbuf;
 use crate::wire::control::RefuseReason;
 
 /// The bits of an IPv6 address that a host cannot choose.
@@ -192,13 +193,13 @@ impl Core {
         let host = self.peers.host_of(self.sessions[serve.session as usize].peer);
         let count_fits = |deferred| deferred < self.config.peer_limits.deferred_requests_max;
         self.peers.hosts.share(host).is_none_or(|share| count_fits(share.deferred))
-            && self.may_hold(host, u64::from(serve.request_bytes))
+            && self.may_hold(host, msgbuf::capacity_for(serve.request_bytes as usize) as u64)
     }
 
     /// Counts a request that a handler keeps.
     pub fn count_deferred(&mut self, serve: ServeRef) -> PeerRef {
         let serve = &self.serves[serve.index() as usize];
-        let bytes = serve.request_bytes;
+        let bytes = msgbuf::capacity_for(serve.request_bytes as usize) as u32;
         let host = self.peers.host_of(self.sessions[serve.session as usize].peer);
         self.peers.hosts.use_again(host);
         self.hold(host, u64::from(bytes));
