@@ -89,8 +89,8 @@ impl Payload {
         self.as_slice().len()
     }
 
-    /// Bytes of memory that it keeps: of a message buffer and of a vector their capacity. Of [`Bytes`] their length: what they are a slice of they
-    /// do not tell.
+    /// Bytes of memory that it keeps: of a message buffer and of a vector their capacity. Of [`Bytes`] their length:
+    /// what they are a slice of they do not tell.
     #[inline]
     pub(crate) fn kept_bytes(&self) -> usize {
         match &self.0 {

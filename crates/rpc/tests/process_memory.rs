@@ -1,4 +1,5 @@
-//! Endpoints that share one limit of message buffers, which is that of the process: so these tests have a process of their own, and take turns.
+//! Endpoints that share one limit of message buffers, which is that of the process: so these tests have a process of
+//! their own, and take turns.
 
 #[path = "pair/mod.rs"]
 mod pair;
@@ -50,7 +51,8 @@ fn connect(lab: &Lab, owner: usize, server: usize) -> Session {
     lab.drive(owner, lab.endpoints[owner].connect(&address(server))).unwrap()
 }
 
-/// Servers of one process, as a service with a thread for each core has them, and a client that fills all slots of all of them with responses.
+/// Servers of one process, as a service with a thread for each core has them, and a client that fills all slots of all
+/// of them with responses.
 #[test]
 fn a_host_has_one_share_of_all_endpoints_of_a_process() {
     const LIMIT: u64 = 256 * MIB;
@@ -128,4 +130,16 @@ fn a_late_end_is_told_to_the_other_endpoints() {
         assert_eq!(busy(), 0, "of request {count}");
         drop(call);
     }
+}
+
+/// A message for which there is no room even beside nothing else would get an answer that asks to repeat it, each time.
+#[test]
+fn the_longest_message_fits_the_limit_of_buffers() {
+    let message_bytes_max = 1 << 30;
+    let error = EndpointConfig { message_bytes_max, ..config() }.check().unwrap_err().to_string();
+    assert!(error.contains("message_bytes_max is 1073741824") && error.contains("set_limit_bytes"), "{error}");
+    let _limited = Limited::to(16 * MIB);
+    let error = config().check().unwrap_err().to_string();
+    assert!(error.contains("message_bytes_max is 8388608"), "{error}");
+    EndpointConfig { message_bytes_max: 2 * MIB as usize, ..config() }.check().unwrap();
 }

@@ -1,5 +1,5 @@
-//! Message buffers of one process that a peer cannot take from the others. Their limit is that of the process: so these tests have a process of
-//! their own, and the same limit.
+//! Message buffers of one process that a peer cannot take from the others. Their limit is that of the process: so these
+//! tests have a process of their own, and the same limit.
 
 #[path = "pair/mod.rs"]
 mod pair;

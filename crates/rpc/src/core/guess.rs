@@ -15,8 +15,8 @@ use crate::wire::{Header, MASK_24};
 /// Wrong tags in packets for one session from its other end's address, in one period, after which it hears nothing until the next. Honest ends
 /// send some: late packets of a session that had the same number.
 const GUESSES_MAX: u32 = 64;
-/// Wrong names of sessions in RESETs from one address, in one period, after which RESETs from there are not looked at until the next. A peer that
-/// was restarted and is not heard counts as silent in time.
+/// Wrong names of sessions in RESETs from one address, in one period, after which RESETs from there are not looked at
+/// until the next. A peer that was restarted and is not heard counts as silent in time.
 const RESET_GUESSES_MAX: u32 = 64;
 /// How long they are counted, in nanoseconds, from the first one on.
 const PERIOD: u64 = 100_000_000;
@@ -57,7 +57,8 @@ impl Core {
         self.guesses.resets.get(&from).is_none_or(|wrong| *wrong < RESET_GUESSES_MAX)
     }
 
-    /// A RESET named no session of ours with its sender. One from an address without sessions can name none, however often it is tried.
+    /// A RESET named no session of ours with its sender. One from an address without sessions can name none, however
+    /// often it is tried.
     pub fn note_wrong_reset(&mut self, from: Option<Route>) {
         let Some(from) = from.filter(|from| self.peers.is_peer(*from)) else { return };
         *self.guesses.resets.entry(from).or_default() += 1;

@@ -1,13 +1,13 @@
 //! Memory that other ends make this endpoint hold, under one budget ([`crate::EndpointConfig::held_bytes_max`]): requests that arrive, requests
 //! in the hands of handlers, and responses that are kept, whoever owns their memory.
 //!
-//! Bytes are counted for the host that causes them: of a message buffer all that it takes, which is more than its message. A host may hold as much
-//! as it leaves free: alone half of the budget, and beside others half of what these leave. So however many hoard, the next one finds
-//! something, and where all of many want as much as they get, they come to hold the same (Choudhury and Hahne's dynamic thresholds, as
-//! switches share their buffers).
+//! Bytes are counted for the host that causes them: of a message buffer all that it takes, which is more than its
+//! message. A host may hold as much as it leaves free: alone half of the budget, and beside others half of what these
+//! leave. So however many hoard, the next one finds something, and where all of many want as much as they get, they
+//! come to hold the same (Choudhury and Hahne's dynamic thresholds, as switches share their buffers).
 //!
-//! Message buffers have one limit for the process. So a host stands under two budgets by the same rule: that of the endpoint, and three quarters of
-//! that limit for what it holds of all endpoints of the process ([`super::process`]).
+//! Message buffers have one limit for the process. So a host stands under two budgets by the same rule: that of the
+//! endpoint, and three quarters of that limit for what it holds of all endpoints of the process ([`super::process`]).
 //!
 //! What exceeds a share is refused as early as can be: a request of several packets at its first, and, while any host has more than
 //! three quarters of its share, its other requests too, before they run. A response that has no room all the same is an error of its call.
@@ -36,9 +36,9 @@ const LOOKS_PER_TICK: usize = 512;
 /// While memory is short, all of them are looked at in so many ticks at most.
 const TICKS_PER_ROUND: usize = 128;
 
-/// What all hosts may make this process hold: three quarters of what message buffers may take. The rest is for requests and responses of calls from
-/// here, and for the caches of threads.
-fn process_budget() -> u64 {
+/// What all hosts may make this process hold: three quarters of what message buffers may take. The rest is for requests
+/// and responses of calls from here, and for the caches of threads.
+pub(crate) fn process_budget() -> u64 {
     msgbuf::limit_bytes() / 4 * 3
 }
 

@@ -1,10 +1,11 @@
-//! What each host makes all endpoints of this process hold together. Message buffers have one limit for the process, so a host that has its
-//! share at one endpoint finds none at the others.
+//! What each host makes all endpoints of this process hold together. Message buffers have one limit for the process, so
+//! a host that has its share at one endpoint finds none at the others.
 //!
-//! An endpoint tells of a host when what it holds for it has changed by [`TOLD_STEP`], and at each tick. Between them a request costs a comparison.
+//! An endpoint tells of a host when what it holds for it has changed by [`TOLD_STEP`], and at each tick. Between them a
+//! request costs a comparison.
 //!
-//! Each host of a simulated datacenter stands for a process, and so does each of its servers: they are not counted together here, and
-//! simulations in one process do not touch each other.
+//! Each host of a simulated datacenter stands for a process, and so does each of its servers: they are not counted
+//! together here, and simulations in one process do not touch each other.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

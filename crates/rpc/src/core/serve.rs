@@ -37,8 +37,9 @@ pub(crate) enum ServeState {
     Responded,
 }
 
-/// A request being received, executed or answered. Entries are pooled. One that a slot has keeps its small response buffer for the slot's next
-/// request (the paper's preallocated responses, section 4.3); a free one keeps nothing, since it is counted for no host.
+/// A request being received, executed or answered. Entries are pooled. One that a slot has keeps its small response
+/// buffer for the slot's next request (the paper's preallocated responses, section 4.3); a free one keeps nothing,
+/// since it is counted for no host.
 #[repr(align(64))]
 pub(crate) struct Serve {
     pub generation: u32,

@@ -4,9 +4,9 @@
 //! the first packet, so that a one-packet message is one contiguous piece (paper, section 4.2.1). Headers of later packets are
 //! written beside the data when they are sent: software transports gather, so storing them would only cost memory.
 //!
-//! Buffers come from caches by size class, and go back there: in steady state no call reaches the system's allocator. Those below 128 KiB are cached
-//! by the thread that drops them, longer ones by the process for all of its threads. All caches and buffers of the process together stay
-//! below [`set_limit_bytes`].
+//! Buffers come from caches by size class, and go back there: in steady state no call reaches the system's allocator.
+//! Those below 128 KiB are cached by the thread that drops them, longer ones by the process for all of its threads. All
+//! caches and buffers of the process together stay below [`set_limit_bytes`].
 
 mod class;
 mod pool;

@@ -1,7 +1,8 @@
 //! The caches that message buffers come from.
 //!
-//! Buffers from the allocator are cached by the thread that drops them, up to [`CACHED_BYTES_PER_CLASS`] of each class: no other thread can take
-//! those. Mapped ones, of which a few would fill the limit, are cached for the whole process: a worker may drop what an event loop takes.
+//! Buffers from the allocator are cached by the thread that drops them, up to [`CACHED_BYTES_PER_CLASS`] of each class:
+//! no other thread can take those. Mapped ones, of which a few would fill the limit, are cached for the whole process:
+//! a worker may drop what an event loop takes.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
@@ -12,7 +13,8 @@ use super::class::{CLASSES, allocation};
 use super::system::MAPPED_BYTES_MIN;
 use super::{AllocError, FRONT_BYTES, system};
 
-/// Bytes that one thread keeps cached of one class before it gives buffers back to the system: of all classes together less than 10 MiB.
+/// Bytes that one thread keeps cached of one class before it gives buffers back to the system: of all classes together
+/// less than 10 MiB.
 const CACHED_BYTES_PER_CLASS: usize = 1 << 20;
 /// Buffers that one thread keeps cached of one class.
 const CACHED_PER_CLASS: usize = 4096;
@@ -53,8 +55,9 @@ pub fn limit_bytes() -> u64 {
     LIMIT.load(Relaxed)
 }
 
-/// Sets the most that all message buffers of this process may hold, in bytes; 4 GiB at the start. Buffers that exist already
-/// stay. Each thread may keep up to 10 MiB of it cached for itself.
+/// Sets the most that all message buffers of this process may hold, in bytes; 4 GiB at the start. Buffers that exist
+/// already stay. Set it before endpoints are opened: [`crate::EndpointConfig::check`] sees then whether their messages
+/// fit. Each thread may keep up to 10 MiB of it cached for itself.
 pub fn set_limit_bytes(limit: u64) {
     LIMIT.store(limit, Relaxed);
 }

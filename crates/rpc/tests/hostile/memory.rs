@@ -282,6 +282,32 @@ fn small_responses_are_counted_by_the_buffers_that_their_slots_keep() {
     assert!((1000..2048).contains(&lab.server().stats().held_bytes));
 }
 
+/// With the least settings that an endpoint takes, on a server that has nothing else to do.
+#[test]
+fn the_longest_message_finds_room() {
+    const LONGEST: usize = MIB as usize + 1;
+    let limited = |held_bytes_max, of_host| {
+        let peer_limits = PeerLimits { held_bytes_max: of_host, ..PeerLimits::default() };
+        EndpointConfig { message_bytes_max: LONGEST, held_bytes_max, peer_limits, ..config() }
+    };
+    // Buffers are powers of two.
+    assert_eq!(limited(10 * MIB - 1, u64::MAX).check().unwrap_err().name, "held_bytes_max");
+    assert_eq!(limited(BUDGET, 4 * MIB - 1).check().unwrap_err().name, "peer_limits.held_bytes_max");
+    for server in [limited(10 * MIB, u64::MAX), limited(BUDGET, 4 * MIB)] {
+        let client = EndpointConfig { seed: Some(8), message_bytes_max: LONGEST, ..config() };
+        let lab = Lab::over(LoopbackConfig::default(), &[server, client]);
+        let echo = |request: dunlin_rpc::OwnedRequest| async move { request.into_payload() };
+        lab.server().register_async(KEEP, echo).unwrap();
+        let session = lab.connect();
+        let mut request = MsgBuf::with_len(LONGEST).unwrap();
+        for _ in 0..5 {
+            let reply = lab.drive(1, session.call(KEEP, request)).unwrap();
+            assert_eq!(reply.response.len(), LONGEST);
+            request = reply.request;
+        }
+    }
+}
+
 #[test]
 fn slots_that_are_gone_keep_no_buffers() {
     let lab = lab();
