@@ -5,8 +5,16 @@ use std::time::Duration;
 use dunlin_net::PollPolicy;
 
 use crate::congestion::CongestionControl;
-use crate::msgbuf::MESSAGE_BYTES_MAX;
+use crate::core::memory::process_budget;
+use crate::msgbuf::{self, MESSAGE_BYTES_MAX};
 use crate::wire::control::SLOTS_MAX;
+
+/// What one host may hold has room for the buffers of so many longest messages: a handler may keep a request until it
+/// has the response.
+const MESSAGES_OF_HOST: u64 = 2;
+/// What all hosts may hold has room for so many. A host that is alone may hold half of that, for a request, a response
+/// and what its slots keep.
+const MESSAGES_OF_ALL: u64 = 5;
 
 /// Nanoseconds of a time that a user chose. What 64 bits do not hold, 584 years and more, is the longest time that they do: for ever.
 pub(crate) fn nanos(time: Duration) -> u64 {
@@ -87,9 +95,11 @@ pub struct PeerLimits {
     ///
     /// [`RefuseReason::PeerCredits`]: crate::wire::control::RefuseReason::PeerCredits
     pub places_max: u32,
-    /// Bytes that it makes this endpoint hold, in requests that arrive or are in the hands of handlers, and in responses that are kept. A host never
-    /// holds more than it leaves free of [`EndpointConfig::held_bytes_max`]; this is a further limit. Beyond it its requests are answered with
-    /// [`crate::CallError::Busy`], and responses to those that run already with [`crate::CallError::ResponseTooLarge`]. Default none.
+    /// Bytes that it makes this endpoint hold, in requests that arrive or are in the hands of handlers, and in
+    /// responses that are kept. A host never holds more than it leaves free of [`EndpointConfig::held_bytes_max`]; this
+    /// is a further limit. Beyond it its requests are answered with [`crate::CallError::Busy`], and responses to those
+    /// that run already with [`crate::CallError::ResponseTooLarge`]. At least twice the buffer of the longest message.
+    /// Default none.
     pub held_bytes_max: u64,
     /// Its requests in the hands of asynchronous and worker handlers. Beyond them it gets [`crate::CallError::Busy`]. Default 8,192.
     pub deferred_requests_max: u32,
@@ -131,7 +141,8 @@ pub struct EndpointConfig {
     pub slots: u8,
     /// Calls that may queue on one session beyond its slots before [`crate::CallError::QueueFull`]. Default 1024.
     pub queued_calls_max: u16,
-    /// Largest request or response, in bytes: at most 1 GiB; default 8 MiB.
+    /// Largest request or response, in bytes: at most 1 GiB, and its buffer at most 3/20 of
+    /// [`crate::msgbuf::limit_bytes`]; default 8 MiB.
     pub message_bytes_max: usize,
     /// Sessions, opened by either side, at most 2^24 - 1; default 65,536. The receive queue limits them too: see
     /// [`EndpointConfig::credit_sharing`].
@@ -143,11 +154,13 @@ pub struct EndpointConfig {
     pub credit_sharing: Switch,
     /// Requests that asynchronous and worker handlers have in progress, beyond which requests are pushed back as busy. Default 16,384.
     pub deferred_requests_max: u32,
-    /// Bytes that all other ends may make this endpoint hold: requests that arrive or are in the hands of asynchronous and worker handlers, and
-    /// responses until they are released, also those sent from the application's own memory. One host gets half of it at most, and less while
-    /// others hold some. No more counts than three quarters of [`crate::msgbuf::limit_bytes`], less what other
-    /// endpoints of the process hold. Default 4 GiB, so 3 GiB. At least four
-    /// times `message_bytes_max`, so that one host can send and receive the longest message.
+    /// Bytes that all other ends may make this endpoint hold: requests that arrive or are in the hands of asynchronous
+    /// and worker handlers, and responses until they are released, also those sent from the application's own memory.
+    /// Of a message buffer all that it takes counts, of `Bytes` only what is sent. One host gets half of it at most,
+    /// and less while others hold some. By the same rule hosts share three quarters of [`crate::msgbuf::limit_bytes`]
+    /// for what all endpoints of the process hold together, whichever of them a host asks. Both are at least five times
+    /// the buffer of the longest message (`message_bytes_max`, rounded up to a power of two), so that a host that is
+    /// alone can send and receive it. Default 4 GiB, of which 3 GiB count.
     pub held_bytes_max: u64,
     /// What each host may hold of all this.
     pub peer_limits: PeerLimits,
@@ -232,7 +245,7 @@ pub struct ConfigError {
 }
 
 impl EndpointConfig {
-    /// Checks every setting.
+    /// Checks every setting, by the limit of message buffers as it is now.
     ///
     /// # Errors
     /// The first one out of range.
@@ -250,8 +263,20 @@ impl EndpointConfig {
         if self.message_bytes_max > MESSAGE_BYTES_MAX {
             return fail("message_bytes_max", self.message_bytes_max.to_string(), "choose at most 1 GiB");
         }
-        if self.held_bytes_max / 4 < self.message_bytes_max as u64 {
-            return fail("held_bytes_max", self.held_bytes_max.to_string(), "choose at least four times message_bytes_max");
+        let longest = msgbuf::capacity_for(self.message_bytes_max) as u64;
+        if process_budget() / MESSAGES_OF_ALL < longest {
+            let allowed = "choose less, so that its buffer, the next power of two, is at most 3/20 of \
+                           msgbuf::limit_bytes; or raise that with msgbuf::set_limit_bytes";
+            return fail("message_bytes_max", self.message_bytes_max.to_string(), allowed);
+        }
+        if self.held_bytes_max / MESSAGES_OF_ALL < longest {
+            let allowed = "choose at least five times message_bytes_max, rounded up to a power of two";
+            return fail("held_bytes_max", self.held_bytes_max.to_string(), allowed);
+        }
+        let of_host = self.peer_limits.held_bytes_max;
+        if of_host / MESSAGES_OF_HOST < longest {
+            let allowed = "choose at least twice message_bytes_max, rounded up to a power of two";
+            return fail("peer_limits.held_bytes_max", of_host.to_string(), allowed);
         }
         if self.sessions_max == 0 || self.sessions_max >= 1 << 24 {
             return fail("sessions_max", self.sessions_max.to_string(), "choose 1 to 16,777,215");

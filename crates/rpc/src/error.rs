@@ -212,8 +212,11 @@ pub enum RespondError {
         /// The limit.
         max: usize,
     },
-    /// The host that asked makes this endpoint hold as much as its share of [`crate::EndpointConfig::held_bytes_max`] allows; the caller gets an error.
-    #[error("a response of {len} bytes exceeds what its caller's host may make this endpoint hold: raise held_bytes_max")]
+    /// The host that asked makes this endpoint, or all of its process, hold as much as its share of
+    /// [`crate::EndpointConfig::held_bytes_max`] allows; the caller gets an error.
+    #[error(
+        "a response of {len} bytes exceeds what its caller's host may make this endpoint hold: raise held_bytes_max or msgbuf::set_limit_bytes"
+    )]
     OverShare {
         /// Its bytes.
         len: usize,

@@ -89,10 +89,14 @@ impl Payload {
         self.as_slice().len()
     }
 
-    /// Bytes of memory that it keeps: of a message buffer, its capacity.
+    /// Bytes of memory that it keeps: of a message buffer and of a vector their capacity. Of [`Bytes`] their length:
+    /// what they are a slice of they do not tell.
     #[inline]
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.as_msgbuf().map_or(self.len(), MsgBuf::capacity)
+        match &self.0 {
+            Kind::MsgBuf(buf) => buf.capacity(),
+            Kind::Foreign(foreign) => foreign.kept_bytes(),
+        }
     }
 
     /// Whether there are none.
@@ -106,6 +110,13 @@ impl Foreign {
         match self {
             Foreign::Vec(vec) => vec,
             Foreign::Bytes(bytes) => bytes,
+        }
+    }
+
+    fn kept_bytes(&self) -> usize {
+        match self {
+            Foreign::Vec(vec) => vec.capacity(),
+            Foreign::Bytes(bytes) => bytes.len(),
         }
     }
 }

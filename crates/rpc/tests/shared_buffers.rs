@@ -1,4 +1,5 @@
-//! Message buffers of one process that a peer cannot take from the others. Their limit is that of the process: so this has one of its own.
+//! Message buffers of one process that a peer cannot take from the others. Their limit is that of the process: so these
+//! tests have a process of their own, and the same limit.
 
 #[path = "pair/mod.rs"]
 mod pair;
@@ -6,19 +7,25 @@ mod pair;
 #[allow(dead_code, reason = "the hostile tests use all of it")]
 mod raw;
 
+use std::sync::Mutex;
+
 use dunlin_net::loopback::LoopbackConfig;
 use dunlin_rpc::wire::control::Connect;
-use dunlin_rpc::wire::{Header, Kind};
+use dunlin_rpc::wire::{Header, Kind, Multi, Status};
 use dunlin_rpc::{EndpointConfig, MsgBuf, msgbuf};
 use pair::{Lab, config};
 use raw::{Raw, connect, packet};
 
 const LARGE: u8 = 1;
+const ECHO: u8 = 2;
 const MIB: usize = 1 << 20;
 const LIMIT: u64 = 64 << 20;
 
+static TURN: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_peer_leaves_message_buffers_to_others() {
+    let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
     msgbuf::set_limit_bytes(LIMIT);
     let client = EndpointConfig { seed: Some(8), ..config() };
     let lab = Lab::over(LoopbackConfig::default(), &[config(), client]);
@@ -45,4 +52,37 @@ fn a_peer_leaves_message_buffers_to_others() {
         let buffers: Vec<_> = (0..32 / len.next_power_of_two()).map(|_| MsgBuf::with_len(len * MIB).unwrap()).collect();
         drop(buffers);
     }
+}
+
+/// Requests a little longer than half of their buffers.
+#[test]
+fn unfinished_requests_count_their_buffers() {
+    let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    msgbuf::set_limit_bytes(LIMIT);
+    let client = EndpointConfig { seed: Some(8), ..config() };
+    let lab = Lab::over(LoopbackConfig::default(), &[config(), client]);
+    let echo = |request: dunlin_rpc::Request<'_>| {
+        let payload = request.payload();
+        request.respond(payload);
+    };
+    lab.server().register(ECHO, echo).unwrap();
+    let mut hoarders = [Raw::new(&lab, 66), Raw::new(&lab, 67)];
+    for hoarder in &mut hoarders {
+        for nonce in 0..8 {
+            let opened = hoarder.open(&lab, Connect { nonce, session: nonce as u32, ..connect() });
+            let data = vec![0; (opened.accept.mtu as usize - 32) & !15];
+            for slot in 0..8 {
+                let mut header = opened.header(Kind::Request, Header::data_aux(ECHO, data.len()), 8 + slot);
+                header.multi = Some(Multi { message_bytes: MIB as u32 + 1, packet: 0 });
+                hoarder.send(&packet(&header, &data));
+            }
+            let answers = hoarder.answers(&lab);
+            assert!(answers.iter().all(|(h, _)| h.kind == Kind::CreditReturn || h.status == Status::Busy), "{answers:?}");
+        }
+    }
+    assert!(lab.server().stats().held_bytes >= LIMIT / 4, "they have what they can get");
+    assert!(msgbuf::allocated_bytes() <= LIMIT / 4 * 3, "{}", msgbuf::allocated_bytes());
+    let honest = lab.connect();
+    let reply = lab.drive(1, honest.call(ECHO, MsgBuf::with_len(2 * MIB).unwrap())).unwrap();
+    assert_eq!(reply.response.len(), 2 * MIB);
 }

@@ -175,9 +175,9 @@ impl Core {
     #[cold]
     fn on_first_response_again(&mut self, index: u32, header: Header) {
         let si = self.calls[index as usize].session;
-        match header.multi.and_then(|_| self.piece_of_response(index, &header)) {
-            Some(_) => {}
-            None => self.drop_on(si, DropReason::Duplicate),
+        // What is not of the response as it was cut is counted where that is seen.
+        if header.multi.is_none_or(|_| self.piece_of_response(index, &header).is_some()) {
+            self.drop_on(si, DropReason::Duplicate);
         }
     }
 

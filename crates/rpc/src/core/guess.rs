@@ -15,10 +15,10 @@ use crate::wire::{Header, MASK_24};
 /// Wrong tags in packets for one session from its other end's address, in one period, after which it hears nothing until the next. Honest ends
 /// send some: late packets of a session that had the same number.
 const GUESSES_MAX: u32 = 64;
-/// Wrong names of sessions in RESETs, from all addresses, in one period, after which RESETs are not looked at until the next. A peer that was
-/// restarted and is not heard counts as silent in time.
+/// Wrong names of sessions in RESETs from one address, in one period, after which RESETs from there are not looked at
+/// until the next. A peer that was restarted and is not heard counts as silent in time.
 const RESET_GUESSES_MAX: u32 = 64;
-/// How long they are counted, in nanoseconds.
+/// How long they are counted, in nanoseconds, from the first one on.
 const PERIOD: u64 = 100_000_000;
 /// Set in [`super::session::Session::local_tag`] of a session that hears nothing: no packet has such a tag.
 const DEAF: u32 = 1 << 31;
@@ -28,8 +28,8 @@ const DEAF: u32 = 1 << 31;
 pub(crate) struct Guesses {
     /// By session: as many entries as there are sessions at most.
     by_session: HashMap<u32, u32>,
-    resets: u32,
-    since: u64,
+    /// By the address that they came from: as many entries as there are routes at most.
+    resets: HashMap<Route, u32>,
 }
 
 impl Core {
@@ -46,30 +46,28 @@ impl Core {
         if *count >= GUESSES_MAX {
             session.local_tag |= DEAF;
             self.counters.sessions_guessed_at += 1;
-            // The tick that ends the period may come late.
+            // This endpoint may be kept from running when the period ends.
             self.excuse(header.session, 2 * PERIOD);
         }
-        self.arm_tick();
+        self.wheel.arm_by(self.guess_timer, self.now + PERIOD);
     }
 
-    /// Whether RESETs are looked at.
-    pub fn hears_resets(&self) -> bool {
-        self.guesses.resets < RESET_GUESSES_MAX
+    /// Whether RESETs from an address are looked at.
+    pub fn hears_resets(&self, from: Route) -> bool {
+        self.guesses.resets.get(&from).is_none_or(|wrong| *wrong < RESET_GUESSES_MAX)
     }
 
-    /// A RESET named no session of ours with its sender.
-    pub fn note_wrong_reset(&mut self) {
-        self.guesses.resets += 1;
-        self.arm_tick();
+    /// A RESET named no session of ours with its sender. One from an address without sessions can name none, however
+    /// often it is tried.
+    pub fn note_wrong_reset(&mut self, from: Option<Route>) {
+        let Some(from) = from.filter(|from| self.peers.is_peer(*from)) else { return };
+        *self.guesses.resets.entry(from).or_default() += 1;
+        self.wheel.arm_by(self.guess_timer, self.now + PERIOD);
     }
 
-    /// Begins the next period, if it is time.
-    pub fn tick_guesses(&mut self) {
-        if self.now.saturating_sub(self.guesses.since) < PERIOD {
-            return;
-        }
-        self.guesses.since = self.now;
-        self.guesses.resets = 0;
+    /// The period is over: all that heard nothing hear again.
+    pub fn end_guesses(&mut self) {
+        self.guesses.resets.clear();
         for (session, _) in self.guesses.by_session.drain() {
             self.sessions[session as usize].local_tag &= MASK_24;
         }

@@ -1,12 +1,13 @@
 //! Memory that other ends make this endpoint hold, under one budget ([`crate::EndpointConfig::held_bytes_max`]): requests that arrive, requests
 //! in the hands of handlers, and responses that are kept, whoever owns their memory.
 //!
-//! Bytes are counted for the host that causes them. A host may hold as much as it leaves free: alone half of the budget, and beside others half
-//! of what these leave. So however many hoard, the next one finds something, and where all of many want as much as they get, they come to
-//! hold the same (Choudhury and Hahne's dynamic thresholds, as switches share their buffers).
+//! Bytes are counted for the host that causes them: of a message buffer all that it takes, which is more than its
+//! message. A host may hold as much as it leaves free: alone half of the budget, and beside others half of what these
+//! leave. So however many hoard, the next one finds something, and where all of many want as much as they get, they
+//! come to hold the same (Choudhury and Hahne's dynamic thresholds, as switches share their buffers).
 //!
-//! Message buffers have one limit for the process, so the endpoints of a process count down from it together. Each tells the others what it holds, at
-//! ticks and in large steps.
+//! Message buffers have one limit for the process. So a host stands under two budgets by the same rule: that of the
+//! endpoint, and three quarters of that limit for what it holds of all endpoints of the process ([`super::process`]).
 //!
 //! What exceeds a share is refused as early as can be: a request of several packets at its first, and, while any host has more than
 //! three quarters of its share, its other requests too, before they run. A response that has no room all the same is an error of its call.
@@ -16,9 +17,7 @@
 //! one that is gone get `ResponseTooLarge`.
 //!
 //! The responses of one packet that follow each other in a slot use one buffer, which is counted when it grows: a stream of small calls
-//! costs a comparison.
-
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+//! costs a comparison. It goes with its slot's entry.
 
 use super::Core;
 use super::serve::ServeState;
@@ -27,9 +26,6 @@ use crate::msgbuf::{self, MsgBuf};
 use crate::payload::Payload;
 use crate::wire::Status;
 
-/// The budget is no more than three quarters of what message buffers may take in this process: the rest is for requests and responses of
-/// calls from here, and for the caches of other threads.
-const SHARE_OF_BUFFERS: (u64, u64) = (3, 4);
 /// A response that nobody asks for is kept so long, unless memory is short.
 const RESPONSE_KEPT_NANOS: u64 = 30_000_000_000;
 /// A request that stopped arriving may rest for so many times the longer of peer timeout and greatest retransmission timeout, and so may a response
@@ -40,74 +36,68 @@ const LOOKS_PER_TICK: usize = 512;
 /// While memory is short, all of them are looked at in so many ticks at most.
 const TICKS_PER_ROUND: usize = 128;
 
-/// An endpoint tells the others of its process what it holds when that has changed by so much, and at each tick.
-const TOLD_STEP: u64 = 4 << 20;
-
-/// Bytes that the endpoints of this process hold, as far as they have told.
-static HELD: AtomicU64 = AtomicU64::new(0);
-
-/// What an endpoint has told the others that it holds.
-#[derive(Debug, Default)]
-pub(crate) struct Told(u64);
-
-impl Told {
-    /// Tells that it is `bytes` now. Gives what all the others hold.
-    fn tell(&mut self, bytes: u64) -> u64 {
-        let before = std::mem::replace(&mut self.0, bytes);
-        let all = if bytes >= before {
-            HELD.fetch_add(bytes - before, Relaxed) + (bytes - before)
-        } else {
-            HELD.fetch_sub(before - bytes, Relaxed) - (before - bytes)
-        };
-        all.saturating_sub(bytes)
-    }
+/// What all hosts may make this process hold: three quarters of what message buffers may take. The rest is for requests
+/// and responses of calls from here, and for the caches of threads.
+pub(crate) fn process_budget() -> u64 {
+    msgbuf::limit_bytes() / 4 * 3
 }
 
-impl Drop for Told {
-    fn drop(&mut self) {
-        self.tell(0);
+/// What a host holds under one budget, and may.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    held: u64,
+    most: u64,
+}
+
+impl Standing {
+    /// As much as it leaves free of what all others leave.
+    fn under(budget: u64, held: u64, others: u64) -> Standing {
+        Standing { held, most: budget.saturating_sub(others) / 2 }
+    }
+
+    fn has_room(self, bytes: u64) -> bool {
+        self.held + bytes <= self.most
+    }
+
+    fn has_most(self) -> bool {
+        self.held > self.most / 4 * 3
     }
 }
 
 impl Core {
-    /// Works out the budget anew: the limit of message buffers may have changed, and what other endpoints of this process hold.
-    pub fn set_budget(&mut self) {
-        let (part, of) = SHARE_OF_BUFFERS;
-        let others = self.told.tell(self.held_bytes);
-        self.budget = self.config.held_bytes_max.min((msgbuf::limit_bytes() / of * part).saturating_sub(others));
-    }
-
-    /// Most bytes that a host may hold, if all others hold `others`.
-    fn share_of_budget(&self, others: u64) -> u64 {
-        (self.budget.saturating_sub(others) / 2).min(self.config.peer_limits.held_bytes_max)
+    /// How a host stands here, and in the process.
+    fn standings(&self, host: u32) -> [Standing; 2] {
+        let (held, part) = self.peers.hosts.held_by(host);
+        let in_process = process_budget();
+        let budget = self.config.held_bytes_max.min(in_process);
+        let mut here = Standing::under(budget, held, self.held_bytes - held);
+        here.most = here.most.min(self.config.peer_limits.held_bytes_max);
+        let Some(part) = part else { return [here; 2] };
+        let (held, others) = part.host_and_others(held);
+        [here, Standing::under(in_process, held, others)]
     }
 
     /// Whether `bytes` more may be held for a host.
     #[inline]
     pub fn may_hold(&self, host: u32, bytes: u64) -> bool {
-        let held = self.peers.hosts.share(host).map_or(0, |share| share.held_bytes);
-        held + bytes <= self.share_of_budget(self.held_bytes - held)
+        self.standings(host).iter().all(|standing| standing.has_room(bytes))
+    }
+
+    fn has_most(&self, host: u32) -> bool {
+        self.standings(host).iter().any(|standing| standing.has_most())
     }
 
     /// Counts bytes that are held for a host.
     pub fn hold(&mut self, host: u32, bytes: u64) {
-        if let Some(share) = self.peers.hosts.share_mut(host) {
-            share.held_bytes += bytes;
+        if self.peers.hosts.set_held(host, |held| held + bytes) {
             self.held_bytes += bytes;
-        }
-        if self.held_bytes.abs_diff(self.told.0) >= TOLD_STEP {
-            self.set_budget();
         }
     }
 
     /// Counts them off.
     pub fn let_go(&mut self, host: u32, bytes: u64) {
-        if let Some(share) = self.peers.hosts.share_mut(host) {
-            share.held_bytes -= bytes;
+        if self.peers.hosts.set_held(host, |held| held - bytes) {
             self.held_bytes -= bytes;
-        }
-        if self.held_bytes.abs_diff(self.told.0) >= TOLD_STEP {
-            self.set_budget();
         }
     }
 
@@ -117,40 +107,35 @@ impl Core {
 
     /// Whether the other end of a session may begin to send a request of so many bytes.
     pub fn may_receive(&self, session: u32, bytes: usize) -> bool {
-        self.may_hold(self.host_of_session(session), bytes as u64)
+        self.may_hold(self.host_of_session(session), msgbuf::capacity_for(bytes) as u64)
     }
 
     /// Counts the buffer of a request that begins to arrive.
     pub fn charge_receiving(&mut self, session: u32, bytes: usize) {
-        self.hold(self.host_of_session(session), bytes as u64);
+        self.hold(self.host_of_session(session), msgbuf::capacity_for(bytes) as u64);
     }
 
     /// Counts it off, when the request is complete or given up.
     pub fn refund_receiving(&mut self, session: u32, bytes: usize) {
-        self.let_go(self.host_of_session(session), bytes as u64);
+        self.let_go(self.host_of_session(session), msgbuf::capacity_for(bytes) as u64);
     }
 
     /// Whether a new request of a session is refused, since its host has most of its share. Asked only while any host has.
     #[cold]
     pub fn is_over_share(&self, session: u32) -> bool {
-        let held = self.peers.hosts.share(self.host_of_session(session)).map_or(0, |share| share.held_bytes);
-        self.has_most(held)
+        self.has_most(self.host_of_session(session))
     }
 
-    fn has_most(&self, held: u64) -> bool {
-        held > self.share_of_budget(self.held_bytes - held) / 4 * 3
-    }
-
-    /// Looks whether any host still has most of its share.
+    /// Looks whether any host has most of its share, also by what it holds of other endpoints of this process.
     pub fn tick_memory(&mut self) {
-        self.set_budget();
-        self.is_crowded = self.is_crowded && self.peers.hosts.shares().any(|share| self.has_most(share.held_bytes));
+        self.peers.hosts.tell_all();
+        self.is_crowded = self.peers.hosts.all().any(|host| self.has_most(host));
     }
 
     /// Counts a response that needs more than its slot has counted so far. Says whether it may be kept.
     #[cold]
     pub fn charge_response(&mut self, index: u32, response: &Payload) -> bool {
-        let bytes = response.kept_bytes() as u32;
+        let bytes = u32::try_from(response.kept_bytes()).unwrap_or(u32::MAX);
         let serve = &self.serves[index as usize];
         let more = u64::from(bytes.saturating_sub(serve.charged));
         let host = self.host_of_session(serve.session);
@@ -159,24 +144,8 @@ impl Core {
             self.hold(host, more);
             self.serves[index as usize].charged = bytes;
         }
-        let held = self.peers.hosts.share(host).map_or(0, |share| share.held_bytes);
-        self.is_crowded |= !fits || self.has_most(held);
+        self.is_crowded |= !fits || self.has_most(host);
         fits
-    }
-
-    /// Counts the small buffer of an entry that a slot takes; without room for it, the entry goes without.
-    #[cold]
-    pub fn charge_spare(&mut self, index: u32, session: u32) {
-        let host = self.host_of_session(session);
-        let serve = &self.serves[index as usize];
-        debug_assert!(serve.charged == 0, "an entry that no slot has is not counted");
-        let bytes = serve.spare.as_ref().map_or(0, MsgBuf::capacity) as u32;
-        if self.may_hold(host, u64::from(bytes)) {
-            self.hold(host, u64::from(bytes));
-            self.serves[index as usize].charged = bytes;
-        } else {
-            self.serves[index as usize].spare = None;
-        }
     }
 
     /// Counts off a response that is gone. The small buffer beside it stays with the slot.

@@ -44,6 +44,7 @@ pub(crate) mod path;
 pub(crate) mod peer;
 pub(crate) mod piece;
 pub(crate) mod places;
+pub(crate) mod process;
 pub(crate) mod pump;
 pub(crate) mod random;
 pub(crate) mod receive;
@@ -147,11 +148,8 @@ pub(crate) struct Core {
     /// Sessions with something to release at their server.
     pub unreleased: VecDeque<u32>,
     pub peers: Peers,
-    /// Bytes that other ends make this one hold, and the most that they may.
+    /// Bytes that other ends make this one hold.
     pub held_bytes: u64,
-    pub budget: u64,
-    /// What other endpoints of this process know of them.
-    pub told: memory::Told,
     /// Whether any host has most of its share of them.
     pub is_crowded: bool,
     /// How many sessions' calls wait for a sign of life of the other end.
@@ -187,6 +185,8 @@ pub(crate) struct Core {
     pub free_alarms: Vec<u32>,
     /// Drives peers and releases while there are sessions.
     pub tick_timer: TimerId,
+    /// Ends the time in which guesses are counted.
+    pub guess_timer: TimerId,
     pub tx: TxQueue,
     /// What the transport is to be told before the next packets leave.
     pub joining_limits: Vec<path::JoiningLimit>,
@@ -231,7 +231,8 @@ impl Core {
         let observes_sessions = config.observe_sessions.is_on();
         let mut wheel = Wheel::new(now);
         let tick_timer = wheel.create(timers::TOKEN_TICK);
-        let mut core = Core {
+        let guess_timer = wheel.create(timers::TOKEN_GUESSES);
+        Core {
             congestion: Congestion::new(&config, now),
             rto_min: [config.rto_min, config.rto_min_local.min(config.rto_max)].map(nanos),
             config,
@@ -251,8 +252,6 @@ impl Core {
             unreleased: VecDeque::new(),
             peers: Peers::default(),
             held_bytes: 0,
-            budget: 0,
-            told: memory::Told::default(),
             is_crowded: false,
             silent: 0,
             audit_next: 0,
@@ -274,6 +273,7 @@ impl Core {
             alarms: Vec::new(),
             free_alarms: Vec::new(),
             tick_timer,
+            guess_timer,
             tx: TxQueue::default(),
             joining_limits: Vec::new(),
             woken: Vec::new(),
@@ -292,9 +292,7 @@ impl Core {
             rtt: RttHistogram::new(),
             sampled: Vec::new(),
             observes_sessions,
-        };
-        core.set_budget();
-        core
+        }
     }
 
     /// Whether something waits for the next iteration of the event loop.

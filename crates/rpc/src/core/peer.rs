@@ -97,6 +97,11 @@ impl Peers {
         self.get(index).map_or(NONE, |peer| peer.host)
     }
 
+    /// Whether there is a peer at `route`.
+    pub fn is_peer(&self, route: Route) -> bool {
+        self.by_route.contains_key(&route)
+    }
+
     /// What the host of the peer with this index holds, be it nothing.
     pub fn share_of(&self, index: u32) -> Share {
         self.hosts.share(self.host_of(index)).copied().unwrap_or_default()
@@ -388,12 +393,12 @@ impl Core {
 
     /// A peer says that it does not know a session of ours. It must name the session as only the two of us can.
     pub fn on_reset(&mut self, from: Option<Route>, reset: &Presence) {
-        let hears = self.hears_resets();
-        let named = from.filter(|_| hears).and_then(|from| self.peers.by_remote.get(&(from, reset.token)).copied());
+        let heard = from.filter(|from| self.hears_resets(*from));
+        let named = heard.and_then(|from| self.peers.by_remote.get(&(from, reset.token)).copied());
         let is_open = |index: &u32| matches!(self.sessions[*index as usize].state, State::Connected | State::Closing);
         let Some(index) = named.filter(is_open) else {
             self.counters.dropped_control += 1;
-            self.note_wrong_reset();
+            self.note_wrong_reset(from);
             return;
         };
         let peer = self.sessions[index as usize].peer;

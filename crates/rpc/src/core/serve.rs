@@ -37,8 +37,9 @@ pub(crate) enum ServeState {
     Responded,
 }
 
-/// A request being received, executed or answered. Entries are pooled; a free one keeps its small response buffer for the next
-/// request (the paper's preallocated responses, section 4.3).
+/// A request being received, executed or answered. Entries are pooled. One that a slot has keeps its small response
+/// buffer for the slot's next request (the paper's preallocated responses, section 4.3); a free one keeps nothing,
+/// since it is counted for no host.
 #[repr(align(64))]
 pub(crate) struct Serve {
     pub generation: u32,
@@ -78,7 +79,7 @@ pub(crate) struct Serve {
     pub spare: Option<MsgBuf>,
     /// The last credit return, of a request of several packets.
     pub credit_return: CreditReturn,
-    /// Packets of the request that came before their turn; kept for later requests.
+    /// Packets of the request that came before their turn; kept for later requests of the slot.
     pub early: Option<Box<Early>>,
 }
 
@@ -235,7 +236,9 @@ impl Core {
         let index = std::mem::replace(&mut self.sessions[session as usize].server[slot].serve, NONE);
         if index != NONE {
             self.clear_serve(index);
-            if self.serves[index as usize].charged != 0 {
+            let serve = &mut self.serves[index as usize];
+            (serve.spare, serve.early) = (None, None);
+            if serve.charged != 0 {
                 self.refund_all(index);
             }
             self.free_serves.push(index);
@@ -278,9 +281,6 @@ impl Core {
         let index = if serve == NONE {
             let index = self.take_serve();
             self.sessions[si as usize].server[slot].serve = index;
-            if self.serves[index as usize].spare.is_some() {
-                self.charge_spare(index, si);
-            }
             index
         } else {
             self.clear_serve(serve);

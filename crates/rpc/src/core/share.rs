@@ -11,7 +11,9 @@ use dunlin_net::{Addr, ShmName};
 
 use super::Core;
 use super::places::Places;
+use super::process::Part;
 use super::serve::ServeRef;
+use crate::msgbuf;
 use crate::wire::control::RefuseReason;
 
 /// The bits of an IPv6 address that a host cannot choose.
@@ -21,7 +23,7 @@ const NETWORK_BITS: u128 = !0 << 64;
 ///
 /// Over shared memory it is the endpoint's, by its name: regions are private to one user, who can stop any of these processes, so what is left
 /// to guard against is one that is broken, and the whole host would include its victims.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum HostName {
     /// Of IPv6 the network of 64 bits: a host may take any address in it.
     Ip(IpAddr),
@@ -62,6 +64,8 @@ pub(crate) struct Share {
 struct Host {
     name: HostName,
     share: Share,
+    /// What of it counts for the other endpoints of this process; `None` of a host that is simulated.
+    part: Option<Part>,
     /// Peers there, and requests that handlers keep: these outlive the sessions that they came on, and are held all the same.
     users: u32,
 }
@@ -88,14 +92,41 @@ impl Hosts {
         self.by_name.get(name).and_then(|host| self.share(*host)).copied().unwrap_or_default()
     }
 
-    pub fn shares(&self) -> impl Iterator<Item = &Share> {
-        self.entries.iter().flatten().map(|host| &host.share)
+    /// Bytes that a host holds here, and its part of this process.
+    pub fn held_by(&self, host: u32) -> (u64, Option<&Part>) {
+        let entry = self.entries.get(host as usize).and_then(Option::as_ref);
+        entry.map_or((0, None), |host| (host.share.held_bytes, host.part.as_ref()))
+    }
+
+    /// Sets what a host holds here; says whether there is such a host.
+    pub fn set_held(&mut self, host: u32, bytes: impl FnOnce(u64) -> u64) -> bool {
+        let Some(Some(Host { share, part, .. })) = self.entries.get_mut(host as usize) else { return false };
+        share.held_bytes = bytes(share.held_bytes);
+        if let Some(part) = part {
+            part.tell_step(share.held_bytes);
+        }
+        true
+    }
+
+    /// Tells the other endpoints of this process what each host holds here.
+    pub fn tell_all(&mut self) {
+        for host in self.entries.iter_mut().flatten() {
+            if let Some(part) = &mut host.part {
+                part.tell(host.share.held_bytes);
+            }
+        }
+    }
+
+    /// The numbers of all hosts.
+    pub fn all(&self) -> impl Iterator<Item = u32> {
+        let is_there = |host: &u32| self.entries[*host as usize].is_some();
+        (0..self.entries.len() as u32).filter(is_there)
     }
 
     /// Counts one more user of the host with this name, which is entered if it is new.
     pub fn join(&mut self, name: HostName) -> u32 {
         let host = self.by_name.get(&name).copied().unwrap_or_else(|| {
-            let entry = Some(Host { name: name.clone(), share: Share::default(), users: 0 });
+            let entry = Some(Host { part: Part::of(&name), name: name.clone(), share: Share::default(), users: 0 });
             let host = self.free.pop().unwrap_or(self.entries.len() as u32);
             match self.entries.get_mut(host as usize) {
                 Some(place) => *place = entry,
@@ -162,13 +193,13 @@ impl Core {
         let host = self.peers.host_of(self.sessions[serve.session as usize].peer);
         let count_fits = |deferred| deferred < self.config.peer_limits.deferred_requests_max;
         self.peers.hosts.share(host).is_none_or(|share| count_fits(share.deferred))
-            && self.may_hold(host, u64::from(serve.request_bytes))
+            && self.may_hold(host, msgbuf::capacity_for(serve.request_bytes as usize) as u64)
     }
 
     /// Counts a request that a handler keeps.
     pub fn count_deferred(&mut self, serve: ServeRef) -> PeerRef {
         let serve = &self.serves[serve.index() as usize];
-        let bytes = serve.request_bytes;
+        let bytes = msgbuf::capacity_for(serve.request_bytes as usize) as u32;
         let host = self.peers.host_of(self.sessions[serve.session as usize].peer);
         self.peers.hosts.use_again(host);
         self.hold(host, u64::from(bytes));
@@ -219,7 +250,7 @@ mod tests {
         hosts.leave(one);
         assert_eq!(hosts.share_of(&HostName::Node(1)).places, 5);
         hosts.leave(one);
-        assert_eq!((hosts.share_of(&HostName::Node(1)).places, hosts.shares().count()), (0, 1));
+        assert_eq!((hosts.share_of(&HostName::Node(1)).places, hosts.all().count()), (0, 1));
         assert_eq!(hosts.join(HostName::Node(3)), one, "its place is used again");
         assert_ne!(one, other);
     }

@@ -6,6 +6,8 @@ use super::{Core, Routes};
 
 /// Token of the tick.
 pub(crate) const TOKEN_TICK: u64 = 0;
+/// Token of the end of a period in which guesses are counted.
+pub(crate) const TOKEN_GUESSES: u64 = 1;
 const KIND_CALL: u64 = 1 << 32;
 const KIND_SESSION: u64 = 2 << 32;
 const KIND_ALARM: u64 = 3 << 32;
@@ -44,6 +46,7 @@ impl Core {
                 KIND_CALL => self.on_call_timer(index),
                 KIND_SESSION => self.on_session_timer(routes, index),
                 KIND_ALARM => self.on_alarm(index),
+                _ if token == TOKEN_GUESSES => self.end_guesses(),
                 _ => self.on_tick(routes),
             }
         }
@@ -92,9 +95,11 @@ impl Core {
 
     /// Makes sure that the tick comes: while there are sessions, and once after anything that it limits or gives back.
     pub fn arm_tick(&mut self) {
-        let is_awaited =
-            self.calls_pending() > 0 || self.loans_are_moving() || self.ticked.is_some() || self.peers.any_in_doubt;
-        let is_awaited = is_awaited || self.is_crowded;
+        let is_awaited = self.calls_pending() > 0
+            || self.loans_are_moving()
+            || self.ticked.is_some()
+            || self.peers.any_in_doubt
+            || self.is_crowded;
         let pause = if is_awaited { TICK_BUSY_NANOS } else { self.ping_after().clamp(TICK_BUSY_NANOS, TICK_IDLE_NANOS) };
         // With very many peers, looking at each of them may not take the whole core.
         let pause = pause.max(self.peers.len() as u64 * 20_000);
@@ -103,7 +108,6 @@ impl Core {
 
     fn on_tick(&mut self, routes: &mut dyn Routes) {
         self.resets_left = RESETS_PER_TICK;
-        self.tick_guesses();
         self.woken.extend(self.ticked.take());
         self.tick_peers(routes);
         for route in self.idle_routes.drain(..) {

@@ -25,6 +25,18 @@ pub(super) const fn capacity(class: usize) -> usize {
     }
 }
 
+/// Data bytes of the buffer for a message of `len` bytes.
+///
+/// # Panics
+/// Above [`MESSAGE_BYTES_MAX`].
+#[inline]
+pub(crate) const fn capacity_for(len: usize) -> usize {
+    match class_for(len) {
+        Some(class) => capacity(class),
+        None => panic!("no buffer is that large"),
+    }
+}
+
 /// Bytes to allocate for a buffer of `class`.
 #[inline]
 pub(super) const fn allocation(class: usize) -> usize {

@@ -4,9 +4,9 @@
 //! the first packet, so that a one-packet message is one contiguous piece (paper, section 4.2.1). Headers of later packets are
 //! written beside the data when they are sent: software transports gather, so storing them would only cost memory.
 //!
-//! Buffers come from a cache of the calling thread, by size class, and go back to the cache of the thread that drops them:
-//! in steady state no call reaches the system's allocator. All caches and buffers of the process together stay below
-//! [`set_limit_bytes`].
+//! Buffers come from caches by size class, and go back there: in steady state no call reaches the system's allocator.
+//! Those below 128 KiB are cached by the thread that drops them, longer ones by the process for all of its threads. All
+//! caches and buffers of the process together stay below [`set_limit_bytes`].
 
 mod class;
 mod pool;
@@ -19,6 +19,7 @@ use std::ptr::NonNull;
 use pool::Contents;
 
 pub use class::MESSAGE_BYTES_MAX;
+pub(crate) use class::capacity_for;
 pub use pool::{allocated_bytes, limit_bytes, outstanding, set_limit_bytes};
 
 /// Bytes in front of the data: what the buffer knows of itself, then room for the first packet's header.
@@ -71,7 +72,7 @@ pub struct MsgBuf {
     data: NonNull<u8>,
 }
 
-// SAFETY: a MsgBuf owns its memory alone, and the pool it returns to is that of whichever thread drops it.
+// SAFETY: a MsgBuf owns its memory alone, and may be given back by any thread.
 unsafe impl Send for MsgBuf {}
 // SAFETY: shared references only read.
 unsafe impl Sync for MsgBuf {}

@@ -1,31 +1,40 @@
-//! The per-thread caches that message buffers come from.
+//! The caches that message buffers come from.
+//!
+//! Buffers from the allocator are cached by the thread that drops them, up to [`CACHED_BYTES_PER_CLASS`] of each class:
+//! no other thread can take those. Mapped ones, of which a few would fill the limit, are cached for the whole process:
+//! a worker may drop what an event loop takes.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::class::{CLASSES, allocation};
+use super::system::MAPPED_BYTES_MIN;
 use super::{AllocError, FRONT_BYTES, system};
 
-/// Bytes that one thread keeps cached of one class before it gives buffers back to the system.
-const CACHED_BYTES_PER_CLASS: usize = 32 << 20;
+/// Bytes that one thread keeps cached of one class before it gives buffers back to the system: of all classes together
+/// less than 10 MiB.
+const CACHED_BYTES_PER_CLASS: usize = 1 << 20;
 /// Buffers that one thread keeps cached of one class.
 const CACHED_PER_CLASS: usize = 4096;
-/// Buffers of one class that are always kept, however long.
-const CACHED_MIN: usize = 2;
-/// Buffers of each class that one thread keeps cached.
-const CACHED_MAX: [usize; CLASSES] = {
-    let mut most = [0; CLASSES];
+/// The process keeps so much of the limit cached for all threads together.
+const SHARED_PART: u64 = 8;
+/// Classes that threads cache; larger ones are mapped.
+const THREAD_CLASSES: usize = {
     let mut class = 0;
-    while class < CLASSES {
-        let fit = CACHED_BYTES_PER_CLASS.div_ceil(allocation(class));
-        most[class] = if fit < CACHED_MIN {
-            CACHED_MIN
-        } else if fit > CACHED_PER_CLASS {
-            CACHED_PER_CLASS
-        } else {
-            fit
-        };
+    while allocation(class) < MAPPED_BYTES_MIN {
+        class += 1;
+    }
+    class
+};
+/// Buffers of each class that one thread keeps cached.
+const CACHED_MAX: [usize; THREAD_CLASSES] = {
+    let mut most = [0; THREAD_CLASSES];
+    let mut class = 0;
+    while class < THREAD_CLASSES {
+        let fit = CACHED_BYTES_PER_CLASS / allocation(class);
+        most[class] = if fit > CACHED_PER_CLASS { CACHED_PER_CLASS } else { fit };
         class += 1;
     }
     most
@@ -46,8 +55,9 @@ pub fn limit_bytes() -> u64 {
     LIMIT.load(Relaxed)
 }
 
-/// Sets the most that all message buffers of this process may hold, in bytes; 4 GiB at the start. Buffers that exist already
-/// stay.
+/// Sets the most that all message buffers of this process may hold, in bytes; 4 GiB at the start. Buffers that exist
+/// already stay. Set it before endpoints are opened: [`crate::EndpointConfig::check`] sees then whether their messages
+/// fit. Each thread may keep up to 10 MiB of it cached for itself.
 pub fn set_limit_bytes(limit: u64) {
     LIMIT.store(limit, Relaxed);
 }
@@ -58,7 +68,7 @@ pub fn outstanding() -> i64 {
 }
 
 struct Cache {
-    free: [Vec<NonNull<u8>>; CLASSES],
+    free: [Vec<NonNull<u8>>; THREAD_CLASSES],
 }
 
 impl Cache {
@@ -79,8 +89,60 @@ impl Drop for Cache {
     }
 }
 
+/// What all threads together keep of the larger classes.
+struct SharedCache {
+    free: [Vec<NonNull<u8>>; CLASSES - THREAD_CLASSES],
+    bytes: u64,
+}
+
+// SAFETY: cached buffers are unused, and whoever takes one owns it alone.
+unsafe impl Send for SharedCache {}
+
+static SHARED: Mutex<SharedCache> = Mutex::new(SharedCache::EMPTY);
+
+impl SharedCache {
+    const EMPTY: SharedCache = SharedCache { free: [const { Vec::new() }; CLASSES - THREAD_CLASSES], bytes: 0 };
+
+    fn lock() -> MutexGuard<'static, SharedCache> {
+        // Nothing panics while it is locked.
+        SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cold]
+    fn take(class: usize) -> Option<NonNull<u8>> {
+        let mut shared = SharedCache::lock();
+        let data = shared.free[class - THREAD_CLASSES].pop()?;
+        shared.bytes -= allocation(class) as u64;
+        Some(data)
+    }
+
+    /// Caches a buffer of `class`, if there is room.
+    #[cold]
+    fn keep(data: NonNull<u8>, class: usize) -> bool {
+        let bytes = allocation(class) as u64;
+        let mut shared = SharedCache::lock();
+        let room = shared.bytes + bytes <= limit_bytes() / SHARED_PART;
+        if room {
+            shared.bytes += bytes;
+            shared.free[class - THREAD_CLASSES].push(data);
+        }
+        room
+    }
+
+    /// Gives everything back to the system.
+    fn clear() {
+        let cached = std::mem::replace(&mut *SharedCache::lock(), SharedCache::EMPTY);
+        for (class, free) in (THREAD_CLASSES..).zip(cached.free) {
+            for data in free {
+                // SAFETY: as in `Cache::clear`.
+                unsafe { release(data, class) }
+            }
+        }
+    }
+}
+
 thread_local! {
-    static CACHE: RefCell<Cache> = const { RefCell::new(Cache { free: [const { Vec::new() }; CLASSES] }) };
+    static CACHE: RefCell<Cache> = const { RefCell::new(Cache { free: [const { Vec::new() }; THREAD_CLASSES] }) };
     static OUTSTANDING: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -95,7 +157,11 @@ pub(super) enum Contents {
 /// Takes a buffer of `class`; gives its first data byte.
 #[inline]
 pub(super) fn take(class: usize) -> Result<(NonNull<u8>, Contents), AllocError> {
-    let cached = CACHE.try_with(|cache| cache.borrow_mut().free[class].pop()).unwrap_or(None);
+    let of_class = |cache: &RefCell<Cache>| match cache.borrow_mut().free.get_mut(class) {
+        Some(free) => free.pop(),
+        None => SharedCache::take(class),
+    };
+    let cached = CACHE.try_with(of_class).unwrap_or(None);
     let taken = match cached {
         Some(data) => (data, Contents::Leftovers),
         None => (allocate(class)?, Contents::Zeros),
@@ -112,7 +178,8 @@ pub(super) fn take(class: usize) -> Result<(NonNull<u8>, Contents), AllocError> 
 pub(super) unsafe fn give_back(data: NonNull<u8>, class: usize) {
     OUTSTANDING.set(OUTSTANDING.get() - 1);
     let kept = CACHE.try_with(|cache| {
-        let free = &mut cache.borrow_mut().free[class];
+        let mut cache = cache.borrow_mut();
+        let Some(free) = cache.free.get_mut(class) else { return SharedCache::keep(data, class) };
         let room = free.len() < CACHED_MAX[class];
         if room {
             free.push(data);
@@ -141,8 +208,9 @@ fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
     let base = match from_system(class) {
         Ok(base) => base,
         Err(_) => {
-            // What this thread keeps for buffers of other lengths would hold the limit against it.
+            // What is kept for buffers of other lengths would hold the limit against it.
             let _ = CACHE.try_with(|cache| cache.borrow_mut().clear());
+            SharedCache::clear();
             from_system(class)?
         }
     };

@@ -7,9 +7,8 @@ use std::ptr::NonNull;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-/// Pieces of this size and more are mapped.
-#[cfg(all(target_os = "linux", not(miri)))]
-const MAPPED_BYTES_MIN: usize = 128 << 10;
+/// Pieces of this size and more are mapped, where the system can.
+pub(super) const MAPPED_BYTES_MIN: usize = 128 << 10;
 /// From this size on the kernel is asked for huge pages.
 #[cfg(all(target_os = "linux", not(miri)))]
 const HUGE_PAGE_BYTES: usize = 2 << 20;

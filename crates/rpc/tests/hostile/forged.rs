@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dunlin_net::loopback::LoopbackConfig;
 use dunlin_net::{Addr, PeerHealth};
 use dunlin_rpc::wire::control::{Body, Connect, Presence};
 use dunlin_rpc::wire::{Header, Kind, MASK_24};
@@ -232,25 +233,73 @@ fn strangers_cannot_stop_a_session_from_hearing() {
     assert_eq!(lab.server().stats().counters.sessions_guessed_at, 0);
 }
 
+/// The RESET of the peer at `raw`, if it was restarted, for the session that [`connect`] asked for.
+fn reset(tag: u32) -> Vec<u8> {
+    let asked = connect();
+    let presence = Presence { incarnation: asked.incarnation, token: asked.session as u64 | u64::from(tag) << 24 };
+    control(&Header::new(Kind::Reset, 0, MASK_24, 0, 0), &presence)
+}
+
+#[test]
+fn others_cannot_keep_a_reset_from_being_heard() {
+    let lab = lab();
+    let mut raw = Raw::new(&lab, 66);
+    raw.open(&lab, connect());
+    // One of whom nothing is known, and another peer.
+    let mut others = [Raw::new(&lab, 67), Raw::new(&lab, 68)];
+    others[1].open(&lab, connect());
+    for other in &mut others {
+        for tag in 1000..1100 {
+            other.send(&reset(tag));
+            lab.turn();
+        }
+    }
+    raw.send(&reset(connect().tag));
+    raw.answers(&lab);
+    assert_eq!(lab.server().stats().sessions, 1);
+}
+
+/// With very many peers ticks are further apart.
+#[test]
+fn a_session_that_was_guessed_at_hears_again_soon_beside_many_peers() {
+    const PEERS: u32 = 50_000;
+    let network = LoopbackConfig { queue_len: 1 << 20, ..LoopbackConfig::default() };
+    let lab = Lab::over(network, &[config()]);
+    let echo = |request: dunlin_rpc::Request<'_>| {
+        let payload = request.payload();
+        request.respond(payload);
+    };
+    lab.server().register(ECHO, echo).unwrap();
+    let mut peers: Vec<_> = (0..PEERS).map(|i| Raw::new(&lab, 1000 + i)).collect();
+    let opened: Vec<_> = peers.iter_mut().map(|peer| peer.open(&lab, connect())).collect();
+    let (raw, victim) = (&mut peers[7], &opened[7]);
+    for round in 1..=5 {
+        for guess in 1..=64 {
+            raw.send(&close(victim, (victim.accept.tag + guess) & MASK_24));
+        }
+        raw.answers(&lab);
+        assert_eq!(lab.server().stats().counters.sessions_guessed_at, round);
+        lab.run_for(Duration::from_millis(110));
+        raw.receive();
+        raw.send(&packet(&victim.header(Kind::Request, Header::data_aux(ECHO, 32), round * 8), &[0; 32]));
+        assert!(raw.answers(&lab).iter().any(|(header, _)| header.kind == Kind::Response), "in round {round}");
+    }
+}
+
 #[test]
 fn resets_cannot_be_tried_one_after_the_other() {
     let lab = lab();
     let mut raw = Raw::new(&lab, 66);
     raw.open(&lab, connect());
-    let asked = connect();
-    let reset = |tag: u32| {
-        let presence = Presence { incarnation: asked.incarnation, token: asked.session as u64 | u64::from(tag) << 24 };
-        control(&Header::new(Kind::Reset, 0, MASK_24, 0, 0), &presence)
-    };
     for tag in 1000..1200 {
         raw.send(&reset(tag));
         lab.turn();
     }
-    raw.send(&reset(asked.tag));
+    raw.send(&reset(connect().tag));
     raw.answers(&lab);
     assert_eq!(lab.server().stats().sessions, 1);
     lab.run_for(Duration::from_millis(250));
-    raw.send(&reset(asked.tag));
+    raw.send(&reset(connect().tag));
     raw.answers(&lab);
     assert_eq!(lab.server().stats().sessions, 0);
 }

@@ -207,6 +207,23 @@ fn a_short_response_in_a_long_buffer_counts_the_buffer() {
 }
 
 #[test]
+fn a_short_response_in_a_long_vec_counts_the_vec() {
+    let lab = lab();
+    let long = |request: dunlin_rpc::Request<'_>| {
+        let mut response = Vec::with_capacity(8 * MIB as usize);
+        response.extend([7; 100]);
+        let _ = request.respond_from(response);
+    };
+    lab.server().register(LARGE, long).unwrap();
+    let mut hoarder = Raw::new(&lab, 66);
+    let opened = hoarder.open(&lab, connect());
+    let answers = ask_all(&lab, &mut hoarder, &opened, LARGE, 1);
+    let given = answers.iter().filter(|(header, _)| header.status == Status::Ok).count() as u64;
+    let held = lab.server().stats().held_bytes;
+    assert!(given > 0 && (given * 8 * MIB..=BUDGET / 2).contains(&held), "{given} given, {held} bytes");
+}
+
+#[test]
 fn many_slots_give_up_soon_while_memory_is_crowded() {
     const MANY: u64 = 2048;
     let limits = PeerLimits { sessions_max: 1 << 20, places_max: 1 << 20, ..PeerLimits::default() };
@@ -260,10 +277,54 @@ fn small_responses_are_counted_by_the_buffers_that_their_slots_keep() {
     }
     hoarder.answers(&lab);
     assert_eq!(lab.server().stats().held_bytes, 0);
-    // What the next session finds of these buffers is its own.
     let session = lab.connect();
     lab.drive(1, session.call(SMALL, vec![1; 4])).unwrap();
     assert!((1000..2048).contains(&lab.server().stats().held_bytes));
+}
+
+/// With the least settings that an endpoint takes, on a server that has nothing else to do.
+#[test]
+fn the_longest_message_finds_room() {
+    const LONGEST: usize = MIB as usize + 1;
+    let limited = |held_bytes_max, of_host| {
+        let peer_limits = PeerLimits { held_bytes_max: of_host, ..PeerLimits::default() };
+        EndpointConfig { message_bytes_max: LONGEST, held_bytes_max, peer_limits, ..config() }
+    };
+    // Buffers are powers of two.
+    assert_eq!(limited(10 * MIB - 1, u64::MAX).check().unwrap_err().name, "held_bytes_max");
+    assert_eq!(limited(BUDGET, 4 * MIB - 1).check().unwrap_err().name, "peer_limits.held_bytes_max");
+    for server in [limited(10 * MIB, u64::MAX), limited(BUDGET, 4 * MIB)] {
+        let client = EndpointConfig { seed: Some(8), message_bytes_max: LONGEST, ..config() };
+        let lab = Lab::over(LoopbackConfig::default(), &[server, client]);
+        let echo = |request: dunlin_rpc::OwnedRequest| async move { request.into_payload() };
+        lab.server().register_async(KEEP, echo).unwrap();
+        let session = lab.connect();
+        let mut request = MsgBuf::with_len(LONGEST).unwrap();
+        for _ in 0..5 {
+            let reply = lab.drive(1, session.call(KEEP, request)).unwrap();
+            assert_eq!(reply.response.len(), LONGEST);
+            request = reply.request;
+        }
+    }
+}
+
+#[test]
+fn slots_that_are_gone_keep_no_buffers() {
+    let lab = lab();
+    lab.server().register(TINY, |request| request.respond(&[7; 200])).unwrap();
+    let before = dunlin_rpc::msgbuf::outstanding();
+    let mut hoarder = Raw::new(&lab, 66);
+    let opened = open(&lab, &mut hoarder, SESSIONS);
+    for session in &opened {
+        ask_all(&lab, &mut hoarder, session, TINY, 1);
+    }
+    assert_eq!(dunlin_rpc::msgbuf::outstanding(), before + 8 * SESSIONS as i64);
+    let presence = Presence { incarnation: connect().incarnation, token: 0 };
+    for session in &opened {
+        hoarder.send(&control(&session.header(Kind::Close, 0, 0), &presence));
+    }
+    hoarder.answers(&lab);
+    assert_eq!((lab.server().stats().held_bytes, dunlin_rpc::msgbuf::outstanding()), (0, before));
 }
 
 #[test]
