@@ -34,7 +34,7 @@ pub(super) struct Later {
 
 impl Later {
     /// Has the task run in the next iteration of the event loop.
-    fn set_due(&mut self) {
+    pub fn set_due(&mut self) {
         if std::mem::replace(&mut self.is_due, true) {
             return;
         }
@@ -79,8 +79,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Executes what is committed.
+    /// Executes what is committed, unless the state is not there yet.
     pub fn execute_committed(&mut self) {
+        if self.own_restoring.is_some() {
+            return;
+        }
         while !self.later.entries.is_empty() {
             let burst: ArrayVec<Entry, PREFETCHED_MAX> =
                 (0..PREFETCHED_MAX).map_while(|_| self.later.entries.pop_front()).collect();

@@ -131,6 +131,13 @@ impl Cluster {
         self.places[&id].disk.hang_until(0);
     }
 
+    /// Files of snapshots that a replica has.
+    pub fn snapshot_files(&self, id: u64) -> usize {
+        use dunlin_smr::wal::Disk as _;
+        let names = self.places[&id].disk.list().unwrap();
+        names.iter().filter(|name| name.starts_with("snapshot-")).count()
+    }
+
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.clock.get())
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dunlin_smr::wal::{Disk as _, WalConfig};
-use dunlin_smr::{Beginning, NodeConfig};
+use dunlin_smr::wal::WalConfig;
+use dunlin_smr::{Beginning, LogStore as _, NodeConfig};
 
 use super::harness::{Cluster, config};
 use super::pieces::Forged;
@@ -37,9 +37,7 @@ fn the_loop_does_not_wait_while_a_snapshot_is_installed() {
         });
         assert!(cluster.places[&away].node.counters().snapshots_restored > 0);
         cluster.turns(Duration::from_millis(100));
-        let names = cluster.places[&away].disk.list().unwrap();
-        let snapshots = names.iter().filter(|name| name.starts_with("snapshot-")).count();
-        assert!(snapshots <= 2, "{names:?}");
+        assert!(cluster.snapshot_files(away) <= 2);
         // It is on the disk, and what came after it.
         let disk = cluster.stop(away);
         cluster.start(away, disk, Beginning::Join);
@@ -84,4 +82,120 @@ fn a_snapshot_that_comes_again_leaves_the_logs_own_alone() {
     let disk = cluster.stop(away);
     cluster.start(away, disk, Beginning::Join);
     cluster.until("it is there again", |cluster| cluster.local(away, "next").is_some());
+}
+
+/// Pieces so small that a state of 500 of them is one of gigabytes, as against the default.
+fn large_states() -> NodeConfig {
+    NodeConfig { snapshot_step_bytes: 30, chunk_bytes: 64 << 10, snapshot_entries: 700, keep_entries: 4, ..config() }
+}
+
+const LARGE_KEYS: u32 = 500;
+
+fn fill(cluster: &Cluster, round: u8) {
+    for number in 0..LARGE_KEYS {
+        cluster.put(&format!("key {number}"), &[round; 60]).unwrap();
+    }
+}
+
+/// What a replica did from one moment to another.
+struct Stretch {
+    turns: u32,
+    envelopes: u64,
+}
+
+/// Turns until something is the case of a replica, which answers others meanwhile.
+fn stretch(cluster: &Cluster, id: u64, what: &str, done: impl Fn(&Cluster) -> bool) -> Stretch {
+    let envelopes = || cluster.places[&id].node.counters().envelopes;
+    let (before, mut turns) = (envelopes(), 0);
+    cluster.until(what, |cluster| {
+        turns += 1;
+        done(cluster)
+    });
+    Stretch { turns, envelopes: envelopes() - before }
+}
+
+/// A replica that was away is restored from the snapshot of a leader, an item in each turn.
+#[test]
+fn heartbeats_are_answered_while_a_state_is_restored() {
+    let mut cluster = Cluster::new(3, large_states(), WalConfig::new(1));
+    fill(&cluster, 1);
+    let (leader, away) = (cluster.leader(), cluster.leader() % 3 + 1);
+    cluster.until("it has all", |cluster| cluster.local(away, "key 499").is_some());
+    let disk = cluster.stop(away);
+    fill(&cluster, 2);
+    fill(&cluster, 3);
+    let term = cluster.status(leader).term;
+    cluster.start(away, disk, Beginning::Join);
+    cluster.until("it has its own state", |cluster| cluster.local(away, "key 499").is_some());
+    let is_restored = |cluster: &Cluster| cluster.places[&away].node.counters().snapshots_restored > 0;
+    let restoring = stretch(&cluster, away, "it is restored", |cluster| {
+        let keys = [1, 200, 499].map(|number| cluster.local(away, &format!("key {number}")).map(|value| value[0]));
+        assert!(is_restored(cluster) != (keys == [Some(1); 3]), "half a state: {keys:?}");
+        is_restored(cluster)
+    });
+    assert!(restoring.turns >= LARGE_KEYS, "a turn restored more than a piece: {} turns for all", restoring.turns);
+    // A heartbeat comes every 3 ms, which are 60 turns.
+    assert!(restoring.envelopes >= u64::from(restoring.turns / 60 / 2), "{} answers", restoring.envelopes);
+    assert_eq!((cluster.leader(), cluster.status(leader).term), (leader, term), "nobody was deposed meanwhile");
+    cluster.until("it has all", |cluster| cluster.local(away, "key 499") == Some(vec![3; 60]));
+}
+
+/// A replica that is started votes while it restores the state of its log, and executes what is behind that afterwards.
+#[test]
+fn heartbeats_are_answered_while_the_state_of_the_log_is_restored() {
+    let mut cluster = Cluster::new(3, large_states(), WalConfig::new(1));
+    fill(&cluster, 1);
+    fill(&cluster, 2);
+    let away = cluster.leader() % 3 + 1;
+    let base = |cluster: &Cluster| cluster.places[&away].node.with_log(|log| log.base().get_metadata().index);
+    cluster.until("it has a snapshot", |cluster| base(cluster) > u64::from(LARGE_KEYS));
+    cluster.put("last", b"1").unwrap();
+    let third = 6 - cluster.leader() - away;
+    let disk = cluster.stop(away);
+    cluster.start(away, disk, Beginning::Join);
+    assert_eq!(cluster.local(away, "key 1"), None);
+    let restoring = stretch(&cluster, away, "it is restored", |cluster| cluster.local(away, "key 1").is_some());
+    assert!(restoring.turns >= LARGE_KEYS, "a turn restored more than a piece: {} turns for all", restoring.turns);
+    assert!(restoring.envelopes >= u64::from(restoring.turns / 60 / 2), "{} answers", restoring.envelopes);
+    cluster.until("it has the last", |cluster| cluster.local(away, "last").is_some());
+    // With another away, a majority needs what this one acknowledges, whatever it has executed.
+    let disk = cluster.stop(away);
+    cluster.stop(third);
+    cluster.start(away, disk, Beginning::Join);
+    cluster.put("last", b"2").unwrap();
+    assert_eq!(cluster.local(away, "key 1"), None, "it is still being restored");
+    cluster.until("it has the last", |cluster| cluster.local(away, "last").as_deref() == Some(b"2"));
+    assert_eq!(cluster.local(away, "key 499"), Some(vec![2; 60]));
+}
+
+/// While a state is restored the replica is killed, closed, and sent a newer snapshot.
+#[test]
+fn what_ends_a_restore_halfway_leaves_the_state_before_it() {
+    let mut cluster = Cluster::new(3, large_states(), WalConfig::new(1));
+    fill(&cluster, 1);
+    let away = cluster.leader() % 3 + 1;
+    cluster.until("it has all", |cluster| cluster.local(away, "key 499").is_some());
+    let mut disk = cluster.stop(away);
+    fill(&cluster, 2);
+    fill(&cluster, 3);
+    for round in 0..3 {
+        cluster.start(away, disk, Beginning::Join);
+        let files = cluster.snapshot_files(away);
+        cluster.until("another is being written", |cluster| cluster.snapshot_files(away) > files);
+        cluster.turns(Duration::from_millis(3));
+        assert_eq!(cluster.local(away, "key 499"), Some(vec![1; 60]), "it is being restored");
+        if round == 1 {
+            cluster.places[&away].node.close().unwrap();
+            cluster.turns(Duration::from_millis(5));
+        }
+        disk = cluster.stop(away);
+    }
+    cluster.start(away, disk, Beginning::Join);
+    let files = cluster.snapshot_files(away);
+    cluster.until("another is being written", |cluster| cluster.snapshot_files(away) > files);
+    // The leader takes another snapshot, and leaves entries of after the first in no log.
+    fill(&cluster, 4);
+    fill(&cluster, 5);
+    cluster.until("it has all", |cluster| cluster.local(away, "key 499") == Some(vec![5; 60]));
+    assert_eq!(cluster.places[&away].node.failure(), None);
 }
