@@ -1,9 +1,11 @@
 //! Whole clusters over loopback, on fake time.
 
+mod disks;
 mod foreign;
 mod harness;
 mod members;
 mod snapshots;
+mod storage;
 mod unanswered;
 
 use std::time::Duration;

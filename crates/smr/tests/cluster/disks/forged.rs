@@ -9,8 +9,8 @@ use dunlin_smr::wal::sim::{SimDisk, SimDiskConfig};
 use dunlin_smr::wire::response::Status;
 use dunlin_smr::{Beginning, ClusterId, LogStore as _, NodeConfig};
 
-use super::harness::{Cluster, config};
 use super::pieces::Forged;
+use super::{Cluster, config};
 
 /// Three replicas, a follower, and a snapshot for it that has more than it has committed.
 fn attacked() -> (Cluster, u64, Forged) {

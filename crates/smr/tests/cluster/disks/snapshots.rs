@@ -5,8 +5,8 @@ use std::time::Duration;
 use dunlin_smr::wal::WalConfig;
 use dunlin_smr::{Beginning, LogStore as _, NodeConfig};
 
-use super::harness::{Cluster, config};
 use super::pieces::Forged;
+use super::{Cluster, config};
 
 fn snapshots() -> NodeConfig {
     NodeConfig { snapshot_entries: 20, keep_entries: 4, chunk_bytes: 3000, ..config() }
