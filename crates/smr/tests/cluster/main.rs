@@ -1,6 +1,7 @@
 //! Whole clusters over loopback, on fake time.
 
 mod disks;
+mod first_leader;
 mod foreign;
 mod harness;
 mod members;
