@@ -460,9 +460,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Whether this replica may not ask for votes: its disk could not hold what it promises, or does not hold the snapshot yet that it was restored from, for
-    /// which the library panics; or its state is not restored yet, so it could serve nobody.
+    /// which the library panics; or its state is not restored or far behind, so it could serve nobody.
     pub fn is_unfit(&self) -> bool {
-        self.own_restoring.is_some() || self.disk.hangs() || self.raft.raft.raft_log.persisted < self.applied
+        self.has_backlog()
+            || self.own_restoring.is_some()
+            || self.disk.hangs()
+            || self.raft.raft.raft_log.persisted < self.applied
     }
 
     /// Whether as much is held back for the disk as may be.
