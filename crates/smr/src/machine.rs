@@ -40,8 +40,9 @@ pub trait StateMachine {
     /// Gives up the snapshot that was begun, if there is one: the rest of it is not asked for.
     fn abandon_snapshot(&mut self) {}
 
-    /// Makes an empty machine with the settings of this one. The replica restores a snapshot into it, a piece at a time, while this machine goes on. Then the new one takes
-    /// its place, and this one is [discarded](StateMachine::discard). So both are in memory for a while.
+    /// Makes an empty machine with the settings of this one. The replica restores a snapshot into it, a piece at a
+    /// time, while this machine goes on. Then the new one takes its place, and this one is
+    /// [discarded](StateMachine::discard). So both are in memory for a while.
     ///
     /// # Errors
     /// If there is no memory for a second machine. The replica then does not take the snapshot, and goes on as before.
@@ -52,12 +53,13 @@ pub trait StateMachine {
     /// Takes the state of a snapshot for its own, and forgets the one before.
     ///
     /// # Errors
-    /// If the bytes are no snapshot of such a machine. The replica then rejects the snapshot, or does not start if it is that of its own log.
+    /// If the bytes are no snapshot of such a machine. The replica then rejects the snapshot, or does not start if it
+    /// is that of its own log.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError>;
 
-    /// Takes more of a snapshot into a machine of [`StateMachine::fresh`], which executes nothing before it has all of it: about `bytes` from byte `from` on, which is 0
-    /// for the first piece. Returns where the next piece begins: the end of the snapshot after the last one. By default all is one piece, which takes the event
-    /// loop's time.
+    /// Takes more of a snapshot into a machine of [`StateMachine::fresh`], which executes nothing before it has all of
+    /// it: about `bytes` from byte `from` on, which is 0 for the first piece. Returns where the next piece begins: the
+    /// end of the snapshot after the last one. By default all is one piece, which takes the event loop's time.
     ///
     /// # Errors
     /// As for [`StateMachine::restore`]; no further piece is given then.
@@ -65,8 +67,8 @@ pub trait StateMachine {
         self.restore(snapshot).map(|()| snapshot.len())
     }
 
-    /// Frees a machine that is not used any more, in the event loop. By default it is just dropped, which takes 4 to 6 ms for each 100 MB: a machine that may be
-    /// large gives its memory to [`free_beside`].
+    /// Frees a machine that is not used any more, in the event loop. By default it is just dropped, which takes 4 to 6
+    /// ms for each 100 MB: a machine that may be large gives its memory to [`free_beside`].
     fn discard(self)
     where
         Self: Sized,

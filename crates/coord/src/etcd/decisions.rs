@@ -13,7 +13,8 @@ use crate::wire::{Beat, Pulse, Tenure};
 
 /// Comparisons, and changes, that etcd takes in one transaction as it is delivered (`--max-txn-ops`).
 const TXN_OPS_MAX: usize = 128;
-/// Of these, those that do not depend on how much is decided: the comparisons of reign and epoch; the changes of epoch and history.
+/// Of these, those that do not depend on how much is decided: the comparisons of reign and epoch; the changes of epoch
+/// and history.
 const OPS_OF_ALL: usize = 2;
 /// A failure takes one of each kind, and a lease that is over two.
 const FAILURES_AT_ONCE: usize = TXN_OPS_MAX - OPS_OF_ALL;
@@ -68,7 +69,8 @@ impl Seen {
 }
 
 impl Work {
-    /// Fails members and ends leases for which the watchman has waited long enough, but for those that were heard or renewed since.
+    /// Fails members and ends leases for which the watchman has waited long enough, but for those that were heard or
+    /// renewed since.
     ///
     /// # Errors
     /// [`CoordError::ReignOver`] if another watchman has begun; nothing is decided then.
@@ -108,7 +110,8 @@ impl Work {
         let (mut conditions, mut changes) = (vec![is_of(&keys.reign(), revision_for_etcd(reign))], Vec::new());
         let mut happenings = Vec::new();
         if !over.members.is_empty() {
-            // Who joins, leaves or fails changes the epoch: as long as that is what it was, these members are live, as they were when it was read.
+            // Who joins, leaves or fails changes the epoch: as long as that is what it was, these members are live, as
+            // they were when it was read.
             conditions.push(is_of(&keys.epoch(), revision));
             changes.push(put(keys.epoch(), (epoch + 1).to_string()));
         }

@@ -143,7 +143,8 @@ fn a_watchman_that_ends_is_followed_by_the_next() {
     });
 }
 
-/// Members join and take leases before anybody watches, so the first watchman begins to wait for all of them at the same look.
+/// Members join and take leases before anybody watches, so the first watchman begins to wait for all of them at the
+/// same look.
 fn fail_together(etcd: &LocalEtcd, members: u64, leases: usize) -> (u64, Vec<Event>, u64) {
     let user = client(etcd);
     user.block_on(async {

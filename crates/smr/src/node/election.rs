@@ -44,8 +44,9 @@ impl Election {
         election
     }
 
-    /// Draws another patience: at least the election timeout, less than twice of it. In a new cluster there is no leader to be heard of, so it is only so long that replicas
-    /// ask one after the other: at least a heartbeat, less than half the election timeout.
+    /// Draws another patience: at least the election timeout, less than twice of it. In a new cluster there is no
+    /// leader to be heard of, so it is only so long that replicas ask one after the other: at least a heartbeat, less
+    /// than half the election timeout.
     pub fn renew(&mut self, random: &mut Random) {
         self.patience = self.ticks_min + random.below(self.ticks_min as u64 - 1) as usize;
         let spread = self.ticks_min / 2 - self.heartbeat;

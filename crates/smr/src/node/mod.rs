@@ -158,8 +158,9 @@ impl<M, L: LogStore> WeakNode<M, L> {
 }
 
 impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
-    /// Starts a replica on an endpoint, which serves clients and other replicas from then on, with request types [`wire::PEER`], [`wire::CHUNK`] and
-    /// [`wire::CLIENT`]. `machine` is in its first state; what the log has is executed again. The state of the snapshot that the log begins with is restored in pieces of
+    /// Starts a replica on an endpoint, which serves clients and other replicas from then on, with request types
+    /// [`wire::PEER`], [`wire::CHUNK`] and [`wire::CLIENT`]. `machine` is in its first state; what the log has is
+    /// executed again. The state of the snapshot that the log begins with is restored in pieces of
     /// [`NodeConfig::snapshot_step_bytes`], of which this does one: it may not be there when this returns.
     ///
     /// # Errors
@@ -339,8 +340,8 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         self.shared.core.borrow().failure.clone()
     }
 
-    /// Lends the state machine as it is now, which may be behind that of the leader: it is empty while the state of the log is restored at the start, and after a snapshot from
-    /// a leader it is [another](StateMachine::fresh) machine.
+    /// Lends the state machine as it is now, which may be behind that of the leader: it is empty while the state of the
+    /// log is restored at the start, and after a snapshot from a leader it is [another](StateMachine::fresh) machine.
     pub fn with_machine<R>(&self, look: impl FnOnce(&M) -> R) -> R {
         look(&self.shared.core.borrow().state.machine)
     }

@@ -1,5 +1,5 @@
-//! Restoring a state from a snapshot: into a second state, a piece in each turn of the event loop. Until that is whole, the replica votes, answers and executes with the
-//! first one.
+//! Restoring a state from a snapshot: into a second state, a piece in each turn of the event loop. Until that is whole,
+//! the replica votes, answers and executes with the first one.
 //!
 //! | Snapshot | When | If no state can be restored from it |
 //! |---|---|---|
@@ -16,7 +16,8 @@ use crate::log::LogStore;
 use crate::machine::{Piece, RestoreError, StateMachine};
 use crate::state::{Replicated, Restore};
 
-/// Senders of snapshots that were rejected, of which each is logged once: of others nothing is said, since they might be any number.
+/// Senders of snapshots that were rejected, of which each is logged once: of others nothing is said, since they might
+/// be any number.
 const NAMED_MAX: usize = 16;
 /// Election timeouts for which a snapshot that was rejected is not taken in again.
 const PAUSE_ELECTIONS: u32 = 10;

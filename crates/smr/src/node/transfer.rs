@@ -251,7 +251,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Hands a snapshot from a leader to the log, when that has no other, and to the library, when it is durable and a state was restored from it.
+    /// Hands a snapshot from a leader to the log, when that has no other, and to the library, when it is durable and a
+    /// state was restored from it.
     pub fn install_staged(&mut self) -> Result<(), NodeError> {
         let Some(staging) = &mut self.staging else { return Ok(()) };
         if !staging.is_handed_over {

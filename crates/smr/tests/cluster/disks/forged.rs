@@ -84,7 +84,8 @@ fn a_bit_flip_in_a_piece_stops_nobody() {
     cluster.until("it follows", |cluster| cluster.local(id, "a").as_deref() == Some(b"2"));
 }
 
-/// Of a leader of another version, or of somebody who forges it: its checksum is right, and no state can be restored from it.
+/// Of a leader of another version, or of somebody who forges it: its checksum is right, and no state can be restored
+/// from it.
 #[test]
 fn a_snapshot_that_no_state_can_be_restored_from_is_rejected() {
     let (cluster, id, forged) = attacked();

@@ -12,7 +12,8 @@ fn snapshots() -> NodeConfig {
     NodeConfig { snapshot_entries: 20, keep_entries: 4, chunk_bytes: 3000, ..config() }
 }
 
-/// The disk hangs while a snapshot comes: the replica goes on, and is restored when the snapshot is durable and not before.
+/// The disk hangs while a snapshot comes: the replica goes on, and is restored when the snapshot is durable and not
+/// before.
 #[test]
 fn the_loop_does_not_wait_while_a_snapshot_is_installed() {
     let wal = WalConfig { snapshot_piece_bytes: 5000, ..WalConfig::new(1) };
