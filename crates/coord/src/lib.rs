@@ -4,7 +4,7 @@
 //! transactions need to be recovered (FaSST, section 6: configurations with epochs). It is never on the path of data.
 //!
 //! - **Members** join, send heartbeats, and leave. Who is not heard for the failure timeout is marked as failed, and must join again.
-//! - **The epoch** rises whenever the set of live members changes: with each failure and each recovery.
+//! - **The epoch** rises whenever the set of live members changes: with failures and with recoveries.
 //! - **Leases** are held by one member at a time. Each grant has a *fencing token* above all before it: whoever guards a resource refuses
 //!   tokens below the highest that it has seen.
 //! - **The tree** holds small values under paths, with versions, changed on condition of them.

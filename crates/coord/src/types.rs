@@ -6,7 +6,8 @@ use crate::path::is_below;
 
 /// The name of a member. Chosen by whoever runs it, and used by one process at a time.
 pub type MemberId = u64;
-/// Counts what happened: each event has a revision of its own, above those before it. Some may be left out.
+/// Counts what happened: an event has a higher revision than those before it, but for events that were decided together
+/// on an etcd, which share one. Some revisions may be left out.
 pub type Revision = u64;
 /// The revision at which a member joined: tells the process of now from the one before its restart.
 pub type Incarnation = u64;
@@ -195,7 +196,8 @@ impl Scope {
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// When. A watch that goes on after it leaves out others of the same revision: on an etcd, members that failed and
+    /// leases that were over at once share one.
     pub revision: Revision,
     /// What.
     pub happening: Happening,

@@ -30,7 +30,8 @@ pub(crate) fn discard_entries(entries: VecDeque<Entry>, bytes: u64) {
     }
 }
 
-fn free_later(garbage: impl Send + 'static) {
+/// Drops anything.
+pub(crate) fn free_later(garbage: impl Send + 'static) {
     static FREEING: OnceLock<Option<SyncSender<Garbage>>> = OnceLock::new();
     let freeing = FREEING.get_or_init(|| {
         let (sender, receiver) = sync_channel(WAITING_MAX);

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::discard;
+
 /// Commands whose memory is asked for at once: what further ones need would be gone again when they are executed.
 pub const PREFETCHED_MAX: usize = 16;
 
@@ -38,11 +40,45 @@ pub trait StateMachine {
     /// Gives up the snapshot that was begun, if there is one: the rest of it is not asked for.
     fn abandon_snapshot(&mut self) {}
 
+    /// Makes an empty machine with the settings of this one. The replica restores a snapshot into it, a piece at a
+    /// time, while this machine goes on. Then the new one takes its place, and this one is
+    /// [discarded](StateMachine::discard). So both are in memory for a while.
+    ///
+    /// # Errors
+    /// If there is no memory for a second machine. The replica then does not take the snapshot, and goes on as before.
+    fn fresh(&self) -> Result<Self, RestoreError>
+    where
+        Self: Sized;
+
     /// Takes the state of a snapshot for its own, and forgets the one before.
     ///
     /// # Errors
-    /// If the bytes are no snapshot of such a machine. The replica then fails for good.
+    /// If the bytes are no snapshot of such a machine. The replica then rejects the snapshot, or does not start if it
+    /// is that of its own log.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError>;
+
+    /// Takes more of a snapshot into a machine of [`StateMachine::fresh`], which executes nothing before it has all of
+    /// it: about `bytes` from byte `from` on, which is 0 for the first piece. Returns where the next piece begins: the
+    /// end of the snapshot after the last one. By default all is one piece, which takes the event loop's time.
+    ///
+    /// # Errors
+    /// As for [`StateMachine::restore`]; no further piece is given then.
+    fn restore_piece(&mut self, snapshot: &[u8], _from: usize, _bytes: usize) -> Result<usize, RestoreError> {
+        self.restore(snapshot).map(|()| snapshot.len())
+    }
+
+    /// Frees a machine that is not used any more, in the event loop. By default it is just dropped, which takes 4 to 6
+    /// ms for each 100 MB: a machine that may be large gives its memory to [`free_beside`].
+    fn discard(self)
+    where
+        Self: Sized,
+    {
+    }
+}
+
+/// Drops something large on a thread of its own, beside the event loop. If much waits there already, drops it at once.
+pub fn free_beside(memory: impl Send + 'static) {
+    discard::free_later(memory);
 }
 
 /// A piece of a snapshot.

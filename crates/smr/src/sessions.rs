@@ -185,22 +185,19 @@ impl Sessions {
         }
     }
 
-    /// Reads them.
-    pub fn parse(reader: &mut Reader<'_>) -> Result<Sessions, WireError> {
-        let count = reader.u32()?;
-        let (mut by_id, mut by_use) = (HashMap::new(), BTreeSet::new());
-        for _ in 0..count {
-            let (id, used, waits_from) = (reader.u64()?, reader.u64()?, reader.u64()?);
-            let replies = reader.u32()?;
-            let reply = |_| Ok((reader.u64()?, reader.counted()?.into()));
-            let replies = (0..replies).map(reply).collect::<Result<_, WireError>>()?;
-            if by_id.insert(id, Session { used, waits_from, replies, noted: used }).is_some() {
-                return Err(WireError::Unknown { field: "session", value: id });
-            }
-            by_use.insert((used, id));
+    /// Takes the next one of a snapshot, in which their number comes first.
+    pub fn restore_one(&mut self, reader: &mut Reader<'_>) -> Result<(), WireError> {
+        let (id, used, waits_from) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let replies = reader.u32()?;
+        let reply = |_| Ok((reader.u64()?, reader.counted()?.into()));
+        let replies = (0..replies).map(reply).collect::<Result<_, WireError>>()?;
+        let session = Session { used, waits_from, replies, noted: used };
+        self.reply_bytes += session.reply_bytes();
+        if self.by_id.insert(id, session).is_some() {
+            return Err(WireError::Unknown { field: "session", value: id });
         }
-        let reply_bytes = by_id.values().map(Session::reply_bytes).sum();
-        Ok(Sessions { by_id, by_use, reply_bytes })
+        self.by_use.insert((used, id));
+        Ok(())
     }
 }
 
@@ -229,6 +226,13 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Reads all of them.
+    fn parse(reader: &mut Reader<'_>) -> Result<Sessions, WireError> {
+        let (count, mut sessions) = (reader.u32()?, Sessions::default());
+        (0..count).try_for_each(|_| sessions.restore_one(reader))?;
+        Ok(sessions)
+    }
 
     const LIMITS: Limits = Limits { sessions_max: 3, idle_max: 100, reply_bytes_max: 1 << 20 };
 
@@ -282,7 +286,7 @@ mod tests {
                 1 if random.below(50) == 0 => {
                     let mut out = vec![0; sessions.encoded_len()];
                     sessions.encode(&mut Writer::new(&mut out));
-                    sessions = Sessions::parse(&mut Reader::new(&out)).unwrap();
+                    sessions = parse(&mut Reader::new(&out)).unwrap();
                 }
                 2 if random.below(5) == 0 => {
                     sessions.close(id - random.below(id.min(80)));
@@ -384,8 +388,8 @@ mod tests {
         let mut out = vec![0; sessions.encoded_len()];
         sessions.encode(&mut Writer::new(&mut out));
         let mut reader = Reader::new(&out);
-        assert_eq!(Sessions::parse(&mut reader).unwrap(), sessions);
+        assert_eq!(parse(&mut reader).unwrap(), sessions);
         assert_eq!(reader.left(), 0);
-        (0..out.len()).for_each(|end| assert!(Sessions::parse(&mut Reader::new(&out[..end])).is_err()));
+        (0..out.len()).for_each(|end| assert!(parse(&mut Reader::new(&out[..end])).is_err()));
     }
 }

@@ -1,9 +1,10 @@
 //! All that is replicated: the user's machine, the sessions of its clients, and where the replicas are.
 
 use crate::cluster_id::ClusterId;
-use crate::machine::{RestoreError, StateMachine};
+use crate::machine::{Piece, RestoreError, StateMachine, free_beside};
 use crate::mutation::{Mutation, is_planted};
 use crate::sessions::{Admission, Limits, Sessions};
+use crate::wire::WireError;
 use crate::wire::bytes::{Reader, Writer};
 use crate::wire::command::{Command, Kind};
 use crate::wire::members::{self, Members};
@@ -12,6 +13,9 @@ use crate::wire::members::{self, Members};
 const MAGIC: u64 = u64::from_le_bytes(*b"dunlnsm2");
 /// Began those of a time when clusters had no numbers of their own.
 const MAGIC_WITHOUT_CLUSTER: u64 = u64::from_le_bytes(*b"dunlnsm1");
+
+/// So many sessions are worth a thread to free them.
+const MANY_SESSIONS: usize = 1024;
 
 /// The replicated state.
 pub(crate) struct Replicated<M> {
@@ -54,7 +58,6 @@ impl Origin {
     }
 
     fn parse(reader: &mut Reader<'_>) -> Result<Origin, RestoreError> {
-        let wrong = |error| RestoreError::new(format!("{error}"));
         match reader.u64().map_err(wrong)? {
             MAGIC => {}
             MAGIC_WITHOUT_CLUSTER => {
@@ -159,19 +162,102 @@ impl<M: StateMachine> Replicated<M> {
         out
     }
 
-    /// Becomes what a snapshot says.
+    /// An empty one with the settings of this one.
+    pub fn fresh(&self) -> Result<Replicated<M>, RestoreError> {
+        Ok(Replicated::new(self.machine.fresh()?, self.limits, Members::default()))
+    }
+
+    /// Frees it, beside the event loop if it is large.
+    pub fn discard(self) {
+        if self.sessions.len() >= MANY_SESSIONS {
+            free_beside(self.sessions);
+        }
+        self.machine.discard();
+    }
+}
+
+/// A state that is being restored from a snapshot.
+pub(crate) struct Restore<M> {
+    state: Replicated<M>,
+    /// Bytes of the snapshot that it has.
+    at: usize,
+    part: Part,
+}
+
+/// What comes next of a snapshot.
+enum Part {
+    Head,
+    /// So many sessions, and the members.
+    Sessions(u32),
+    /// The machine, from this byte on.
+    Machine(usize),
+    Nothing,
+}
+
+impl<M: StateMachine> Restore<M> {
+    /// Begins with an empty state.
+    pub fn new(state: Replicated<M>) -> Restore<M> {
+        Restore { state, at: 0, part: Part::Head }
+    }
+
+    /// Takes so many bytes more, or a little more than that.
     ///
     /// # Errors
-    /// If it is none.
-    pub fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError> {
-        let wrong = |error| RestoreError::new(format!("{error}"));
-        let mut reader = Reader::new(snapshot);
-        let origin = Origin::parse(&mut reader)?;
-        let time = reader.u64().map_err(wrong)?;
-        let sessions = Sessions::parse(&mut reader).map_err(wrong)?;
-        let members = members::parse(&mut reader).map_err(wrong)?;
-        self.machine.restore(reader.rest())?;
-        (self.origin, self.time, self.sessions, self.members) = (Some(origin), time, sessions, members);
-        Ok(())
+    /// If it is no snapshot of such a state. No further piece can be taken then.
+    pub fn take_piece(&mut self, snapshot: &[u8], bytes: usize) -> Result<Piece, RestoreError> {
+        let end = self.at.saturating_add(bytes);
+        loop {
+            self.part = match self.part {
+                Part::Head => self.take_head(snapshot),
+                Part::Sessions(left) => self.take_sessions(snapshot, left, end),
+                Part::Machine(from) => self.take_machine(snapshot, from, end),
+                Part::Nothing => return Ok(Piece::Last),
+            }?;
+            if self.at >= end && !matches!(self.part, Part::Nothing) {
+                return Ok(Piece::Another);
+            }
+        }
     }
+
+    /// The state, of which all pieces were taken.
+    pub fn into_state(self) -> Replicated<M> {
+        self.state
+    }
+
+    fn take_head(&mut self, snapshot: &[u8]) -> Result<Part, RestoreError> {
+        let mut reader = Reader::new(snapshot);
+        self.state.origin = Some(Origin::parse(&mut reader)?);
+        self.state.time = reader.u64().map_err(wrong)?;
+        let sessions = reader.u32().map_err(wrong)?;
+        self.at = reader.position();
+        Ok(Part::Sessions(sessions))
+    }
+
+    fn take_sessions(&mut self, snapshot: &[u8], mut left: u32, end: usize) -> Result<Part, RestoreError> {
+        let mut reader = Reader::new(&snapshot[self.at..]);
+        while left > 0 && self.at + reader.position() < end {
+            self.state.sessions.restore_one(&mut reader).map_err(wrong)?;
+            left -= 1;
+        }
+        if left == 0 {
+            self.state.members = members::parse(&mut reader).map_err(wrong)?;
+        }
+        self.at += reader.position();
+        Ok(if left == 0 { Part::Machine(self.at) } else { Part::Sessions(left) })
+    }
+
+    fn take_machine(&mut self, snapshot: &[u8], from: usize, end: usize) -> Result<Part, RestoreError> {
+        let snapshot = &snapshot[from..];
+        let begin = self.at - from;
+        let next = self.state.machine.restore_piece(snapshot, begin, end.saturating_sub(self.at).max(1))?;
+        if next > snapshot.len() || next <= begin && next < snapshot.len() {
+            return Err(RestoreError::new("the machine took nothing of it"));
+        }
+        self.at = from + next;
+        Ok(if next == snapshot.len() { Part::Nothing } else { Part::Machine(from) })
+    }
+}
+
+fn wrong(error: WireError) -> RestoreError {
+    RestoreError::new(error.to_string())
 }

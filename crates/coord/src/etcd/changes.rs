@@ -8,8 +8,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::work::{Work, backend, foreign, look, revision_for_etcd, was_unsent};
 use crate::error::CoordError;
 use crate::path::check_root;
-use crate::types::{Changes, Event, Revision, Scope};
-use crate::wire::Wire;
+use crate::types::{Changes, Event, Happening, Revision, Scope};
+use crate::wire::{Wire, WireError};
 
 /// A watch of which nothing was told for so long asks how far that holds.
 const QUIET_MAX: Duration = Duration::from_secs(2);
@@ -76,11 +76,10 @@ impl Watching {
             let (mut events, mut up_to) = (Vec::new(), None);
             for found in response.events().iter().filter_map(etcd_client::Event::kv) {
                 let revision = found.mod_revision() as Revision;
-                let happening = Wire::from_bytes(found.value()).map_err(|error| foreign(&self.key, error))?;
+                let happenings = happenings(found.value()).map_err(|error| foreign(&self.key, error))?;
                 up_to = Some(revision);
-                if self.scope.holds(&happening) {
-                    events.push(Event { revision, happening });
-                }
+                let of_scope = happenings.into_iter().filter(|happening| self.scope.holds(happening));
+                events.extend(of_scope.map(|happening| Event { revision, happening }));
             }
             self.after = up_to.unwrap_or(self.after);
             if !events.is_empty() {
@@ -96,6 +95,15 @@ impl Watching {
         let is_known = seen.mod_revision(0) as Revision <= self.after;
         Ok(is_known.then_some(seen.revision.max(self.after)))
     }
+}
+
+/// What happened together.
+fn happenings(mut value: &[u8]) -> Result<Vec<Happening>, WireError> {
+    let mut happenings = vec![Happening::take(&mut value)?];
+    while !value.is_empty() {
+        happenings.push(Happening::take(&mut value)?);
+    }
+    Ok(happenings)
 }
 
 /// Checks that a watch goes on.

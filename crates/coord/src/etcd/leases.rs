@@ -8,7 +8,7 @@ use super::work::{Work, count, delete, foreign, get, get_all, is_of, look, page,
 use crate::error::CoordError;
 use crate::limits::check_ttl;
 use crate::path::check_path;
-use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Membership, Revision, Token};
+use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Membership, Token};
 use crate::wire::Wire;
 
 /// What a lease's key says.
@@ -105,25 +105,6 @@ impl Work {
             }
         }
         Ok(())
-    }
-
-    /// The watchman has waited for long enough, if the lease was not renewed since.
-    pub async fn lapse(&self, reign: u64, name: String, token: Token, renewals: Revision) -> Result<(), CoordError> {
-        let keys = &self.keys;
-        let conditions = [
-            is_of(&keys.lease(&name), revision_for_etcd(token)),
-            is_of(&keys.reign(), revision_for_etcd(reign)),
-            is_of(&keys.renewal(&name), revision_for_etcd(renewals)),
-        ];
-        let lapse = Txn::new().when(conditions).and_then(self.end(&name, token)).or_else([look(keys.reign())]);
-        let outcome = self.commit(lapse).await?;
-        if outcome.done {
-            return Ok(());
-        }
-        if outcome.mod_revision(0) as Revision != reign {
-            return Err(CoordError::ReignOver { reign });
-        }
-        Err(CoordError::LeaseLost { name, token })
     }
 
     pub async fn all_leases(self, after: Option<String>) -> Result<Leases, CoordError> {

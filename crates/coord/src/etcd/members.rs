@@ -3,9 +3,9 @@
 use etcd_client::{KeyValue, Txn};
 
 use super::keys::member_of;
-use super::work::{Work, count, delete, foreign, get, get_all, is_of, look, look_at_all, put, revision_for_etcd};
+use super::work::{Work, count, delete, foreign, get, get_all, is_of, look, look_at_all, put};
 use crate::error::CoordError;
-use crate::types::{Happening, Health, Incarnation, Member, MemberId, Members, Membership, Revision};
+use crate::types::{Happening, Health, Incarnation, Member, MemberId, Members, Membership};
 
 impl Work {
     pub async fn join(self, member: MemberId, about: Vec<u8>) -> Result<Membership, CoordError> {
@@ -103,40 +103,6 @@ impl Work {
         };
         let members = seen.all(0).iter().map(member).collect::<Result<_, CoordError>>()?;
         Ok(Members { epoch: seen.number(2, &keys.epoch())?, revision: seen.revision, members })
-    }
-
-    /// The watchman has waited for long enough, if the member was not heard since.
-    pub async fn expire(
-        &self,
-        reign: u64,
-        member: MemberId,
-        incarnation: Incarnation,
-        heartbeats: Revision,
-    ) -> Result<(), CoordError> {
-        let keys = &self.keys;
-        let membership = Membership { member, incarnation, epoch: 0 };
-        loop {
-            let (its_key, failed, beat) = (keys.member(member), keys.failed(member), keys.beat(member));
-            let gets = vec![look(its_key), look(failed.clone()), look(beat.clone()), get(keys.epoch()), look(keys.reign())];
-            let seen = self.read(gets).await?;
-            check_live(&membership, seen.one(0), seen.one(1))?;
-            if seen.mod_revision(2) as Revision != heartbeats {
-                return Err(CoordError::Live { member });
-            }
-            if seen.mod_revision(4) as Revision != reign {
-                return Err(CoordError::ReignOver { reign });
-            }
-            let epoch = seen.number(3, &keys.epoch())? + 1;
-            let fail =
-                [put(failed, ""), put(keys.epoch(), epoch.to_string()), self.event(Happening::Failed { member, epoch })];
-            let [live, not_failed] = self.is_live(member, incarnation);
-            let unheard = is_of(&beat, revision_for_etcd(heartbeats));
-            let reigns = is_of(&keys.reign(), revision_for_etcd(reign));
-            let conditions = [live, not_failed, unheard, reigns, is_of(&keys.epoch(), seen.mod_revision(3))];
-            if self.commit(Txn::new().when(conditions).and_then(fail)).await?.done {
-                return Ok(());
-            }
-        }
     }
 
     async fn check_is_live(&self, membership: &Membership) -> Result<(), CoordError> {

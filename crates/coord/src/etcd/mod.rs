@@ -25,10 +25,12 @@
 //! | `work` | transactions, and what is known of them if no answer comes |
 //! | `members`, `leases`, `tree`, `changes` | the operations |
 //! | `watchman` | who has failed, and which leases are over |
+//! | `decisions` | the transactions in which that is decided |
 //! | [`local`] | an etcd as child processes, for tests and experiments |
 
 mod changes;
 mod clock;
+mod decisions;
 mod keys;
 mod leases;
 pub mod local;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use etcd_client::Txn;
 use tokio::task::JoinHandle;
 
+use super::decisions::{Decided, next_part};
 use super::leases::{name_of, tenancy};
 use super::members::id_of;
 use super::work::{Work, get_all, is_of, look, look_at_all, put, revision_for_etcd};
@@ -137,17 +138,11 @@ impl Post {
         self.count(|counters| counters.looks += 1);
         let seen = reign.see(clock::now(), pulse, &self.config);
         self.count(|counters| counters.late_looks += u64::from(seen.was_late));
-        // One by one: the history is that of one key, and a transaction of etcd writes a key once.
-        let number = reign.number();
-        for Beat { member, incarnation, heartbeats } in seen.over.members {
+        let mut over = seen.over;
+        while let Some(part) = next_part(&mut over) {
             let work = self.source.work();
-            let failed = self.in_time(work.expire(number, member, incarnation, heartbeats)).await;
-            self.note(failed, |counters| counters.failures += 1)?;
-        }
-        for Tenure { name, token, renewals, .. } in seen.over.leases {
-            let work = self.source.work();
-            let lapsed = self.in_time(work.lapse(number, name, token, renewals)).await;
-            self.note(lapsed, |counters| counters.lapses += 1)?;
+            let decided = self.in_time(work.decide(reign.number(), &part)).await;
+            self.note(decided)?;
         }
         Ok(())
     }
@@ -159,19 +154,15 @@ impl Post {
         if outcome.done { Ok(()) } else { Err(CoordError::ReignOver { reign: number }) }
     }
 
-    /// Counts a decision, which may have come too late.
-    fn note(&self, decided: Result<(), CoordError>, count: impl FnOnce(&mut WatchmanCounters)) -> Result<(), CoordError> {
-        self.count(|counters| counters.steps += 1);
-        match decided {
-            Ok(()) => self.count(count),
-            Err(CoordError::NotLive { .. } | CoordError::Live { .. } | CoordError::LeaseLost { .. }) => {
-                self.count(|counters| counters.refused += 1);
-            }
-            Err(error) => {
-                self.count(|counters| counters.refused += 1);
-                return Err(error);
-            }
-        }
+    /// Counts what a step has decided.
+    fn note(&self, decided: Result<Decided, CoordError>) -> Result<(), CoordError> {
+        let Decided { failures, lapses, refused } = decided.inspect_err(|_| self.count(|counters| counters.refused += 1))?;
+        self.count(|counters| {
+            counters.steps += 1;
+            counters.failures += failures;
+            counters.lapses += lapses;
+            counters.refused += refused;
+        });
         Ok(())
     }
 }

@@ -164,7 +164,14 @@ impl Outcome {
 impl Work {
     /// Something that happens: to be written with it.
     pub fn event(&self, happening: Happening) -> TxnOp {
-        put(self.keys.events(), happening.to_bytes())
+        self.events(&[happening])
+    }
+
+    /// What happens together, in one revision.
+    pub fn events(&self, happenings: &[Happening]) -> TxnOp {
+        let mut value = Vec::new();
+        happenings.iter().for_each(|happening| happening.put(&mut value));
+        put(self.keys.events(), value)
     }
 
     /// The conditions that a member is live as an incarnation.

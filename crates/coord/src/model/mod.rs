@@ -39,17 +39,20 @@
 //! |---|---|
 //! | `state` | what is replicated, its events and its snapshot |
 //! | `members`, `leases`, `tree` | what commands do to each |
+//! | `restore` | how a state is restored from a snapshot |
 
 mod leases;
 mod members;
+mod restore;
 mod state;
 #[cfg(test)]
 mod tests;
 mod tree;
 
 use dunlin_smr::StateMachine;
-use dunlin_smr::machine::RestoreError;
+use dunlin_smr::machine::{RestoreError, free_beside};
 
+use self::restore::Restore;
 use self::state::State;
 use crate::error::CoordError;
 use crate::limits::Limits;
@@ -66,12 +69,14 @@ const SNAPSHOT_VERSION: u8 = 1;
 pub struct Machine {
     state: State,
     limits: Limits,
+    /// What was restored of a snapshot whose end has not come yet.
+    restoring: Option<Box<Restore>>,
 }
 
 impl Machine {
     /// An empty one. All replicas have the same limits.
     pub fn new(limits: Limits) -> Machine {
-        Machine { state: State::default(), limits }
+        Machine { state: State::default(), limits, restoring: None }
     }
 
     /// Does what a command says.
@@ -155,14 +160,27 @@ impl StateMachine for Machine {
         self.state.put(out);
     }
 
+    fn fresh(&self) -> Result<Machine, RestoreError> {
+        Ok(Machine::new(self.limits))
+    }
+
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError> {
-        let (version, state) = snapshot.split_first().ok_or_else(|| RestoreError::new("it is empty"))?;
-        if *version != SNAPSHOT_VERSION {
-            return Err(RestoreError::new(format!("it has version {version}, and this program reads {SNAPSHOT_VERSION}")));
+        self.restoring = None;
+        self.restore_piece(snapshot, 0, snapshot.len()).map(|_| ())
+    }
+
+    fn restore_piece(&mut self, snapshot: &[u8], from: usize, bytes: usize) -> Result<usize, RestoreError> {
+        let mut restore = self.restoring.take().unwrap_or_default();
+        let next = restore.take_piece(snapshot, from, bytes)?;
+        if next < snapshot.len() {
+            self.restoring = Some(restore);
+        } else {
+            self.state = restore.into_state();
         }
-        let state = State::from_bytes(state).map_err(|error| RestoreError::new(error.to_string()))?;
-        state.check().map_err(RestoreError::new)?;
-        self.state = state;
-        Ok(())
+        Ok(next)
+    }
+
+    fn discard(self) {
+        free_beside(self);
     }
 }

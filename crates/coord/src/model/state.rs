@@ -121,23 +121,21 @@ impl State {
         Ok(Answer::Changes { changes: Changes { events, up_to } })
     }
 
-    /// Whether a snapshot can be true.
-    pub fn check(&self) -> Result<(), &'static str> {
-        let first = (self.revision + 1).checked_sub(self.history.len() as u64).ok_or("it has more events than happened")?;
-        if !self.history.iter().map(|event| event.revision).eq(first..=self.revision) {
-            return Err("its events have gaps");
-        }
-        if self.history.iter().map(cost).sum::<u64>() != self.history_bytes {
-            return Err("the bytes of its events are not what it says");
-        }
-        if self.tree.iter().map(|(path, leaf)| (path.len() + leaf.value.len()) as u64).sum::<u64>() != self.tree_bytes {
-            return Err("the bytes of its tree are not what it says");
-        }
-        let versions = self.tree.values().map(|leaf| leaf.version);
-        let incarnations = self.members.values().map(|record| record.incarnation);
-        if versions.chain(incarnations).chain(self.leases.values().map(|held| held.token)).any(|seen| seen > self.revision) {
-            return Err("it has revisions of the future");
-        }
-        Ok(())
+    /// Takes an event of a snapshot; says whether it follows the one before.
+    pub fn restore_event(&mut self, event: Event) -> bool {
+        let follows = self.history.back().is_none_or(|before| before.revision.checked_add(1) == Some(event.revision));
+        self.history_bytes += cost(&event);
+        self.history.push_back(event);
+        follows
+    }
+
+    /// Whether the last event is that of the revision, and the first one not of before all.
+    pub fn history_is_up_to_date(&self) -> bool {
+        let ends = self.history.back().is_none_or(|last| last.revision == self.revision);
+        ends && self.history.len() as u64 <= self.revision
+    }
+
+    pub fn history_bytes(&self) -> u64 {
+        self.history_bytes
     }
 }

@@ -178,7 +178,9 @@ impl Follower {
         assert!(
             state.tree.iter().map(|(path, leaf)| (path.clone(), (leaf.version, leaf.value.clone()))).eq(self.tree.clone())
         );
-        assert_eq!(state.check(), Ok(()));
+        let mut snapshot = Vec::new();
+        machine.snapshot(&mut snapshot);
+        assert_eq!(machine.fresh().unwrap().restore(&snapshot), Ok(()), "it is one that can be true");
         let limits = &machine.limits;
         assert!(state.members.len() <= limits.members_max && state.leases.len() <= limits.leases_max);
         assert!(state.tree.len() <= limits.entries_max && state.tree_bytes <= limits.tree_bytes_max as u64);
@@ -271,7 +273,19 @@ proptest! {
             apply(&mut other, &Command::Join { member: 9, about: vec![] });
             other.restore(&snapshot).unwrap();
             prop_assert_eq!(&other, &machine);
-            prop_assert!(other.restore(&snapshot[..snapshot.len() - 1]).is_err());
+            let (mut restored, mut at) = (machine.fresh().unwrap(), 0);
+            while at < snapshot.len() {
+                let next = restored.restore_piece(&snapshot, at, 100).unwrap();
+                prop_assert!(next > at && next - at < 100 + 2000);
+                at = next;
+            }
+            prop_assert_eq!(&restored, &machine);
+            let short = &snapshot[..snapshot.len() - 1];
+            prop_assert!(other.restore(short).is_err());
+            let by_pieces = |machine: &mut Machine, bytes: &[u8]| (0..bytes.len()).try_fold(0, |at, _| {
+                if at == bytes.len() { Ok(at) } else { machine.restore_piece(bytes, at, 1) }
+            });
+            prop_assert!(by_pieces(&mut machine.fresh().unwrap(), short).is_err());
             prop_assert_eq!(&other, &machine, "what cannot be restored changes nothing");
         }
     }

@@ -93,7 +93,8 @@ fn put_len(len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(len as u32).to_le_bytes());
 }
 
-fn take_len(bytes: &mut &[u8]) -> Result<usize, WireError> {
+/// The number of those that follow.
+pub(crate) fn take_len(bytes: &mut &[u8]) -> Result<usize, WireError> {
     let len = split(bytes, 4)?.try_into().map(u32::from_le_bytes).map_err(|_| WireError::Short)?;
     Ok(len as usize)
 }

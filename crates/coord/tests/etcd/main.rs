@@ -8,7 +8,8 @@ use std::time::Duration;
 use dunlin_coord::etcd::local::{self, LocalEtcd, Scratch};
 use dunlin_coord::etcd::{Etcd, EtcdConfig, Watchman};
 use dunlin_coord::{
-    Condition, CoordError, Coordinator, Happening, Health, Membership, Scope, Watch, WatchmanConfig, attend, conformance,
+    Condition, CoordError, Coordinator, Event, Happening, Health, Membership, Scope, Watch, WatchmanConfig, attend,
+    conformance,
 };
 use dunlin_net::AnyTransport;
 use dunlin_rpc::{Endpoint, EndpointConfig};
@@ -140,6 +141,71 @@ fn a_watchman_that_ends_is_followed_by_the_next() {
             watchmen.retain(|watchman| !reigned(watchman));
         }
     });
+}
+
+/// Members join and take leases before anybody watches, so the first watchman begins to wait for all of them at the
+/// same look.
+fn fail_together(etcd: &LocalEtcd, members: u64, leases: usize) -> (u64, Vec<Event>, u64) {
+    let user = client(etcd);
+    user.block_on(async {
+        let holder = user.join(1, b"").await.unwrap();
+        let name = |number: usize| format!("/together/{number}");
+        for number in 0..leases {
+            user.acquire(&holder, &name(number), WATCHMEN.failure_timeout).await.unwrap();
+        }
+        for member in 2..=members {
+            user.join(member, b"").await.unwrap();
+        }
+        let began = user.members().await.unwrap();
+        let watchman = Watchman::start(&client(etcd), WATCHMEN).unwrap();
+        let mut watch = Watch::new(&user, Scope::All, began.revision);
+        let mut events = Vec::new();
+        while events.len() < members as usize + leases {
+            events.push(watch.next().await.unwrap());
+        }
+        let ended = user.members().await.unwrap();
+        assert!(ended.members.iter().all(|member| member.health == Health::Failed));
+        assert_eq!(user.leases(None).await.unwrap().leases, []);
+        let counters = watchman.counters();
+        assert_eq!((counters.failures, counters.lapses, counters.refused), (members, leases as u64, 0));
+        (ended.epoch - began.epoch, events, counters.steps)
+    })
+}
+
+/// All epochs that members failed in.
+fn epochs(events: &[Event]) -> Vec<u64> {
+    let epoch = |event: &Event| match event.happening {
+        Happening::Failed { epoch, .. } => Some(epoch),
+        _ => None,
+    };
+    let mut epochs: Vec<u64> = events.iter().filter_map(epoch).collect();
+    epochs.dedup();
+    epochs
+}
+
+#[test]
+fn failures_noticed_together_are_one_epoch() {
+    let Some((etcd, _scratch)) = start("etcd-together", 1) else { return };
+    let (rise, events, steps) = fail_together(&etcd, 30, 40);
+    assert_eq!((rise, steps, epochs(&events).len()), (1, 1, 1));
+    assert!(events.iter().all(|event| event.revision == events[0].revision), "{events:?}");
+}
+
+/// etcd takes 128 operations in a transaction.
+#[test]
+fn more_failures_than_a_transaction_holds_are_as_few_epochs_as_can_be() {
+    let Some((etcd, _scratch)) = start("etcd-many", 1) else { return };
+    let (rise, events, steps) = fail_together(&etcd, 300, 10);
+    assert_eq!((rise, steps, epochs(&events).len()), (3, 3, 3));
+    let mut failed: Vec<u64> = events
+        .iter()
+        .filter_map(|event| match event.happening {
+            Happening::Failed { member, .. } => Some(member),
+            _ => None,
+        })
+        .collect();
+    failed.sort_unstable();
+    assert_eq!(failed, (1..=300).collect::<Vec<u64>>());
 }
 
 #[test]

@@ -222,7 +222,13 @@ impl<T: Transport> Endpoint<T> {
         transport.wait(time);
         self.shared.executor.end_sleep();
         // What woke us is measured from here, not from when we went to sleep.
-        self.shared.core.borrow_mut().now = transport.now();
+        self.note_wake(transport.now());
+    }
+
+    /// A sleep has ended.
+    fn note_wake(&self, now: u64) {
+        self.shared.core.borrow_mut().now = now;
+        self.idle.borrow_mut().on_wake(now);
     }
 
     /// After an iteration that found nothing: begins a sleep if the poll policy says so and nothing is to be done, and says how long it may
@@ -284,7 +290,7 @@ impl<T: Transport> Endpoint<T> {
             let mut transport = self.transport.borrow_mut();
             transport.disarm();
             self.shared.executor.end_sleep();
-            self.shared.core.borrow_mut().now = transport.now();
+            self.note_wake(transport.now());
         }
         // Anything may have happened since the last turn.
         self.is_clocked.set(false);

@@ -5,7 +5,7 @@ use dunlin_store::{Key, Mode, Partition, PartitionConfig, PartitionError, Put, R
 
 use super::frozen::{Frozen, write_item};
 use super::wire::{Answer, Command, Condition, VALUE_BYTES_MAX};
-use crate::machine::{PREFETCHED_MAX, Piece, RestoreError, StateMachine};
+use crate::machine::{PREFETCHED_MAX, Piece, RestoreError, StateMachine, free_beside};
 use crate::wire::bytes::Reader;
 
 /// What an item counts beyond its key and value.
@@ -20,6 +20,8 @@ pub struct KvMachine {
     store: Partition,
     bytes: u64,
     bytes_max: u64,
+    /// Of its hash, if it was given one.
+    secret: Option<[u64; 2]>,
 }
 
 impl KvMachine {
@@ -29,7 +31,7 @@ impl KvMachine {
     /// # Errors
     /// [`PartitionError`] if there is no such memory.
     pub fn new(bytes_max: u64) -> Result<KvMachine, PartitionError> {
-        Ok(KvMachine { store: Partition::new(config(bytes_max))?, bytes: 0, bytes_max })
+        Ok(KvMachine { store: Partition::new(config(bytes_max))?, bytes: 0, bytes_max, secret: None })
     }
 
     /// As [`KvMachine::new`], with this secret of its hash, so that a simulation repeats itself. Whoever knows the secret can make keys that slow it down.
@@ -37,7 +39,8 @@ impl KvMachine {
     /// # Errors
     /// [`PartitionError`] if there is no such memory.
     pub fn with_secret(bytes_max: u64, secret: [u64; 2]) -> Result<KvMachine, PartitionError> {
-        Ok(KvMachine { store: Partition::with_secret(config(bytes_max), secret)?, bytes: 0, bytes_max })
+        let store = Partition::with_secret(config(bytes_max), secret)?;
+        Ok(KvMachine { store, bytes: 0, bytes_max, secret: Some(secret) })
     }
 
     /// Items that it has.
@@ -90,6 +93,29 @@ impl KvMachine {
             Err(refused) => panic!("{} bytes of items do not fit the partition: {refused}", bytes),
         }
         Answer::Done { version: index }
+    }
+
+    /// Takes the next item of a snapshot.
+    fn restore_item(&mut self, reader: &mut Reader<'_>) -> Result<(), RestoreError> {
+        let wrong = |error| RestoreError::new(format!("an item: {error}"));
+        let (key_len, value_len) = (reader.u32().map_err(wrong)?, reader.u32().map_err(wrong)?);
+        let version = reader.u64().map_err(wrong)?;
+        let key = reader.take(key_len as usize).map_err(wrong)?;
+        let value = reader.take(value_len as usize).map_err(wrong)?;
+        let key = self.store.key(key).map_err(|error| RestoreError::new(error.to_string()))?;
+        if self.store.peek(&key).is_some() {
+            return Err(RestoreError::new("it has a key twice"));
+        }
+        self.bytes += cost(key.bytes(), value.len());
+        if self.bytes > self.bytes_max {
+            let max = self.bytes_max;
+            return Err(RestoreError::new(format!(
+                "its items count more than {max} bytes: give all replicas the same limit"
+            )));
+        }
+        let put = Put { cas: Some(version), ..Put::default() };
+        self.store.put(&key, value, put).map_err(|refused| RestoreError::new(refused.to_string()))?;
+        Ok(())
     }
 }
 
@@ -145,23 +171,31 @@ impl StateMachine for KvMachine {
         self.store.unwatch();
     }
 
+    fn fresh(&self) -> Result<KvMachine, RestoreError> {
+        let made = match self.secret {
+            Some(secret) => KvMachine::with_secret(self.bytes_max, secret),
+            None => KvMachine::new(self.bytes_max),
+        };
+        made.map_err(|error| RestoreError::new(format!("no memory for its items: {error}")))
+    }
+
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError> {
         self.abandon_snapshot();
         self.store.flush();
         self.bytes = 0;
-        let wrong = |error| RestoreError::new(format!("an item: {error}"));
-        let mut reader = Reader::new(snapshot);
-        while reader.left() > 0 {
-            let (key_len, value_len) = (reader.u32().map_err(wrong)?, reader.u32().map_err(wrong)?);
-            let version = reader.u64().map_err(wrong)?;
-            let key = reader.take(key_len as usize).map_err(wrong)?;
-            let value = reader.take(value_len as usize).map_err(wrong)?;
-            let key = self.store.key(key).map_err(|error| RestoreError::new(error.to_string()))?;
-            let put = Put { cas: Some(version), ..Put::default() };
-            self.store.put(&key, value, put).map_err(|refused| RestoreError::new(refused.to_string()))?;
-            self.bytes += cost(key.bytes(), value.len());
+        self.restore_piece(snapshot, 0, snapshot.len()).map(|_| ())
+    }
+
+    fn restore_piece(&mut self, snapshot: &[u8], from: usize, bytes: usize) -> Result<usize, RestoreError> {
+        let mut reader = Reader::new(&snapshot[from..]);
+        while reader.left() > 0 && reader.position() < bytes {
+            self.restore_item(&mut reader)?;
         }
-        Ok(())
+        Ok(from + reader.position())
+    }
+
+    fn discard(self) {
+        free_beside(self.store);
     }
 }
 
@@ -231,6 +265,30 @@ mod tests {
     }
 
     #[test]
+    fn a_piece_that_is_restored_is_as_long_as_it_may_be() {
+        const STEP: usize = 1000;
+        let mut first = KvMachine::new(1 << 20).unwrap();
+        for number in 0..1000_u64 {
+            let key = format!("key {number}");
+            run(&mut first, number + 2, put(key.as_bytes(), &[number as u8; 84], Condition::Always));
+        }
+        let mut snapshot = Vec::new();
+        first.snapshot(&mut snapshot);
+        let (mut second, mut at, mut pieces) = (first.fresh().unwrap(), 0, 0);
+        while at < snapshot.len() {
+            let next = second.restore_piece(&snapshot, at, STEP).unwrap();
+            assert!(next > at && next - at < STEP + 200, "a piece from {at} to {next}");
+            (at, pieces) = (next, pieces + 1);
+        }
+        assert!(pieces >= 95, "{pieces} pieces of {} bytes", snapshot.len());
+        assert_eq!((second.items(), second.bytes), (1000, first.bytes));
+        assert_eq!(get(&second, b"key 999"), get(&first, b"key 999"));
+        // What is twice in a snapshot, or more than there may be, is of no machine like this one.
+        assert!(first.fresh().unwrap().restore(&snapshot.repeat(2)).is_err());
+        assert!(machine().restore(&snapshot).is_err());
+    }
+
+    #[test]
     fn a_machine_is_restored_as_it_was() {
         let mut first = KvMachine::new(1 << 20).unwrap();
         for number in 0..500_u64 {
@@ -239,7 +297,7 @@ mod tests {
         }
         let mut snapshot = Vec::new();
         first.snapshot(&mut snapshot);
-        let mut second = machine();
+        let mut second = KvMachine::new(1 << 20).unwrap();
         run(&mut second, 1, put(b"not there any more", b"", Condition::Always));
         second.restore(&snapshot).unwrap();
         assert_eq!((second.items(), second.bytes), (300, first.bytes));

@@ -20,6 +20,7 @@ use super::gather::Gather;
 use super::later::Later;
 use super::link::Links;
 use super::reads::PendingReads;
+use super::restore::{Rejected, Restoring};
 use super::settings::library_config;
 use super::snapshots::{FIRST, Snapshots, first_batch};
 use super::transfer::{Incoming, Outgoing, Staging};
@@ -27,7 +28,7 @@ use super::{Beginning, Counters, first_members};
 use crate::cluster_id::{ClusterId, bits};
 use crate::config::{NodeConfig, NodeError, Reads};
 use crate::log::{Batch, LogStore, Room, Ticket, Urgency};
-use crate::machine::StateMachine;
+use crate::machine::{RestoreError, StateMachine};
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::sessions::Limits;
@@ -78,7 +79,12 @@ pub(super) struct Core<M, L: LogStore> {
     pub gather: Gather,
     pub reads: PendingReads,
     pub incoming: Option<Incoming>,
-    pub staging: Option<Staging>,
+    pub staging: Option<Staging<M>>,
+    /// The state of the snapshot that the log begins with, until it is restored. Nothing is executed before.
+    pub own_restoring: Option<Restoring<M>>,
+    /// The state of a leader's snapshot, from when the library is given that until it says that it is this replica's.
+    pub restored: Option<Replicated<M>>,
+    pub rejected: Rejected,
     /// Snapshots that are sent, each as often as it is.
     pub sending: Vec<Bytes>,
     pub later: Later,
@@ -131,8 +137,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         let base = log.base().clone();
         let applied = base.get_metadata().index;
+        let mut own_restoring = None;
         if applied > 0 {
-            state.restore(&base.data)?;
+            let mut empty = state.fresh()?;
+            empty.origin = Some(Origin::of_snapshot(&base.data)?);
+            own_restoring = Some(Restoring::new(base.data, Ok(std::mem::replace(&mut state, empty))));
         }
         let cluster = state.origin.as_ref().map(|origin| origin.cluster);
         if let (Some(ours), Some(asked)) = (cluster, config.cluster)
@@ -160,12 +169,15 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             founded,
             foreign: Foreigners::default(),
             is_in_doubt: false,
-            applied,
+            applied: 0,
             waiters: Waiters::default(),
             gather,
             reads: PendingReads::default(),
             incoming: None,
             staging: None,
+            own_restoring,
+            restored: None,
+            rejected: Rejected::default(),
             sending: Vec::new(),
             later: Later::default(),
             snapshots: Snapshots::default(),
@@ -186,7 +198,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             time_base: (0, now),
             config,
         };
-        core.links.follow(&core.state.members);
+        core.continue_restore()?;
         core.ask_for_number();
         Ok(core)
     }
@@ -231,7 +243,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.failure = Some(why);
         self.waiters.fail_all();
         self.reads.fail_all();
-        (self.incoming, self.staging) = (None, None);
+        self.incoming = None;
+        self.staging.take().into_iter().for_each(Staging::discard);
+        self.own_restoring.take().into_iter().for_each(Restoring::discard);
         self.abandon_snapshot();
     }
 
@@ -390,9 +404,16 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.counters.snapshots_restored += 1;
         self.later.forget();
         self.abandon_snapshot();
-        self.state.restore(&snapshot.data)?;
-        self.applied = snapshot.get_metadata().index;
-        self.links.follow(&self.state.members);
+        let index = snapshot.get_metadata().index;
+        match self.restored.take() {
+            Some(state) => self.become_restored(state, index),
+            // It was made of the state here.
+            None if index == FIRST => {
+                self.applied = index;
+                self.links.follow(&self.state.members);
+            }
+            None => return Err(RestoreError::new("no state was restored from it").into()),
+        }
         Ok(())
     }
 
@@ -439,9 +460,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Whether this replica may not ask for votes: its disk could not hold what it promises, or does not hold the snapshot yet that it was restored from, for
-    /// which the library panics.
+    /// which the library panics; or its state is not restored or far behind, so it could serve nobody.
     pub fn is_unfit(&self) -> bool {
-        self.disk.hangs() || self.raft.raft.raft_log.persisted < self.applied
+        self.has_backlog()
+            || self.own_restoring.is_some()
+            || self.disk.hangs()
+            || self.raft.raft.raft_log.persisted < self.applied
     }
 
     /// Whether as much is held back for the disk as may be.

@@ -4,9 +4,10 @@
 //! that, at a time drawn here: then the simulator runs the same code and repeats every run.
 
 use dunlin_net::random::Random;
-use raft::StateRole;
+use raft::{INVALID_ID, StateRole};
 
 use super::core::Core;
+use super::snapshots::FIRST;
 use crate::config::NodeConfig;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
@@ -16,6 +17,10 @@ pub(super) struct Election {
     ticks_min: usize,
     /// Ticks without a leader after which this replica asks.
     patience: usize,
+    /// The same in a new cluster.
+    first_patience: usize,
+    /// A heartbeat, in ticks.
+    heartbeat: usize,
     /// When the last tick was, by the clock, and how long one is, less a sixteenth.
     ticked: u64,
     tick_min: u64,
@@ -29,6 +34,8 @@ impl Election {
         let mut election = Election {
             ticks_min: config.election_ticks as usize,
             patience: 0,
+            first_patience: 0,
+            heartbeat: config.heartbeat_ticks as usize,
             ticked: now,
             tick_min: tick - tick / 16,
             silent: if was_there_before { config.election_ticks } else { 0 },
@@ -37,9 +44,13 @@ impl Election {
         election
     }
 
-    /// Draws another patience: at least the election timeout, less than twice of it.
+    /// Draws another patience: at least the election timeout, less than twice of it. In a new cluster there is no
+    /// leader to be heard of, so it is only so long that replicas ask one after the other: at least a heartbeat, less
+    /// than half the election timeout.
     pub fn renew(&mut self, random: &mut Random) {
         self.patience = self.ticks_min + random.below(self.ticks_min as u64 - 1) as usize;
+        let spread = self.ticks_min / 2 - self.heartbeat;
+        self.first_patience = self.heartbeat + random.below(spread as u64) as usize;
     }
 
     /// Whether this replica votes for nobody yet.
@@ -73,7 +84,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return self.fail(error);
         }
         let raft = &mut self.raft.raft;
-        if raft.state != StateRole::Leader && raft.promotable() && raft.election_elapsed >= self.election.patience {
+        // The first leader's term is a later one. Who asks in vain stays in this.
+        let is_new = raft.term == FIRST && raft.leader_id == INVALID_ID;
+        let patience = if is_new { self.election.first_patience } else { self.election.patience };
+        if raft.state != StateRole::Leader && raft.promotable() && raft.election_elapsed >= patience {
             raft.election_elapsed = 0;
             self.election.renew(&mut self.random);
             // It refuses while there are changes of members that it has not applied; then it asks again later.

@@ -17,8 +17,12 @@ use crate::machine::{PREFETCHED_MAX, StateMachine};
 use crate::probe::Stage;
 use crate::wire::command::Command;
 
-/// Entries that wait to be executed at most.
-const ENTRIES_MAX: usize = 4096;
+/// Entries, and bytes of them, that are executed in one turn of the event loop by a replica that does not lead.
+const TURN_ENTRIES_MAX: usize = 1024;
+const TURN_BYTES_MAX: usize = 1 << 20;
+/// A replica where more entries wait to be executed does not ask for votes: it would have to execute all of them
+/// before it serves anybody.
+const BACKLOG_MAX: usize = 4096;
 /// What waits.
 #[derive(Default)]
 pub(super) struct Later {
@@ -34,7 +38,7 @@ pub(super) struct Later {
 
 impl Later {
     /// Has the task run in the next iteration of the event loop.
-    fn set_due(&mut self) {
+    pub fn set_due(&mut self) {
         if std::mem::replace(&mut self.is_due, true) {
             return;
         }
@@ -72,23 +76,52 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return;
         }
         self.later.entries.extend(entries);
-        if self.is_leader() || self.later.entries.len() > ENTRIES_MAX {
+        if self.is_leader() {
             self.execute_committed();
         } else {
             self.later.set_due();
         }
     }
 
-    /// Executes what is committed.
+    /// Executes all that is committed.
     pub fn execute_committed(&mut self) {
-        while !self.later.entries.is_empty() {
-            let burst: ArrayVec<Entry, PREFETCHED_MAX> =
-                (0..PREFETCHED_MAX).map_while(|_| self.later.entries.pop_front()).collect();
-            if burst.len() > 1 {
-                self.prefetch(&burst);
+        while self.execute_burst() > 0 {}
+    }
+
+    /// Executes as much of what is committed as a turn may take.
+    fn execute_for_a_turn(&mut self) {
+        let (mut entries, mut bytes) = (0, 0);
+        while entries < TURN_ENTRIES_MAX && bytes < TURN_BYTES_MAX {
+            let waiting = self.later.entries.len();
+            match self.execute_burst() {
+                0 => return,
+                executed => bytes += executed,
             }
-            burst.iter().for_each(|entry| self.execute_entry(entry));
+            entries += waiting - self.later.entries.len();
         }
+        if !self.later.entries.is_empty() {
+            self.later.set_due();
+        }
+    }
+
+    /// Executes the next entries, unless the state is not there yet. Gives the bytes that they take; 0 if there are
+    /// none.
+    fn execute_burst(&mut self) -> usize {
+        if self.own_restoring.is_some() {
+            return 0;
+        }
+        let burst: ArrayVec<Entry, PREFETCHED_MAX> =
+            (0..PREFETCHED_MAX).map_while(|_| self.later.entries.pop_front()).collect();
+        if burst.len() > 1 {
+            self.prefetch(&burst);
+        }
+        burst.iter().for_each(|entry| self.execute_entry(entry));
+        burst.iter().map(|entry| size_of::<Entry>() + entry.data.len()).sum()
+    }
+
+    /// Whether so much waits to be executed that this replica could serve nobody for a while.
+    pub fn has_backlog(&self) -> bool {
+        self.later.entries.len() > BACKLOG_MAX
     }
 
     fn execute_entry(&mut self, entry: &Entry) {
@@ -124,7 +157,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return Ok(());
         }
         if !self.later.entries.is_empty() {
-            self.execute_committed();
+            self.execute_for_a_turn();
             self.report_applied();
             self.compact_if_due()?;
         }

@@ -20,6 +20,7 @@
 //! | `later` | what can wait until messages are on their way |
 //! | `snapshots` | snapshots of its own state |
 //! | `transfer` | snapshots on their way |
+//! | `restore` | states that are restored from snapshots |
 //! | `settings`, `status` | how the library is set up; how the replica is |
 
 mod clients;
@@ -35,6 +36,7 @@ mod link;
 mod members;
 mod reads;
 mod receive;
+mod restore;
 mod settings;
 mod snapshots;
 mod status;
@@ -101,6 +103,8 @@ pub struct Counters {
     pub snapshots_sent: u64,
     /// Snapshots that it was restored from.
     pub snapshots_restored: u64,
+    /// Snapshots of others that came whole, and that it could not be restored from: it went on as it was.
+    pub snapshots_rejected: u64,
     /// Times that its disk hung.
     pub disk_hangs: u64,
     /// Requests of other replicas that it did not look at, since it holds as much as it may for a disk that is behind.
@@ -154,8 +158,10 @@ impl<M, L: LogStore> WeakNode<M, L> {
 }
 
 impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
-    /// Starts a replica on an endpoint, which serves clients and other replicas from then on, with request types [`wire::PEER`], [`wire::CHUNK`] and
-    /// [`wire::CLIENT`]. `machine` is in its first state; what the log has is executed again.
+    /// Starts a replica on an endpoint, which serves clients and other replicas from then on, with request types
+    /// [`wire::PEER`], [`wire::CHUNK`] and [`wire::CLIENT`]. `machine` is in its first state; what the log has is
+    /// executed again. The state of the snapshot that the log begins with is restored in pieces of
+    /// [`NodeConfig::snapshot_step_bytes`], of which this does one: it may not be there when this returns.
     ///
     /// # Errors
     /// [`NodeError`]: settings or first members that cannot be, a log that cannot be written, or handlers that were registered before.
@@ -213,10 +219,10 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         let weak = node.downgrade();
         endpoint.spawn(poll_fn(move |context| {
             let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
-            let is_time = node.shared.core.borrow_mut().snapshots.is_time(context);
+            let is_time = node.shared.core.borrow_mut().has_pieces(context);
             if is_time {
                 node.enter(|core| {
-                    if let Err(error) = core.continue_snapshot() {
+                    if let Err(error) = core.continue_snapshot().and_then(|()| core.continue_restore()) {
                         core.fail(error);
                     }
                 });
@@ -334,7 +340,8 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         self.shared.core.borrow().failure.clone()
     }
 
-    /// Lends the state machine as it is now, which may be behind that of the leader.
+    /// Lends the state machine as it is now, which may be behind that of the leader: it is empty while the state of the
+    /// log is restored at the start, and after a snapshot from a leader it is [another](StateMachine::fresh) machine.
     pub fn with_machine<R>(&self, look: impl FnOnce(&M) -> R) -> R {
         look(&self.shared.core.borrow().state.machine)
     }

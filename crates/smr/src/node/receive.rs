@@ -187,7 +187,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Whether a message of this kind can be of this term.
     pub fn is_possible_term(&self, term: u64, kind: MessageType) -> bool {
         // A new member may have missed any number of terms.
-        let is_first = self.applied == 0 && kind == MessageType::MsgSnapshot;
+        let is_first = self.raft.raft.raft_log.committed == 0 && kind == MessageType::MsgSnapshot;
         // The library takes a message without a term for its own, and believes it.
         let is_term = term > 0 && term <= TERM_MAX;
         is_term && (is_first || term <= self.raft.raft.term.saturating_add(TERMS_MISSED_MAX))

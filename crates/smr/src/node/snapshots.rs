@@ -35,12 +35,18 @@ struct Taking {
 }
 
 impl Snapshots {
-    /// Asked by the task whether there is more to take now. A task that is woken runs in the next iteration of the event loop.
-    pub fn is_time(&mut self, context: &Context<'_>) -> bool {
+    /// Notes the task that takes and restores pieces, which is run now.
+    pub fn note_task(&mut self, context: &Context<'_>) {
         if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             self.waker = Some(context.waker().clone());
         }
-        self.taking.is_some()
+    }
+
+    /// Has the task run in the next iteration of the event loop.
+    pub fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
     }
 
     /// The longest time that the event loop was away for one, in nanoseconds.
@@ -66,9 +72,18 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if !self.is_taking() && self.is_full(base) { self.compact() } else { Ok(()) }
     }
 
+    /// Asked by the task whether there is a piece to take or to restore now.
+    pub fn has_pieces(&mut self, context: &Context<'_>) -> bool {
+        self.snapshots.note_task(context);
+        self.failure.is_none() && (self.snapshots.taking.is_some() || self.is_restoring())
+    }
+
     /// Whether a snapshot is under way.
     fn is_taking(&self) -> bool {
-        self.snapshots.taking.is_some() || self.staging.is_some() || self.raft.store().is_compacting()
+        self.own_restoring.is_some()
+            || self.snapshots.taking.is_some()
+            || self.staging.is_some()
+            || self.raft.store().is_compacting()
     }
 
     /// Whether enough was executed since the snapshot of `base`. Replicas take turns, by their ids.
@@ -141,9 +156,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             Piece::Last => self.keep(Snapshot { data: taking.state.into(), ..taking.snapshot }),
             Piece::Another => {
                 self.snapshots.taking = Some(taking);
-                if let Some(waker) = &self.snapshots.waker {
-                    waker.wake_by_ref();
-                }
+                self.snapshots.wake();
                 Ok(())
             }
         }

@@ -9,12 +9,13 @@ use raft::eraftpb::{Message, MessageType, Snapshot};
 
 use super::WeakNode;
 use super::core::Core;
+use super::restore::Restoring;
 use crate::cluster_id::{ClusterId, bits};
 use crate::config::NodeError;
 use crate::discard::discard;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
-use crate::state::Origin;
+use crate::state::{Origin, Replicated};
 use crate::wire::chunk::{Chunk, parse};
 use crate::wire::{CHUNK, cluster_of};
 
@@ -48,18 +49,35 @@ impl Outgoing {
 }
 
 /// A snapshot that has come, and that the log brings to the disk before the library hears of it: the event loop does not wait for that.
-pub(super) struct Staging {
+pub(super) struct Staging<M> {
     message: Message,
     /// Of which cluster it is.
     origin: Origin,
     is_handed_over: bool,
     /// To its last piece.
     reply: Option<DeferredReply>,
+    restoring: Restoring<M>,
 }
 
-impl Staging {
+impl<M: StateMachine> Staging<M> {
     pub fn total(&self) -> u64 {
         self.message.get_snapshot().data.len() as u64
+    }
+
+    /// The state that is being restored from it.
+    pub fn restoring(&mut self) -> &mut Restoring<M> {
+        &mut self.restoring
+    }
+
+    /// Whether pieces of it are left to be restored.
+    pub fn is_being_restored(&self) -> bool {
+        self.restoring.is_under_way()
+    }
+
+    /// Gives it up.
+    pub fn discard(mut self) {
+        discard(std::mem::take(&mut self.message.mut_snapshot().data));
+        self.restoring.discard();
     }
 }
 
@@ -87,13 +105,6 @@ impl Drop for Outgoing {
     fn drop(&mut self) {
         // The log may have another by now.
         discard(std::mem::take(&mut self.snapshot.data));
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        // The library may not have taken it.
-        discard(std::mem::take(&mut self.message.mut_snapshot().data));
     }
 }
 
@@ -232,13 +243,16 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                     // One that was being taken of the state here is of no use any more.
                     self.abandon_snapshot();
                     let reply = burst.defer_reply(i).ok();
-                    self.staging = Some(Staging { message: *message, origin, is_handed_over: false, reply });
+                    let restoring = Restoring::new(message.get_snapshot().data.clone(), self.state.fresh());
+                    self.staging = Some(Staging { message: *message, origin, is_handed_over: false, reply, restoring });
+                    self.snapshots.wake();
                 }
             }
         }
     }
 
-    /// Hands a snapshot from a leader to the log, when that has no other, and to the library, when it is durable.
+    /// Hands a snapshot from a leader to the log, when that has no other, and to the library, when it is durable and a
+    /// state was restored from it.
     pub fn install_staged(&mut self) -> Result<(), NodeError> {
         let Some(staging) = &mut self.staging else { return Ok(()) };
         if !staging.is_handed_over {
@@ -248,23 +262,20 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             staging.is_handed_over = true;
             self.raft.mut_store().stage(staging.message.get_snapshot())?;
         }
-        if !self.raft.store().is_staged() {
+        if staging.is_being_restored() || !self.raft.store().is_staged() {
             return Ok(());
         }
-        let Some(mut staging) = self.staging.take() else { return Ok(()) };
-        let (message, reply) = (staging.message.clone(), staging.reply.take());
-        let metadata = message.get_snapshot().get_metadata();
-        let (position, total) = ((metadata.index, metadata.term), staging.total());
-        let joins = self.join(staging.origin.clone());
-        if position.0 > self.raft.raft.raft_log.committed {
-            self.receive(message.from, message);
-        }
-        let taken = self.raft.raft.raft_log.unstable_snapshot().as_ref().map(Snapshot::get_metadata);
-        if taken.is_none_or(|taken| (taken.index, taken.term) != position) {
-            // It came too late: entries of another leader have brought this replica further.
-            self.raft.mut_store().unstage();
-            if joins {
-                self.wait_again();
+        let Some(staging) = self.staging.take() else { return Ok(()) };
+        let total = staging.total();
+        let Staging { message, origin, reply, restoring, .. } = staging;
+        match restoring.into_state() {
+            Ok(state) => self.install(message, origin, state),
+            Err(error) => {
+                let metadata = message.get_snapshot().get_metadata();
+                self.reject((message.from, metadata.index, metadata.term), &error);
+                discard(message.snapshot.unwrap_or_default().data);
+                // Without an answer its sender learns that it failed.
+                return Ok(());
             }
         }
         if let (Some(reply), Ok(mut buffer)) = (reply, MsgBuf::with_len(size_of::<u64>())) {
@@ -273,6 +284,28 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let _ = reply.enqueue_response(buffer);
         }
         Ok(())
+    }
+
+    /// Hands a snapshot to the library, and keeps the state of it until the library says that it is this replica's.
+    fn install(&mut self, message: Message, origin: Origin, state: Replicated<M>) {
+        let (data, metadata) = (message.get_snapshot().data.clone(), message.get_snapshot().get_metadata());
+        let position = (metadata.index, metadata.term);
+        let joins = self.join(origin);
+        if position.0 > self.raft.raft.raft_log.committed {
+            self.receive(message.from, message);
+        }
+        let taken = self.raft.raft.raft_log.unstable_snapshot().as_ref().map(Snapshot::get_metadata);
+        if taken.is_some_and(|taken| (taken.index, taken.term) == position) {
+            self.restored = Some(state);
+            return;
+        }
+        // It came too late: entries of another leader have brought this replica further.
+        self.raft.mut_store().unstage();
+        discard(data);
+        state.discard();
+        if joins {
+            self.wait_again();
+        }
     }
 
     fn on_chunk(&mut self, bytes: &[u8]) -> Option<Taken> {
@@ -293,6 +326,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         if chunk.offset == 0 {
             self.incoming = None;
+            if self.rejected.is_too_early((chunk.from, chunk.index, chunk.index_term)) {
+                return None;
+            }
             if !self.has_memory_for(chunk.total) {
                 tracing::warn!(
                     id = self.config.id,
@@ -347,6 +383,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Forgets what was received of a snapshot whose sender says no more.
     pub fn expire_incoming(&mut self) {
+        self.rejected.tick();
         if let Some(incoming) = &mut self.incoming {
             incoming.idle += 1;
             if incoming.idle > PATIENCE_TICKS {

@@ -13,6 +13,7 @@ use dunlin_smr::{Beginning, Client, ClientConfig, ClientError, ClusterId, Memory
 
 use super::change;
 use super::harness::{Cluster, World, client_config, config};
+use super::storage::InMemory;
 
 /// Longer than some elections.
 const LONG: Duration = Duration::from_millis(200);
@@ -29,7 +30,7 @@ fn put(key: &[u8], value: &[u8]) -> Vec<u8> {
 /// The first members with these ids found a cluster, those that run.
 fn found(world: &World, client: u32, nodes: [u32; 3], run: &[u64]) -> Cluster {
     let all = members(nodes);
-    let mut cluster = Cluster::planned(world, client, all.clone(), config());
+    let mut cluster = Cluster::planned(world, InMemory, client, all.clone(), config());
     for id in run {
         cluster.start(*id, MemoryLog::new(), Beginning::First(all.clone()));
     }

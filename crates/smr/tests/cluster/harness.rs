@@ -10,8 +10,10 @@ use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
 use dunlin_net::{Addr, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::kv::{Answer, Command, Condition, KvMachine, Query};
-use dunlin_smr::wire::response::Role;
-use dunlin_smr::{Beginning, Client, ClientConfig, ClientError, MemoryLog, Node, NodeConfig};
+use dunlin_smr::wire::response::{Role, Status};
+use dunlin_smr::{Beginning, Client, ClientConfig, ClientError, Node, NodeConfig, NodeError};
+
+use super::storage::{InMemory, Storage};
 
 /// Time between two turns of everybody.
 const TURN: Duration = Duration::from_micros(50);
@@ -20,14 +22,25 @@ const PATIENCE: usize = 200_000;
 /// The node of the client.
 const CLIENT: u32 = 1000;
 
-pub type Replica = Node<KvMachine, MemoryLog>;
+/// Replicas with their logs in memory.
+pub type Cluster = ClusterOf<InMemory>;
+
+type Replica<S> = Node<KvMachine, <S as Storage>::Log>;
+
+/// What runs at a node of the network.
+#[derive(Clone)]
+struct Running {
+    endpoint: Rc<Endpoint<LoopbackTransport>>,
+    /// Steps what stands below its log.
+    step: Rc<dyn Fn(u64)>,
+}
 
 /// A network, its time, and who runs on it, whichever cluster they belong to.
 #[derive(Clone)]
 pub struct World {
     network: LoopbackNetwork,
     clock: Rc<Cell<u64>>,
-    running: Rc<RefCell<BTreeMap<u32, Rc<Endpoint<LoopbackTransport>>>>>,
+    running: Rc<RefCell<BTreeMap<u32, Running>>>,
 }
 
 impl World {
@@ -39,16 +52,26 @@ impl World {
     fn turn(&self, paused: &[u32]) {
         self.network.advance(TURN);
         self.clock.set(self.network.now());
-        let running: Vec<_> = self.running.borrow().iter().map(|(node, endpoint)| (*node, endpoint.clone())).collect();
-        running.iter().filter(|(node, _)| !paused.contains(node)).for_each(|(_, endpoint)| _ = endpoint.run_once());
+        let running: Vec<_> = self.running.borrow().iter().map(|(node, running)| (*node, running.clone())).collect();
+        for (_, Running { endpoint, step }) in running.iter().filter(|(node, _)| !paused.contains(node)) {
+            step(self.clock.get());
+            endpoint.run_once();
+        }
     }
 }
 
-pub struct Cluster {
+/// A replica, and what stands below its log.
+pub struct Place<S: Storage> {
+    pub node: Replica<S>,
+    pub device: Rc<S::Device>,
+}
+
+pub struct ClusterOf<S: Storage> {
     pub world: World,
+    pub storage: S,
     /// Where each member is reached.
     members: Vec<(u64, Addr)>,
-    places: BTreeMap<u64, Replica>,
+    pub places: BTreeMap<u64, Place<S>>,
     /// Those that do nothing, as if they stood still.
     pub paused: Vec<u64>,
     pub client: Client<LoopbackTransport>,
@@ -68,7 +91,7 @@ fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<Loop
     Rc::new(Endpoint::new(network.endpoint(node).unwrap(), config).unwrap())
 }
 
-/// Settings for quick elections.
+/// Settings for quick elections: a disk hangs when a flush takes 60 ms.
 pub fn config() -> NodeConfig {
     NodeConfig { tick: Duration::from_millis(1), heartbeat_ticks: 3, election_ticks: 20, ..NodeConfig::new(1) }
 }
@@ -79,22 +102,31 @@ pub fn client_config() -> ClientConfig {
 }
 
 impl Cluster {
-    /// So many first members, and a client that knows them.
+    /// So many first members with their logs in memory, and a client that knows them.
     pub fn new(members: u64, config: NodeConfig) -> Cluster {
+        ClusterOf::of(InMemory, members, config)
+    }
+}
+
+impl<S: Storage> ClusterOf<S> {
+    /// So many first members, and a client that knows them.
+    pub fn of(storage: S, members: u64, config: NodeConfig) -> ClusterOf<S> {
         let all: Vec<(u64, Addr)> = (1..=members).map(|id| (id, Addr::Node(id as u32))).collect();
-        let mut cluster = Cluster::planned(&World::new(), CLIENT, all.clone(), config);
+        let mut cluster = ClusterOf::planned(&World::new(), storage, CLIENT, all.clone(), config);
         for id in 1..=members {
-            cluster.start(id, MemoryLog::new(), Beginning::First(all.clone()));
+            let empty = cluster.storage.empty(id);
+            cluster.start(id, empty, Beginning::First(all.clone()));
         }
         cluster
     }
 
     /// A client of these members, on a node of its own, none of which runs yet.
-    pub fn planned(world: &World, client_node: u32, all: Vec<(u64, Addr)>, config: NodeConfig) -> Cluster {
+    pub fn planned(world: &World, storage: S, client_node: u32, all: Vec<(u64, Addr)>, config: NodeConfig) -> ClusterOf<S> {
         let endpoint = endpoint(&world.network, client_node, client_node.into());
         let client = Client::new(&endpoint, all.clone(), client_config());
-        Cluster {
+        ClusterOf {
             world: world.clone(),
+            storage,
             members: all,
             places: BTreeMap::new(),
             paused: Vec::new(),
@@ -113,8 +145,8 @@ impl Cluster {
         }
     }
 
-    /// Starts a replica.
-    pub fn start(&mut self, id: u64, log: MemoryLog, beginning: Beginning) {
+    /// Starts a replica on what there is of its log.
+    pub fn start(&mut self, id: u64, left: S::Left, beginning: Beginning) {
         self.incarnation += 1;
         let place = self.node_of(id);
         let endpoint = endpoint(&self.world.network, place, self.incarnation << 20 | id);
@@ -125,23 +157,35 @@ impl Cluster {
             clock: Rc::new(move || clock.get()),
             ..self.config.clone()
         };
-        let machine = KvMachine::new(64 << 20).unwrap();
+        let machine = KvMachine::with_secret(64 << 20, [self.incarnation, id]).unwrap();
+        let (log, device) = self.storage.open(id, left);
         let node = Node::start(&endpoint, config, log, machine, beginning).unwrap();
-        self.world.running.borrow_mut().insert(place, endpoint);
-        self.places.insert(id, node);
+        let device = Rc::new(device);
+        let stepped = device.clone();
+        let running = Running { endpoint, step: Rc::new(move |now| S::step(&stepped, now)) };
+        self.world.running.borrow_mut().insert(place, running);
+        self.places.insert(id, Place { node, device });
     }
 
-    /// Stops a replica; gives its log.
-    pub fn stop(&mut self, id: u64) -> MemoryLog {
-        let node = self.places.remove(&id).unwrap();
-        let log = node.with_log(MemoryLog::clone);
+    /// Stops a replica, as a process that is killed; gives what is left of its log.
+    pub fn stop(&mut self, id: u64) -> S::Left {
+        let Place { node, device } = self.places.remove(&id).unwrap();
+        let left = node.with_log(|log| S::leave(log, &device));
         drop(node);
         self.world.running.borrow_mut().remove(&self.node_of(id));
-        log
+        left
     }
 
-    pub fn node(&self, id: u64) -> Replica {
-        self.places[&id].clone()
+    pub fn node(&self, id: u64) -> Replica<S> {
+        self.places[&id].node.clone()
+    }
+
+    pub fn status(&self, id: u64) -> Status {
+        self.places[&id].node.status()
+    }
+
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.world.clock.get())
     }
 
     pub fn turn(&self) {
@@ -156,7 +200,7 @@ impl Cluster {
         }
     }
 
-    pub fn until(&self, what: &str, mut done: impl FnMut(&Cluster) -> bool) {
+    pub fn until(&self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         for _ in 0..PATIENCE {
             if done(self) {
                 return;
@@ -164,7 +208,7 @@ impl Cluster {
             self.turn();
             self.endpoint.run_once();
         }
-        panic!("it never came to this: {what}; {:#?}", self.places.values().map(|place| place.status()).collect::<Vec<_>>());
+        panic!("it never came to this: {what}; {:#?}", self.all());
     }
 
     /// Drives everything until a future of the client's ends.
@@ -176,17 +220,22 @@ impl Cluster {
                 return output;
             }
         }
-        panic!("it never ended; {:#?}", self.places.values().map(|place| place.status()).collect::<Vec<_>>());
+        panic!("it never ended; {:#?}", self.all());
+    }
+
+    fn all(&self) -> Vec<(Status, Option<NodeError>)> {
+        self.places.values().map(|place| (place.node.status(), place.node.failure())).collect()
+    }
+
+    /// The replica that leads in the highest term.
+    pub fn leading(&self) -> Option<u64> {
+        let statuses = self.places.values().map(|place| place.node.status());
+        statuses.filter(|status| status.role == Role::Leader).max_by_key(|status| status.term).map(|status| status.id)
     }
 
     pub fn leader(&self) -> u64 {
-        self.until("somebody leads", |cluster| cluster.leaders().next().is_some());
-        self.leaders().next().unwrap()
-    }
-
-    fn leaders(&self) -> impl Iterator<Item = u64> {
-        let leads = |place: &&Replica| place.status().role == Role::Leader;
-        self.places.values().filter(leads).map(|place| place.status().id)
+        self.until("somebody leads", |cluster| cluster.leading().is_some());
+        self.leading().unwrap()
     }
 
     pub fn put(&self, key: &str, value: &[u8]) -> Result<u64, ClientError> {
@@ -214,7 +263,7 @@ impl Cluster {
     pub fn local(&self, id: u64, key: &str) -> Option<Vec<u8>> {
         use dunlin_smr::StateMachine as _;
         let mut reply = Vec::new();
-        self.places[&id].with_machine(|machine| machine.query(key.as_bytes(), &mut reply));
+        self.places[&id].node.with_machine(|machine| machine.query(key.as_bytes(), &mut reply));
         value(&reply)
     }
 }

@@ -1,9 +1,12 @@
 //! Whole clusters over loopback, on fake time.
 
+mod disks;
+mod first_leader;
 mod foreign;
 mod harness;
 mod members;
 mod snapshots;
+mod storage;
 mod unanswered;
 
 use std::time::Duration;

@@ -1,6 +1,9 @@
 //! Snapshots that replicas take of their state, and get from others.
 
 use dunlin_net::Addr;
+use dunlin_smr::log::Batch;
+use dunlin_smr::raft::Storage as _;
+use dunlin_smr::raft::eraftpb::{Entry, HardState};
 use dunlin_smr::wire::request::Change;
 use dunlin_smr::{Beginning, LogStore, MemoryLog, NodeConfig};
 
@@ -54,6 +57,30 @@ fn replicas_take_turns_with_their_snapshots() {
         // A burst may bring some entries more than are needed.
         assert!(of.iter().all(|base| (base + 10 * id) % 80 < 10), "replica {id}: {bases:?}");
     }
+}
+
+/// The entries of a long log are executed some in each turn of the event loop, not all when it is read.
+#[test]
+fn a_long_log_is_executed_piece_by_piece() {
+    const ENTRIES: u64 = 20_000;
+    let mut cluster = Cluster::new(1, config());
+    cluster.put("a", b"1").unwrap();
+    let mut log = cluster.stop(1);
+    let (last, term) = (log.last_index().unwrap(), log.hard_state().term);
+    let entries = (1..=ENTRIES).map(|number| Entry { index: last + number, term, ..Entry::default() }).collect();
+    let hard_state = HardState { commit: last + ENTRIES, ..log.hard_state().clone() };
+    log.append(Batch { entries, hard_state: Some(hard_state), ..Batch::default() }).unwrap();
+    cluster.start(1, log, Beginning::Join);
+    let (mut applied, mut turns) = (cluster.status(1).applied, 0);
+    while applied < last + ENTRIES {
+        cluster.turn();
+        let now = cluster.status(1).applied;
+        assert!(now <= applied + 1024, "{} entries in one turn", now - applied);
+        assert!(cluster.leading().is_none() || last + ENTRIES - now < 4096, "it leads and has executed up to {now}");
+        (applied, turns) = (now, turns + 1);
+    }
+    assert!(turns >= 20, "{turns}");
+    cluster.put("a", b"2").unwrap();
 }
 
 #[test]

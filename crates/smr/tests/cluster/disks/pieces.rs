@@ -6,7 +6,7 @@ use dunlin_net::Addr;
 use dunlin_rpc::{CallOptions, MsgBuf};
 use dunlin_smr::{LogStore as _, wire};
 
-use super::harness::Cluster;
+use super::Cluster;
 
 /// A snapshot that is sent in one piece, or what its first piece says of it.
 #[derive(Debug, Clone)]

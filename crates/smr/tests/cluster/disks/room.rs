@@ -8,7 +8,7 @@ use dunlin_smr::NodeConfig;
 use dunlin_smr::kv::{Command, Condition};
 use dunlin_smr::wal::WalConfig;
 
-use super::harness::{Cluster, config};
+use super::{Cluster, config};
 
 const UNFLUSHED_MAX: usize = 100_000;
 const VALUE_BYTES: usize = 20_000;

@@ -6,7 +6,7 @@ use dunlin_smr::Beginning;
 use dunlin_smr::wal::WalConfig;
 use dunlin_smr::wire::response::Role;
 
-use super::harness::{Cluster, config};
+use super::{Cluster, config};
 
 fn cluster(members: u64) -> Cluster {
     let cluster = Cluster::new(members, config(), WalConfig::new(1));

@@ -9,8 +9,8 @@ use dunlin_smr::wal::sim::{SimDisk, SimDiskConfig};
 use dunlin_smr::wire::response::Status;
 use dunlin_smr::{Beginning, ClusterId, LogStore as _, NodeConfig};
 
-use super::harness::{Cluster, config};
 use super::pieces::Forged;
+use super::{Cluster, config};
 
 /// Three replicas, a follower, and a snapshot for it that has more than it has committed.
 fn attacked() -> (Cluster, u64, Forged) {
@@ -84,6 +84,50 @@ fn a_bit_flip_in_a_piece_stops_nobody() {
     cluster.until("it follows", |cluster| cluster.local(id, "a").as_deref() == Some(b"2"));
 }
 
+/// Of a leader of another version, or of somebody who forges it: its checksum is right, and no state can be restored
+/// from it.
+#[test]
+fn a_snapshot_that_no_state_can_be_restored_from_is_rejected() {
+    let (cluster, id, forged) = attacked();
+    cluster.put("b", &[7; 1000]).unwrap();
+    cluster.until("it has it", |cluster| cluster.local(id, "b").is_some());
+    let whole = Forged { index: cluster.status(id).last + 10, ..forged };
+    let bodies = [
+        // An item of 2^32 - 1 bytes, half an item, a key that is too long, and one that comes twice.
+        [&whole.bytes[..], &[0xff; 16]].concat(),
+        [&whole.bytes[..], &[3, 0, 0]].concat(),
+        [&whole.bytes[..], &1000_u32.to_le_bytes(), &[0; 12], &[1; 1000]].concat(),
+        [&whole.bytes[..], &item(b"twice"), &item(b"twice")].concat(),
+    ];
+    for (number, bytes) in (1..).zip(bodies) {
+        let forged = Forged {
+            index: whole.index + number,
+            total: bytes.len() as u64,
+            checksum: crc32c::crc32c(&bytes),
+            bytes,
+            ..whole.clone()
+        };
+        is_refused(&cluster, &forged);
+        cluster.turns(Duration::from_millis(20));
+        assert_eq!(cluster.places[&id].node.counters().snapshots_rejected, number);
+        assert_eq!(forged.send(&cluster), None, "the same one again, so soon");
+        assert_eq!(cluster.places[&id].node.counters().snapshots_rejected, number, "it is not looked at again so soon");
+        assert_eq!(cluster.local(id, "b"), Some(vec![7; 1000]), "what was there is served");
+        cluster.put("a", &number.to_le_bytes()).unwrap();
+        cluster.until("it follows", |cluster| cluster.local(id, "a").as_deref() == Some(&number.to_le_bytes()));
+        cluster.until("the file of the rejected one is removed", |cluster| cluster.snapshot_files(id) == 1);
+    }
+    let leader = cluster.leader();
+    cluster.places[&leader].node.hand_over();
+    cluster.until("another leads", |cluster| cluster.leading().is_some_and(|now| now != leader));
+    cluster.put("a", b"last").unwrap();
+    assert_eq!(cluster.places[&id].node.failure(), None);
+}
+
+fn item(key: &[u8]) -> Vec<u8> {
+    [&(key.len() as u32).to_le_bytes()[..], &[0; 4], &2_u64.to_le_bytes(), key].concat()
+}
+
 /// Who has no number yet keeps pieces of the cluster that it waits for, and of no other.
 #[test]
 fn who_waits_keeps_nothing_that_it_cannot_use() {
@@ -117,11 +161,7 @@ fn who_joins_takes_part_when_its_snapshot_is_durable() {
     cluster.start(4, SimDisk::new(4, SimDiskConfig::default()), Beginning::Join);
     let change = dunlin_smr::wire::request::Change::AddLearner { id: 4, address: Addr::Node(4).to_string() };
     cluster.drive(cluster.client.change(change)).unwrap();
-    let has_file = |cluster: &Cluster| {
-        use dunlin_smr::wal::Disk as _;
-        cluster.places[&4].disk.list().unwrap().iter().any(|name| name.starts_with("snapshot-"))
-    };
-    cluster.until("a snapshot is being written", has_file);
+    cluster.until("a snapshot is being written", |cluster| cluster.snapshot_files(4) > 0);
     let mut turns = 0;
     while cluster.places[&4].node.counters().snapshots_restored == 0 {
         let Status { cluster: number, term, last, .. } = cluster.status(4);

@@ -1,0 +1,158 @@
+//! What a watchman decides: all that a look found in one transaction, so in one epoch, or in as few as hold it.
+
+use std::collections::HashMap;
+
+use etcd_client::{KeyValue, Txn};
+
+use super::leases::name_of;
+use super::members::id_of;
+use super::work::{Outcome, Work, delete, get, is_of, look, look_at_all, put, revision_for_etcd};
+use crate::error::CoordError;
+use crate::types::{Happening, MemberId, Revision};
+use crate::wire::{Beat, Pulse, Tenure};
+
+/// Comparisons, and changes, that etcd takes in one transaction as it is delivered (`--max-txn-ops`).
+const TXN_OPS_MAX: usize = 128;
+/// Of these, those that do not depend on how much is decided: the comparisons of reign and epoch; the changes of epoch
+/// and history.
+const OPS_OF_ALL: usize = 2;
+/// A failure takes one of each kind, and a lease that is over two.
+const FAILURES_AT_ONCE: usize = TXN_OPS_MAX - OPS_OF_ALL;
+const OPS_OF_LAPSE: usize = 2;
+
+/// How many decisions came in time, and how many too late.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Decided {
+    pub failures: u64,
+    pub lapses: u64,
+    pub refused: u64,
+}
+
+/// As much of it as one transaction holds; `None` if nothing is left.
+pub(super) fn next_part(over: &mut Pulse) -> Option<Pulse> {
+    let members: Vec<Beat> = over.members.drain(..over.members.len().min(FAILURES_AT_ONCE)).collect();
+    let room = (FAILURES_AT_ONCE - members.len()) / OPS_OF_LAPSE;
+    let leases: Vec<Tenure> = over.leases.drain(..over.leases.len().min(room)).collect();
+    (!members.is_empty() || !leases.is_empty()).then_some(Pulse { members, leases })
+}
+
+/// What etcd has at one moment of what is to be decided.
+struct Seen(Outcome);
+
+impl Seen {
+    /// What still is as it was when the watchman saw it last.
+    fn standing(&self, work: &Work, part: &Pulse) -> Result<Pulse, CoordError> {
+        let keys = &work.keys;
+        let by_member = |place, prefix: String| self.by(place, |found| id_of(found, &prefix));
+        let by_name = |place, prefix: String| self.by(place, |found| name_of(found, &prefix));
+        let (live, failed) = (by_member(0, keys.members())?, by_member(1, keys.all_failed())?);
+        let beats: HashMap<MemberId, Revision> = by_member(2, keys.beats())?;
+        let (held, renewals) = (by_name(3, keys.leases())?, by_name(4, keys.renewals())?);
+        let is_silent = |beat: &&Beat| {
+            let is_live = live.get(&beat.member) == Some(&beat.incarnation) && !failed.contains_key(&beat.member);
+            is_live && beats.get(&beat.member) == Some(&beat.heartbeats)
+        };
+        let is_over = |tenure: &&Tenure| {
+            held.get(&tenure.name) == Some(&tenure.token) && renewals.get(&tenure.name) == Some(&tenure.renewals)
+        };
+        let members = part.members.iter().filter(is_silent).cloned().collect();
+        Ok(Pulse { members, leases: part.leases.iter().filter(is_over).cloned().collect() })
+    }
+
+    fn by<K: std::hash::Hash + Eq>(
+        &self,
+        place: usize,
+        key: impl Fn(&KeyValue) -> Result<K, CoordError>,
+    ) -> Result<HashMap<K, Revision>, CoordError> {
+        self.0.all(place).iter().map(|found| Ok((key(found)?, found.mod_revision() as Revision))).collect()
+    }
+}
+
+impl Work {
+    /// Fails members and ends leases for which the watchman has waited long enough, but for those that were heard or
+    /// renewed since.
+    ///
+    /// # Errors
+    /// [`CoordError::ReignOver`] if another watchman has begun; nothing is decided then.
+    pub async fn decide(&self, reign: u64, part: &Pulse) -> Result<Decided, CoordError> {
+        let keys = &self.keys;
+        loop {
+            let gets = vec![
+                look_at_all(keys.members()),
+                look_at_all(keys.all_failed()),
+                look_at_all(keys.beats()),
+                look_at_all(keys.leases()),
+                look_at_all(keys.renewals()),
+                get(keys.epoch()),
+                look(keys.reign()),
+            ];
+            let seen = Seen(self.read(gets).await?);
+            if seen.0.mod_revision(6) as Revision != reign {
+                return Err(CoordError::ReignOver { reign });
+            }
+            let standing = seen.standing(self, part)?;
+            let (failures, lapses) = (standing.members.len(), standing.leases.len());
+            let refused = (part.members.len() + part.leases.len() - failures - lapses) as u64;
+            let decided = Decided { failures: failures as u64, lapses: lapses as u64, refused };
+            if failures + lapses == 0 {
+                return Ok(decided);
+            }
+            let epoch = (seen.0.number(5, &keys.epoch())?, seen.0.mod_revision(5));
+            if self.commit(self.decision(reign, epoch, &standing)).await?.done {
+                return Ok(decided);
+            }
+        }
+    }
+
+    /// The transaction of a decision, in an epoch and the revision of its key.
+    fn decision(&self, reign: u64, (epoch, revision): (u64, i64), over: &Pulse) -> Txn {
+        let keys = &self.keys;
+        let (mut conditions, mut changes) = (vec![is_of(&keys.reign(), revision_for_etcd(reign))], Vec::new());
+        let mut happenings = Vec::new();
+        if !over.members.is_empty() {
+            // Who joins, leaves or fails changes the epoch: as long as that is what it was, these members are live, as
+            // they were when it was read.
+            conditions.push(is_of(&keys.epoch(), revision));
+            changes.push(put(keys.epoch(), (epoch + 1).to_string()));
+        }
+        for Beat { member, heartbeats, .. } in &over.members {
+            conditions.push(is_of(&keys.beat(*member), revision_for_etcd(*heartbeats)));
+            changes.push(put(keys.failed(*member), ""));
+            happenings.push(Happening::Failed { member: *member, epoch: epoch + 1 });
+        }
+        for Tenure { name, token, renewals, .. } in &over.leases {
+            conditions.push(is_of(&keys.lease(name), revision_for_etcd(*token)));
+            conditions.push(is_of(&keys.renewal(name), revision_for_etcd(*renewals)));
+            changes.extend([delete(keys.lease(name)), delete(keys.renewal(name))]);
+            happenings.push(Happening::Ended { name: name.clone(), token: *token });
+        }
+        changes.push(self.events(&happenings));
+        Txn::new().when(conditions).and_then(changes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pulse(members: usize, leases: usize) -> Pulse {
+        let beat = |member| Beat { member, incarnation: 1, heartbeats: 1 };
+        let tenure = |name: usize| Tenure { name: format!("/{name}"), token: 1, renewals: 1, ttl_ms: 1 };
+        Pulse { members: (0..members as u64).map(beat).collect(), leases: (0..leases).map(tenure).collect() }
+    }
+
+    #[test]
+    fn what_is_decided_at_once_fits_a_transaction() {
+        for (members, leases) in [(0, 0), (1, 0), (0, 1), (126, 0), (127, 1), (10, 58), (10, 59), (1000, 4096)] {
+            let (mut over, mut parts) = (pulse(members, leases), Vec::new());
+            while let Some(part) = next_part(&mut over) {
+                assert!(OPS_OF_ALL + part.members.len() + OPS_OF_LAPSE * part.leases.len() <= TXN_OPS_MAX);
+                parts.push((part.members.len(), part.leases.len()));
+            }
+            assert_eq!(parts.iter().map(|part| part.0).sum::<usize>(), members);
+            assert_eq!(parts.iter().map(|part| part.1).sum::<usize>(), leases);
+            let fewest = (members + 2 * leases).div_ceil(FAILURES_AT_ONCE);
+            assert!(parts.len() <= fewest + 1, "{parts:?}");
+        }
+    }
+}

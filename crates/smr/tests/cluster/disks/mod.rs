@@ -1,0 +1,36 @@
+//! Replicas with their logs on simulated disks, which hang, fill up, and take their time.
+
+mod forged;
+mod hangs;
+mod pieces;
+mod room;
+mod snapshots;
+
+use dunlin_smr::NodeConfig;
+use dunlin_smr::wal::{Disk as _, WalConfig};
+
+use super::harness::{ClusterOf, config};
+use super::storage::OnDisks;
+
+type Cluster = ClusterOf<OnDisks>;
+
+impl Cluster {
+    fn new(members: u64, config: NodeConfig, wal: WalConfig) -> Cluster {
+        ClusterOf::of(OnDisks { wal }, members, config)
+    }
+
+    /// Lets the disk of a replica hang until it is [healed](Cluster::heal).
+    fn hang(&self, id: u64) {
+        self.places[&id].device.disk.hang_until(u64::MAX);
+    }
+
+    fn heal(&self, id: u64) {
+        self.places[&id].device.disk.hang_until(0);
+    }
+
+    /// Files of snapshots that a replica has.
+    fn snapshot_files(&self, id: u64) -> usize {
+        let names = self.places[&id].device.disk.list().unwrap();
+        names.iter().filter(|name| name.starts_with("snapshot-")).count()
+    }
+}
