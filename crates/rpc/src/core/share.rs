@@ -148,15 +148,19 @@ impl Hosts {
 
     /// Counts a user off, and forgets the host with its last one.
     pub fn leave(&mut self, host: u32) {
-        let Some(place) = self.entries.get_mut(host as usize) else { return };
-        let Some(entry) = place else { return };
+        let Some(Some(entry)) = self.entries.get_mut(host as usize) else { return };
         entry.users -= 1;
         if entry.users == 0 {
-            debug_assert!(entry.share.held_bytes == 0 && entry.share.deferred == 0, "{entry:?} holds nothing any more");
-            self.by_name.remove(&entry.name);
-            *place = None;
-            self.free.push(host);
+            self.forget(host);
         }
+    }
+
+    #[cold]
+    fn forget(&mut self, host: u32) {
+        let Some(entry) = self.entries[host as usize].take() else { return };
+        debug_assert!(entry.share.held_bytes == 0 && entry.share.deferred == 0, "{entry:?} holds nothing any more");
+        self.by_name.remove(&entry.name);
+        self.free.push(host);
     }
 }
 

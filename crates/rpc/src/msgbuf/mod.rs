@@ -91,7 +91,7 @@ impl MsgBuf {
         Ok(buf)
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(len: usize) -> Result<(MsgBuf, Contents), AllocError> {
         let class = class::class_for(len).ok_or(AllocError::TooLarge { len })?;
         let (data, contents) = pool::take(class)?;

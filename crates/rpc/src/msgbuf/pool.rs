@@ -76,7 +76,7 @@ impl Cache {
     fn clear(&mut self) {
         for (class, free) in self.free.iter_mut().enumerate() {
             for data in free.drain(..) {
-                // SAFETY: cached buffers are unused and came from `allocate` of this class.
+                // SAFETY: cached buffers are unused and came from `take` of this class.
                 unsafe { release(data, class) }
             }
         }
@@ -108,7 +108,6 @@ impl SharedCache {
         SHARED.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[cold]
     fn take(class: usize) -> Option<NonNull<u8>> {
         let mut shared = SharedCache::lock();
         let data = shared.free[class - THREAD_CLASSES].pop()?;
@@ -117,7 +116,6 @@ impl SharedCache {
     }
 
     /// Caches a buffer of `class`, if there is room.
-    #[cold]
     fn keep(data: NonNull<u8>, class: usize) -> bool {
         let bytes = allocation(class) as u64;
         let mut shared = SharedCache::lock();
@@ -157,14 +155,10 @@ pub(super) enum Contents {
 /// Takes a buffer of `class`; gives its first data byte.
 #[inline]
 pub(super) fn take(class: usize) -> Result<(NonNull<u8>, Contents), AllocError> {
-    let of_class = |cache: &RefCell<Cache>| match cache.borrow_mut().free.get_mut(class) {
-        Some(free) => free.pop(),
-        None => SharedCache::take(class),
-    };
-    let cached = CACHE.try_with(of_class).unwrap_or(None);
+    let cached = CACHE.try_with(|cache| cache.borrow_mut().free.get_mut(class)?.pop()).unwrap_or(None);
     let taken = match cached {
         Some(data) => (data, Contents::Leftovers),
-        None => (allocate(class)?, Contents::Zeros),
+        None => take_uncached(class)?,
     };
     OUTSTANDING.set(OUTSTANDING.get() + 1);
     Ok(taken)
@@ -179,16 +173,12 @@ pub(super) unsafe fn give_back(data: NonNull<u8>, class: usize) {
     OUTSTANDING.set(OUTSTANDING.get() - 1);
     let kept = CACHE.try_with(|cache| {
         let mut cache = cache.borrow_mut();
-        let Some(free) = cache.free.get_mut(class) else { return SharedCache::keep(data, class) };
-        let room = free.len() < CACHED_MAX[class];
-        if room {
-            free.push(data);
-        }
-        room
+        let free = cache.free.get_mut(class).filter(|free| free.len() < CACHED_MAX[class]);
+        free.map(|free| free.push(data)).is_some()
     });
     if kept != Ok(true) {
         // SAFETY: as the caller promises.
-        unsafe { release(data, class) }
+        unsafe { give_back_uncached(data, class) }
     }
 }
 
@@ -203,8 +193,14 @@ fn from_system(class: usize) -> Result<NonNull<u8>, AllocError> {
     })
 }
 
+/// Takes a buffer that this thread has not cached.
 #[cold]
-fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
+fn take_uncached(class: usize) -> Result<(NonNull<u8>, Contents), AllocError> {
+    if class >= THREAD_CLASSES
+        && let Some(data) = SharedCache::take(class)
+    {
+        return Ok((data, Contents::Leftovers));
+    }
     let base = match from_system(class) {
         Ok(base) => base,
         Err(_) => {
@@ -215,7 +211,19 @@ fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
         }
     };
     // SAFETY: every allocation is larger than its front.
-    Ok(unsafe { base.add(FRONT_BYTES) })
+    Ok((unsafe { base.add(FRONT_BYTES) }, Contents::Zeros))
+}
+
+/// Gives a buffer back that this thread does not cache.
+///
+/// # Safety
+/// As [`give_back`].
+#[cold]
+unsafe fn give_back_uncached(data: NonNull<u8>, class: usize) {
+    if class < THREAD_CLASSES || !SharedCache::keep(data, class) {
+        // SAFETY: as the caller promises.
+        unsafe { release(data, class) }
+    }
 }
 
 /// Gives a buffer back to the system.
@@ -223,7 +231,7 @@ fn allocate(class: usize) -> Result<NonNull<u8>, AllocError> {
 /// # Safety
 /// As [`give_back`].
 unsafe fn release(data: NonNull<u8>, class: usize) {
-    // SAFETY: `allocate` took so many bytes and added the front.
+    // SAFETY: `from_system` took so many bytes, and the front was added.
     unsafe { system::give_back(data.sub(FRONT_BYTES), allocation(class)) };
     ALLOCATED.fetch_sub(allocation(class) as u64, Relaxed);
 }
