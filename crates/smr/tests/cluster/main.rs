@@ -1,6 +1,7 @@
 //! Whole clusters over loopback, on fake time.
 
 mod foreign;
+mod forged;
 mod harness;
 mod members;
 mod snapshots;
