@@ -140,7 +140,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         let kind = message.get_msg_type();
         let asks_for_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
-        if asks_for_vote && (self.election.is_silent() || self.is_in_doubt || self.disk.hangs()) {
+        if asks_for_vote && (self.election.is_silent() || self.doubts.exist() || self.disk.hangs()) {
             return;
         }
         if kind == MessageType::MsgTimeoutNow && self.is_unfit() {

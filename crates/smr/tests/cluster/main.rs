@@ -1,5 +1,6 @@
 //! Whole clusters over loopback, on fake time.
 
+mod doubts;
 mod foreign;
 mod forged;
 mod harness;
