@@ -1,6 +1,7 @@
 //! Whole clusters over loopback, on fake time.
 
 mod doubts;
+mod dribbled;
 mod foreign;
 mod forged;
 mod harness;
