@@ -161,6 +161,29 @@ fn a_client_follows_no_minority() {
     assert_eq!(here.drive(client.execute(&put(b"a", b"4"))).map(drop), Ok(()));
 }
 
+/// A replica that answers says who belongs to its cluster, and where.
+#[test]
+fn a_client_needs_one_member_of_a_list_of_members() {
+    let world = World::new();
+    let mut here = found(&world, 1000, [1, 2, 3], &[1, 2, 3]);
+    here.put("a", b"1").unwrap();
+    here.turns(LONG);
+    here.stop(2);
+    for listed in [vec![1, 2], vec![2, 3], vec![1, 2, 3], vec![3]] {
+        let members = listed.iter().map(|id| (*id, Addr::Node(*id as u32)));
+        let client = Client::new(&here.endpoint, members, client_config());
+        assert_eq!(here.drive(client.execute(&put(b"a", b"2"))).map(drop), Ok(()), "{listed:?}");
+    }
+    // Of the two others nobody knows whether they are of this cluster.
+    let stale = [(1, Addr::Node(1)), (8, Addr::Node(2)), (9, Addr::Node(9))];
+    let client = Client::new(&here.endpoint, stale, client_config());
+    let asked = here.drive(client.execute(&put(b"a", b"3"))).map(drop);
+    assert!(matches!(asked, Err(ClientError::NoMajority { answered: 1, asked: 3, .. })), "{asked:?}");
+    client.follow(&here.node(1).status());
+    assert_eq!(here.drive(client.execute(&put(b"a", b"4"))).map(drop), Ok(()));
+    assert_eq!(client.members(), here.client.members());
+}
+
 #[test]
 fn first_members_agree_on_a_number_in_any_order() {
     for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1]] {
