@@ -10,7 +10,7 @@ use crate::wire::bytes::{Reader, Writer};
 pub const COMMANDS_PER_SESSION_MAX: usize = 64;
 
 /// What one client has done.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct Session {
     /// The time of the cluster when it was used last, in nanoseconds.
     used: u64,
@@ -18,42 +18,31 @@ struct Session {
     waits_from: u64,
     /// Replies to those that may be, by number.
     replies: Vec<(u64, Box<[u8]>)>,
-    /// Its time in [`Sessions::by_use`], which is no part of the replicated state.
-    noted: u64,
-}
-
-impl PartialEq for Session {
-    fn eq(&self, other: &Session) -> bool {
-        (self.used, self.waits_from, &self.replies) == (other.used, other.waits_from, &other.replies)
-    }
 }
 
 /// All sessions.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Sessions {
     by_id: HashMap<u64, Session>,
-    /// Each session by the time when it was used last and its id, or by an earlier time: a command does not move its session, whoever looks for the oldest does. The
-    /// first one whose time is right is the oldest of all. It is not part of the replicated state, which it follows from.
+    /// Each session by the time when it was used last and its id, so that no command looks at all of them to find the oldest.
     by_use: BTreeSet<(u64, u64)>,
+    /// The same of those that keep replies.
+    keeping: BTreeSet<(u64, u64)>,
     /// What all replies count.
     reply_bytes: u64,
 }
 
-impl PartialEq for Sessions {
-    fn eq(&self, other: &Sessions) -> bool {
-        self.by_id == other.by_id
-    }
-}
-
 /// What a reply counts beyond its own bytes.
 const REPLY_OVERHEAD: u64 = 32;
+/// Idle sessions that end when one is opened, at most. More are idle until the next ones are.
+const IDLE_ENDED_MAX: usize = 16;
 
 /// Limits, the same at all replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Sessions at once. One more ends the one that was used longest ago.
     pub sessions_max: usize,
-    /// A session that was not used for so long ends when another is opened, in nanoseconds.
+    /// A session that was not used for so long ends when others are opened, in nanoseconds.
     pub idle_max: u64,
     /// Bytes of the replies that are kept, each with [`REPLY_OVERHEAD`]. More end the sessions that were used longest ago, of those that keep some.
     pub reply_bytes_max: u64,
@@ -80,53 +69,63 @@ impl Sessions {
         self.by_id.len()
     }
 
-    /// Opens session `id`. Others end if they were not used for long, or if there are too many.
+    /// Opens session `id`. Others end, those that were used longest ago first, if they were not used for long, or if there are too many.
     pub fn open(&mut self, id: u64, time: u64, limits: Limits) {
-        let is_idle = |used: u64| time.saturating_sub(used) > limits.idle_max;
-        while let Some((noted, oldest)) = self.by_use.first().copied() {
+        for _ in 0..IDLE_ENDED_MAX {
+            // Ids are unique, so that all replicas choose the same.
+            let Some((used, oldest)) = self.by_use.first().copied() else { break };
             let is_full = self.by_id.len() >= limits.sessions_max.max(1);
-            if !is_full && !is_idle(noted) {
+            if !is_full && time.saturating_sub(used) <= limits.idle_max {
                 break;
             }
-            let used = self.by_id.get(&oldest).map_or(noted, |session| session.used);
-            if used > noted {
-                // It was used since. Each command pays for one such step at most.
-                self.by_use.pop_first();
-                self.by_use.insert((used, oldest));
-                if let Some(session) = self.by_id.get_mut(&oldest) {
-                    session.noted = used;
-                }
-            } else {
-                // Ids are unique, so that all replicas choose the same.
-                self.close(oldest);
-            }
-            #[cfg(test)]
-            tests::step();
+            self.close(oldest);
         }
-        let opened = Session { used: time, waits_from: 1, replies: Vec::new(), noted: time };
-        self.by_id.insert(id, opened);
-        self.by_use.insert((time, id));
+        self.put(id, Session { used: time, waits_from: 1, replies: Vec::new() });
+    }
+
+    fn put(&mut self, id: u64, session: Session) {
+        self.by_use.insert((session.used, id));
+        if !session.replies.is_empty() {
+            self.keeping.insert((session.used, id));
+        }
+        self.reply_bytes += session.reply_bytes();
+        self.by_id.insert(id, session);
     }
 
     /// Ends a session.
     pub fn close(&mut self, id: u64) {
+        #[cfg(test)]
+        tests::step();
         if let Some(session) = self.by_id.remove(&id) {
             self.reply_bytes -= session.reply_bytes();
-            self.by_use.remove(&(session.noted, id));
+            self.by_use.remove(&(session.used, id));
+            self.keeping.remove(&(session.used, id));
         }
     }
 
-    /// Notes that a session is in use; says whether there is one.
+    /// Notes that a session is in use, and forgets replies that the client does not wait for any more; says whether there is one.
     pub fn keep(&mut self, id: u64, time: u64, waits_from: u64) -> bool {
         let Some(session) = self.by_id.get_mut(&id) else { return false };
+        let (before, kept) = (session.used, !session.replies.is_empty());
         self.reply_bytes -= session.advance(time, waits_from);
+        let (used, keeps) = (session.used, !session.replies.is_empty());
+        if used != before {
+            self.by_use.remove(&(before, id));
+            self.by_use.insert((used, id));
+        }
+        if kept && (used != before || !keeps) {
+            self.keeping.remove(&(before, id));
+            if keeps {
+                self.keeping.insert((used, id));
+            }
+        }
         true
     }
 
     /// Looks whether a command is to be executed.
     pub fn admit(&mut self, id: u64, sequence: u64, waits_from: u64, time: u64) -> Admission<'_> {
-        let Some(session) = self.by_id.get_mut(&id) else { return Admission::NoSession };
-        self.reply_bytes -= session.advance(time, waits_from);
+        self.keep(id, time, waits_from);
+        let Some(session) = self.by_id.get(&id) else { return Admission::NoSession };
         if let Some(place) = session.replies.iter().position(|(number, _)| *number == sequence) {
             return Admission::Done(&session.replies[place].1);
         }
@@ -139,27 +138,18 @@ impl Sessions {
         Admission::New
     }
 
-    /// Notes the reply to a command that was executed. Sessions end if too much is kept; this one too, if it was used as long ago as the others.
+    /// Notes the reply to a command that was executed. If too much is kept, those sessions end that were used longest ago, of those that keep replies; this one
+    /// too, if it is among them.
     pub fn note(&mut self, id: u64, sequence: u64, reply: &[u8], limits: Limits) {
         if let Some(session) = self.by_id.get_mut(&id) {
             session.replies.push((sequence, reply.into()));
             self.reply_bytes += counted(reply);
+            self.keeping.insert((session.used, id));
         }
-        if self.reply_bytes > limits.reply_bytes_max {
-            self.end_oldest(limits.reply_bytes_max - limits.reply_bytes_max / 8);
-        }
-    }
-
-    /// Ends those that were used longest ago and keep replies, until no more is kept: all at once, so that not every command has to look for one.
-    fn end_oldest(&mut self, bytes: u64) {
-        let keeps = self.by_id.iter().filter(|(_, session)| !session.replies.is_empty());
-        let mut oldest: Vec<(u64, u64)> = keeps.map(|(id, session)| (session.used, *id)).collect();
-        oldest.sort_unstable();
-        for (_, id) in oldest {
-            if self.reply_bytes <= bytes {
-                break;
-            }
-            self.close(id);
+        while self.reply_bytes > limits.reply_bytes_max
+            && let Some((_, oldest)) = self.keeping.first().copied()
+        {
+            self.close(oldest);
         }
     }
 
@@ -188,19 +178,18 @@ impl Sessions {
     /// Reads them.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Sessions, WireError> {
         let count = reader.u32()?;
-        let (mut by_id, mut by_use) = (HashMap::new(), BTreeSet::new());
+        let mut sessions = Sessions::default();
         for _ in 0..count {
             let (id, used, waits_from) = (reader.u64()?, reader.u64()?, reader.u64()?);
             let replies = reader.u32()?;
             let reply = |_| Ok((reader.u64()?, reader.counted()?.into()));
             let replies = (0..replies).map(reply).collect::<Result<_, WireError>>()?;
-            if by_id.insert(id, Session { used, waits_from, replies, noted: used }).is_some() {
+            if sessions.by_id.contains_key(&id) {
                 return Err(WireError::Unknown { field: "session", value: id });
             }
-            by_use.insert((used, id));
+            sessions.put(id, Session { used, waits_from, replies });
         }
-        let reply_bytes = by_id.values().map(Session::reply_bytes).sum();
-        Ok(Sessions { by_id, by_use, reply_bytes })
+        Ok(sessions)
     }
 }
 
@@ -236,28 +225,39 @@ mod tests {
         static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
 
-    /// A session was looked at to find the oldest.
+    /// A session ended.
     pub fn step() {
         STEPS.set(STEPS.get() + 1);
     }
 
-    /// As many sessions as there may be, all of them in use, and as many that come and go.
+    /// As many sessions as there may be, whatever was done with them: one command more looks at few of them.
     #[test]
-    fn to_open_a_session_takes_no_look_at_all_of_them() {
+    fn no_command_takes_a_look_at_all_sessions() {
         const SESSIONS: u64 = 65_536;
-        let limits = Limits { sessions_max: SESSIONS as usize, idle_max: 10 * SESSIONS, reply_bytes_max: 1 << 30 };
-        let (mut sessions, mut time, mut commands) = (Sessions::default(), 0, 0);
-        for id in 1..=4 * SESSIONS {
+        let reply = [7; 68];
+        let limits =
+            Limits { sessions_max: SESSIONS as usize, idle_max: 10 * SESSIONS, reply_bytes_max: SESSIONS / 2 * 100 };
+        let (mut sessions, mut time, mut most) = (Sessions::default(), 0, 0);
+        let mut done = |sessions: &mut Sessions, command: &dyn Fn(&mut Sessions, u64)| {
             time += 1;
-            sessions.open(id, time, limits);
-            // Half of all commands are of sessions that are old.
-            for back in [id / 2, id * 7 % SESSIONS] {
-                commands += u64::from(sessions.keep(id.saturating_sub(back), time, 1));
-            }
-        }
-        assert_eq!(sessions.len() as u64, SESSIONS);
-        let steps = STEPS.take();
-        assert!(steps <= 4 * SESSIONS + commands, "{steps} steps for {} sessions and {commands} commands", 4 * SESSIONS);
+            STEPS.take();
+            command(sessions, time);
+            most = most.max(STEPS.take());
+        };
+        let all = || 1..=SESSIONS;
+        all().for_each(|id| done(&mut sessions, &|sessions, time| sessions.open(id, time, limits)));
+        // All were used since they were opened; half of them keep a reply, which is as much as all may.
+        all().for_each(|id| done(&mut sessions, &|sessions, time| assert!(sessions.keep(id, time, 1))));
+        let half = || (1..=SESSIONS).filter(|id| id % 2 == 0);
+        half().for_each(|id| done(&mut sessions, &|sessions, _| sessions.note(id, 1, &reply, limits)));
+        all().for_each(|id| done(&mut sessions, &|sessions, time| assert!(sessions.keep(id, time, 1))));
+        done(&mut sessions, &|sessions, time| sessions.open(SESSIONS + 1, time, limits));
+        done(&mut sessions, &|sessions, _| sessions.note(SESSIONS + 1, 1, &reply, limits));
+        // All are idle.
+        let idle = 100 * SESSIONS;
+        done(&mut sessions, &|sessions, time| sessions.open(SESSIONS + 2, time + idle, limits));
+        assert!(most <= 2 * IDLE_ENDED_MAX as u64, "{most} sessions were looked at for one command");
+        assert!(sessions.len() as u64 >= SESSIONS - 3 * IDLE_ENDED_MAX as u64);
     }
 
     /// Who ends is who would end if all were looked at, also after a snapshot.
@@ -271,9 +271,11 @@ mod tests {
             time += random.below(3) / 2 * random.below(8);
             match random.below(4) {
                 0 => {
-                    used.retain(|_, used| time - *used <= limits.idle_max);
-                    if used.len() == limits.sessions_max {
-                        let oldest = used.iter().map(|(id, used)| (*used, *id)).min().unwrap().1;
+                    for _ in 0..IDLE_ENDED_MAX {
+                        let Some((last, oldest)) = used.iter().map(|(id, used)| (*used, *id)).min() else { break };
+                        if time - last <= limits.idle_max && used.len() < limits.sessions_max {
+                            break;
+                        }
                         used.remove(&oldest);
                     }
                     used.insert(id, time);
