@@ -94,9 +94,9 @@ pub struct NodeConfig {
     pub snapshot_memory_max: u64,
     /// Bytes of a piece in which a snapshot is sent. At most 4 MiB; default 256 KiB.
     pub chunk_bytes: usize,
-    /// Sessions of clients. Default 65,536.
+    /// Sessions of clients. One more ends the one that was used longest ago, to about a second. Default 65,536.
     pub sessions_max: usize,
-    /// A session that was not used for so long may end. Default 10 minutes.
+    /// A session that was not used for so long may end, when others are opened. Default 10 minutes.
     pub session_idle_max: Duration,
     /// Bytes of the replies that sessions keep, each with 32 more. Beyond that those sessions end that were used longest ago, of those that keep some. Default
     /// 64 MiB.

@@ -18,16 +18,21 @@ struct Session {
     waits_from: u64,
     /// Replies to those that may be, by number.
     replies: Vec<(u64, Box<[u8]>)>,
+    /// Whether it is among those that keep some.
+    keeps: bool,
 }
+
+/// When a session was used last, to about a second, and its id: its place in the order in which sessions end. A session that is in use seldom moves.
+type Place = (u64, u64);
 
 /// All sessions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Sessions {
     by_id: HashMap<u64, Session>,
-    /// Each session by the time when it was used last and its id, so that no command looks at all of them to find the oldest.
-    by_use: BTreeSet<(u64, u64)>,
+    /// All of them in the order in which they end, so that no command looks at all to find the first.
+    by_use: BTreeSet<Place>,
     /// The same of those that keep replies.
-    keeping: BTreeSet<(u64, u64)>,
+    keeping: BTreeSet<Place>,
     /// What all replies count.
     reply_bytes: u64,
 }
@@ -40,7 +45,7 @@ const IDLE_ENDED_MAX: usize = 16;
 /// Limits, the same at all replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Sessions at once. One more ends the one that was used longest ago.
+    /// Sessions at once. One more ends the one that was used longest ago, to about a second; so it is wherever that is said here.
     pub sessions_max: usize,
     /// A session that was not used for so long ends when others are opened, in nanoseconds.
     pub idle_max: u64,
@@ -73,20 +78,22 @@ impl Sessions {
     pub fn open(&mut self, id: u64, time: u64, limits: Limits) {
         for _ in 0..IDLE_ENDED_MAX {
             // Ids are unique, so that all replicas choose the same.
-            let Some((used, oldest)) = self.by_use.first().copied() else { break };
+            let Some((_, oldest)) = self.by_use.first().copied() else { break };
             let is_full = self.by_id.len() >= limits.sessions_max.max(1);
+            let used = self.by_id.get(&oldest).map_or(0, |session| session.used);
             if !is_full && time.saturating_sub(used) <= limits.idle_max {
                 break;
             }
             self.close(oldest);
         }
-        self.put(id, Session { used: time, waits_from: 1, replies: Vec::new() });
+        self.put(id, Session { used: time, waits_from: 1, ..Session::default() });
     }
 
-    fn put(&mut self, id: u64, session: Session) {
-        self.by_use.insert((session.used, id));
-        if !session.replies.is_empty() {
-            self.keeping.insert((session.used, id));
+    fn put(&mut self, id: u64, mut session: Session) {
+        session.keeps = !session.replies.is_empty();
+        self.by_use.insert(session.place(id));
+        if session.keeps {
+            self.keeping.insert(session.place(id));
         }
         self.reply_bytes += session.reply_bytes();
         self.by_id.insert(id, session);
@@ -98,44 +105,61 @@ impl Sessions {
         tests::step();
         if let Some(session) = self.by_id.remove(&id) {
             self.reply_bytes -= session.reply_bytes();
-            self.by_use.remove(&(session.used, id));
-            self.keeping.remove(&(session.used, id));
+            self.by_use.remove(&session.place(id));
+            self.keeping.remove(&session.place(id));
         }
     }
 
     /// Notes that a session is in use, and forgets replies that the client does not wait for any more; says whether there is one.
     pub fn keep(&mut self, id: u64, time: u64, waits_from: u64) -> bool {
+        let is_there = self.touch(id, time, waits_from);
+        self.settle(id);
+        is_there
+    }
+
+    /// The same, but that [`Sessions::settle`] is to follow, or the next reply, so that a session does not leave those that keep some with each command.
+    fn touch(&mut self, id: u64, time: u64, waits_from: u64) -> bool {
         let Some(session) = self.by_id.get_mut(&id) else { return false };
-        let (before, kept) = (session.used, !session.replies.is_empty());
+        let before = session.place(id);
         self.reply_bytes -= session.advance(time, waits_from);
-        let (used, keeps) = (session.used, !session.replies.is_empty());
-        if used != before {
-            self.by_use.remove(&(before, id));
-            self.by_use.insert((used, id));
-        }
-        if kept && (used != before || !keeps) {
-            self.keeping.remove(&(before, id));
-            if keeps {
-                self.keeping.insert((used, id));
+        let after = session.place(id);
+        if after != before {
+            self.by_use.remove(&before);
+            self.by_use.insert(after);
+            if session.keeps {
+                self.keeping.remove(&before);
+                self.keeping.insert(after);
             }
         }
         true
     }
 
+    /// Notes that a session keeps no reply any more.
+    fn settle(&mut self, id: u64) {
+        if let Some(session) = self.by_id.get_mut(&id)
+            && session.keeps
+            && session.replies.is_empty()
+        {
+            session.keeps = false;
+            self.keeping.remove(&session.place(id));
+        }
+    }
+
     /// Looks whether a command is to be executed.
     pub fn admit(&mut self, id: u64, sequence: u64, waits_from: u64, time: u64) -> Admission<'_> {
-        self.keep(id, time, waits_from);
+        self.touch(id, time, waits_from);
         let Some(session) = self.by_id.get(&id) else { return Admission::NoSession };
-        if let Some(place) = session.replies.iter().position(|(number, _)| *number == sequence) {
-            return Admission::Done(&session.replies[place].1);
+        let place = session.replies.iter().position(|(number, _)| *number == sequence);
+        let (is_old, is_full) = (sequence < session.waits_from, session.replies.len() >= COMMANDS_PER_SESSION_MAX);
+        if place.is_none() && !is_old && !is_full {
+            return Admission::New;
         }
-        if sequence < session.waits_from {
-            return Admission::Old;
+        self.settle(id);
+        match place {
+            Some(place) => Admission::Done(&self.by_id[&id].replies[place].1),
+            None if is_old => Admission::Old,
+            None => Admission::TooMany,
         }
-        if session.replies.len() >= COMMANDS_PER_SESSION_MAX {
-            return Admission::TooMany;
-        }
-        Admission::New
     }
 
     /// Notes the reply to a command that was executed. If too much is kept, those sessions end that were used longest ago, of those that keep replies; this one
@@ -144,7 +168,9 @@ impl Sessions {
         if let Some(session) = self.by_id.get_mut(&id) {
             session.replies.push((sequence, reply.into()));
             self.reply_bytes += counted(reply);
-            self.keeping.insert((session.used, id));
+            if !std::mem::replace(&mut session.keeps, true) {
+                self.keeping.insert(session.place(id));
+            }
         }
         while self.reply_bytes > limits.reply_bytes_max
             && let Some((_, oldest)) = self.keeping.first().copied()
@@ -187,7 +213,7 @@ impl Sessions {
             if sessions.by_id.contains_key(&id) {
                 return Err(WireError::Unknown { field: "session", value: id });
             }
-            sessions.put(id, Session { used, waits_from, replies });
+            sessions.put(id, Session { used, waits_from, replies, keeps: false });
         }
         Ok(sessions)
     }
@@ -198,6 +224,10 @@ fn counted(reply: &[u8]) -> u64 {
 }
 
 impl Session {
+    fn place(&self, id: u64) -> Place {
+        (self.used >> 30, id)
+    }
+
     /// Forgets replies that the client does not wait for any more; gives what they counted.
     fn advance(&mut self, time: u64, waits_from: u64) -> u64 {
         self.used = self.used.max(time);
@@ -219,7 +249,9 @@ impl Session {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { sessions_max: 3, idle_max: 100, reply_bytes_max: 1 << 20 };
+    /// About a second.
+    const S: u64 = 1 << 30;
+    const LIMITS: Limits = Limits { sessions_max: 3, idle_max: 100 * S, reply_bytes_max: 1 << 20 };
 
     thread_local! {
         static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
@@ -236,10 +268,10 @@ mod tests {
         const SESSIONS: u64 = 65_536;
         let reply = [7; 68];
         let limits =
-            Limits { sessions_max: SESSIONS as usize, idle_max: 10 * SESSIONS, reply_bytes_max: SESSIONS / 2 * 100 };
+            Limits { sessions_max: SESSIONS as usize, idle_max: 10 * SESSIONS * S, reply_bytes_max: SESSIONS / 2 * 100 };
         let (mut sessions, mut time, mut most) = (Sessions::default(), 0, 0);
         let mut done = |sessions: &mut Sessions, command: &dyn Fn(&mut Sessions, u64)| {
-            time += 1;
+            time += S;
             STEPS.take();
             command(sessions, time);
             most = most.max(STEPS.take());
@@ -254,7 +286,7 @@ mod tests {
         done(&mut sessions, &|sessions, time| sessions.open(SESSIONS + 1, time, limits));
         done(&mut sessions, &|sessions, _| sessions.note(SESSIONS + 1, 1, &reply, limits));
         // All are idle.
-        let idle = 100 * SESSIONS;
+        let idle = 100 * SESSIONS * S;
         done(&mut sessions, &|sessions, time| sessions.open(SESSIONS + 2, time + idle, limits));
         assert!(most <= 2 * IDLE_ENDED_MAX as u64, "{most} sessions were looked at for one command");
         assert!(sessions.len() as u64 >= SESSIONS - 3 * IDLE_ENDED_MAX as u64);
@@ -264,11 +296,11 @@ mod tests {
     #[test]
     fn the_oldest_session_ends_first() {
         let mut random = dunlin_net::random::Random::new(3);
-        let limits = Limits { sessions_max: 20, idle_max: 60, reply_bytes_max: 3000 };
+        let limits = Limits { sessions_max: 20, idle_max: 60 * S, reply_bytes_max: 3000 };
         let (mut sessions, mut used, mut time) = (Sessions::default(), std::collections::BTreeMap::new(), 0);
         for id in 1..20_000 {
             // Many at the same time.
-            time += random.below(3) / 2 * random.below(8);
+            time += random.below(3) / 2 * random.below(8) * S;
             match random.below(4) {
                 0 => {
                     for _ in 0..IDLE_ENDED_MAX {
@@ -298,6 +330,8 @@ mod tests {
             }
             assert!(used.keys().all(|id| sessions.by_id.contains_key(id)) && used.len() == sessions.len(), "command {id}");
             assert_eq!(sessions.by_use.len(), sessions.len());
+            let keeping = sessions.by_id.values().filter(|session| !session.replies.is_empty()).count();
+            assert_eq!((sessions.keeping.len(), sessions.reply_bytes), (keeping, kept(&sessions)));
         }
     }
 
@@ -334,12 +368,12 @@ mod tests {
     #[test]
     fn sessions_end_by_time_and_by_number() {
         let mut sessions = Sessions::default();
-        (1..=3).for_each(|id| sessions.open(id, id, LIMITS));
-        sessions.open(4, 50, LIMITS);
-        assert!(!sessions.keep(1, 51, 1), "it was used longest ago");
-        assert!(sessions.keep(2, 60, 1));
-        sessions.open(5, 155, LIMITS);
-        assert!(!sessions.keep(3, 155, 1) && !sessions.keep(4, 155, 1) && sessions.keep(2, 155, 1));
+        (1..=3).for_each(|id| sessions.open(id, id * S, LIMITS));
+        sessions.open(4, 50 * S, LIMITS);
+        assert!(!sessions.keep(1, 51 * S, 1), "it was used longest ago");
+        assert!(sessions.keep(2, 60 * S, 1));
+        sessions.open(5, 155 * S, LIMITS);
+        assert!(!sessions.keep(3, 155 * S, 1) && !sessions.keep(4, 155 * S, 1) && sessions.keep(2, 155 * S, 1));
         assert_eq!(sessions.len(), 2);
     }
 
@@ -350,29 +384,34 @@ mod tests {
 
     #[test]
     fn sessions_end_by_the_bytes_of_their_replies() {
-        let limits = Limits { sessions_max: 10, idle_max: 1000, reply_bytes_max: 8 * 132 };
+        let limits = Limits { sessions_max: 10, idle_max: 1000 * S, reply_bytes_max: 8 * 132 };
         let mut sessions = Sessions::default();
-        (1..=4).for_each(|id| sessions.open(id, id, limits));
+        (1..=4).for_each(|id| sessions.open(id, id * S, limits));
         for sequence in 1..=2 {
             for id in [1, 2, 3] {
-                assert_eq!(sessions.admit(id, sequence, 1, 10 * sequence + id), Admission::New);
+                assert_eq!(sessions.admit(id, sequence, 1, (10 * sequence + id) * S), Admission::New);
                 sessions.note(id, sequence, &[7; 100], limits);
             }
         }
         // What a client has got counts no more.
-        assert!(sessions.keep(2, 30, 3));
+        assert!(sessions.keep(2, 30 * S, 3));
         assert_eq!((sessions.reply_bytes, kept(&sessions)), (4 * 132, 4 * 132));
         (3..=6).for_each(|sequence| sessions.note(2, sequence, &[7; 100], limits));
         assert_eq!((sessions.len(), sessions.reply_bytes), (4, 8 * 132), "as much as may be");
         sessions.note(2, 7, b"", limits);
         // The first one was used longest ago of those that keep something: the fourth, which keeps nothing, stays.
-        assert!(!sessions.keep(1, 40, 1) && sessions.keep(3, 41, 1) && sessions.keep(4, 42, 1) && sessions.keep(2, 43, 1));
+        assert!(
+            !sessions.keep(1, 40 * S, 1)
+                && sessions.keep(3, 41 * S, 1)
+                && sessions.keep(4, 42 * S, 1)
+                && sessions.keep(2, 43 * S, 1)
+        );
         assert_eq!((sessions.reply_bytes, kept(&sessions)), (6 * 132 + 32, 6 * 132 + 32));
         // One reply that is too much alone ends all that keep some, with its own.
         sessions.note(2, 8, &[7; 9 * 132], limits);
         assert_eq!((sessions.len(), sessions.reply_bytes), (1, 0));
         sessions.note(4, 1, b"reply", limits);
-        sessions.open(9, 5000, limits);
+        sessions.open(9, 5000 * S, limits);
         assert_eq!((sessions.len(), sessions.reply_bytes), (1, 0), "it was not used for long");
     }
 
