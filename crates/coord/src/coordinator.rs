@@ -184,3 +184,17 @@ pub(crate) async fn within<F: Future>(timers: &Timers, time: Duration, work: F) 
     })
     .await
 }
+
+/// After a suspension of the machine, a sleep ends so late at most.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// Sleeps until a clock that goes on while the machine is suspended says this time, in nanoseconds. `sleep` need not count a suspension.
+pub(crate) async fn sleep_until<F: Future<Output = ()>>(time: u64, now: impl Fn() -> u64, sleep: impl Fn(Duration) -> F) {
+    loop {
+        let left = Duration::from_nanos(time.saturating_sub(now()));
+        if left.is_zero() {
+            return;
+        }
+        sleep(left.min(SLEEP_MAX)).await;
+    }
+}

@@ -80,24 +80,26 @@ pub struct NodeConfig {
     pub snapshot_entries: u64,
     /// Bytes of entries at which the next snapshot is taken at the latest, and twice those that are kept before it. Default 256 MiB.
     pub snapshot_log_bytes: u64,
-    /// Bytes of the state that go into a snapshot, or are restored from one, in one turn of the event loop, about. 1
-    /// byte or more; default 32 KiB.
+    /// Bytes of the state machine that go into a snapshot, or are restored from one, in one turn of the event loop,
+    /// about. The sessions are copied in the first turn, all at once: as many bytes as `session_reply_bytes_max` at
+    /// most, and 28 for each session. 1 byte or more; default 32 KiB.
     pub snapshot_step_bytes: usize,
     /// Entries before a snapshot that are kept, so that a replica that is a little behind needs none. Default 10,000.
     pub keep_entries: u64,
     /// Largest snapshot that is accepted, in bytes. Default 4 GiB.
     pub snapshot_bytes_max: u64,
     /// Memory of all snapshots together: the log's, one that is taken or written, one that comes, and older ones that
-    /// are sent. At the limit, the replica refuses a leader's snapshot and delays its own. Two of the own state are
-    /// always allowed: the log's, and the next. No less than twice `snapshot_bytes_max`; default 12 GiB. The state that
-    /// is restored from a leader's snapshot is not counted: it and the present one are both in memory until it is
-    /// installed.
+    /// are sent. At the limit, the replica refuses a leader's snapshot, gives up one that has come in part when it takes
+    /// its own, and delays its own while older ones are sent. If the log has no more room, it stops sending those. So
+    /// two of the own state are always allowed: the log's, and the next. No less than twice `snapshot_bytes_max`;
+    /// default 12 GiB. The state that is restored from a leader's snapshot is not counted: it and the present one are
+    /// both in memory until it is installed.
     pub snapshot_memory_max: u64,
     /// Bytes of a piece in which a snapshot is sent. At most 4 MiB; default 256 KiB.
     pub chunk_bytes: usize,
-    /// Sessions of clients. Default 65,536.
+    /// Sessions of clients. One more ends the one that was used longest ago, to about a second. Default 65,536.
     pub sessions_max: usize,
-    /// A session that was not used for so long may end. Default 10 minutes.
+    /// A session that was not used for so long may end, when others are opened. Default 10 minutes.
     pub session_idle_max: Duration,
     /// Bytes of the replies that sessions keep, each with 32 more. Beyond that those sessions end that were used longest ago, of those that keep some. Default
     /// 64 MiB.

@@ -10,7 +10,7 @@ use crate::wire::bytes::{Reader, Writer};
 pub const COMMANDS_PER_SESSION_MAX: usize = 64;
 
 /// What one client has done.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct Session {
     /// The time of the cluster when it was used last, in nanoseconds.
     used: u64,
@@ -18,42 +18,36 @@ struct Session {
     waits_from: u64,
     /// Replies to those that may be, by number.
     replies: Vec<(u64, Box<[u8]>)>,
-    /// Its time in [`Sessions::by_use`], which is no part of the replicated state.
-    noted: u64,
+    /// Whether it is among those that keep some.
+    keeps: bool,
 }
 
-impl PartialEq for Session {
-    fn eq(&self, other: &Session) -> bool {
-        (self.used, self.waits_from, &self.replies) == (other.used, other.waits_from, &other.replies)
-    }
-}
+/// When a session was used last, to about a second, and its id: its place in the order in which sessions end. A session that is in use seldom moves.
+type Place = (u64, u64);
 
 /// All sessions.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Sessions {
     by_id: HashMap<u64, Session>,
-    /// Each session by the time when it was used last and its id, or by an earlier time: a command does not move its session, whoever looks for the oldest does. The
-    /// first one whose time is right is the oldest of all. It is not part of the replicated state, which it follows from.
-    by_use: BTreeSet<(u64, u64)>,
+    /// All of them in the order in which they end, so that no command looks at all to find the first.
+    by_use: BTreeSet<Place>,
+    /// The same of those that keep replies.
+    keeping: BTreeSet<Place>,
     /// What all replies count.
     reply_bytes: u64,
 }
 
-impl PartialEq for Sessions {
-    fn eq(&self, other: &Sessions) -> bool {
-        self.by_id == other.by_id
-    }
-}
-
 /// What a reply counts beyond its own bytes.
 const REPLY_OVERHEAD: u64 = 32;
+/// Idle sessions that end when one is opened, at most. More are idle until the next ones are.
+const IDLE_ENDED_MAX: usize = 16;
 
 /// Limits, the same at all replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Sessions at once. One more ends the one that was used longest ago.
+    /// Sessions at once. One more ends the one that was used longest ago, to about a second; so it is wherever that is said here.
     pub sessions_max: usize,
-    /// A session that was not used for so long ends when another is opened, in nanoseconds.
+    /// A session that was not used for so long ends when others are opened, in nanoseconds.
     pub idle_max: u64,
     /// Bytes of the replies that are kept, each with [`REPLY_OVERHEAD`]. More end the sessions that were used longest ago, of those that keep some.
     pub reply_bytes_max: u64,
@@ -80,86 +74,108 @@ impl Sessions {
         self.by_id.len()
     }
 
-    /// Opens session `id`. Others end if they were not used for long, or if there are too many.
+    /// Opens session `id`. Others end, those that were used longest ago first, if they were not used for long, or if there are too many.
     pub fn open(&mut self, id: u64, time: u64, limits: Limits) {
-        let is_idle = |used: u64| time.saturating_sub(used) > limits.idle_max;
-        while let Some((noted, oldest)) = self.by_use.first().copied() {
+        for _ in 0..IDLE_ENDED_MAX {
+            // Ids are unique, so that all replicas choose the same.
+            let Some((_, oldest)) = self.by_use.first().copied() else { break };
             let is_full = self.by_id.len() >= limits.sessions_max.max(1);
-            if !is_full && !is_idle(noted) {
+            let used = self.by_id.get(&oldest).map_or(0, |session| session.used);
+            if !is_full && time.saturating_sub(used) <= limits.idle_max {
                 break;
             }
-            let used = self.by_id.get(&oldest).map_or(noted, |session| session.used);
-            if used > noted {
-                // It was used since. Each command pays for one such step at most.
-                self.by_use.pop_first();
-                self.by_use.insert((used, oldest));
-                if let Some(session) = self.by_id.get_mut(&oldest) {
-                    session.noted = used;
-                }
-            } else {
-                // Ids are unique, so that all replicas choose the same.
-                self.close(oldest);
-            }
-            #[cfg(test)]
-            tests::step();
+            self.close(oldest);
         }
-        let opened = Session { used: time, waits_from: 1, replies: Vec::new(), noted: time };
-        self.by_id.insert(id, opened);
-        self.by_use.insert((time, id));
+        self.put(id, Session { used: time, waits_from: 1, ..Session::default() });
+    }
+
+    fn put(&mut self, id: u64, mut session: Session) {
+        session.keeps = !session.replies.is_empty();
+        self.by_use.insert(session.place(id));
+        if session.keeps {
+            self.keeping.insert(session.place(id));
+        }
+        self.reply_bytes += session.reply_bytes();
+        self.by_id.insert(id, session);
     }
 
     /// Ends a session.
     pub fn close(&mut self, id: u64) {
+        #[cfg(test)]
+        tests::step();
         if let Some(session) = self.by_id.remove(&id) {
             self.reply_bytes -= session.reply_bytes();
-            self.by_use.remove(&(session.noted, id));
+            self.by_use.remove(&session.place(id));
+            self.keeping.remove(&session.place(id));
         }
     }
 
-    /// Notes that a session is in use; says whether there is one.
+    /// Notes that a session is in use, and forgets replies that the client does not wait for any more; says whether there is one.
     pub fn keep(&mut self, id: u64, time: u64, waits_from: u64) -> bool {
+        let is_there = self.touch(id, time, waits_from);
+        self.settle(id);
+        is_there
+    }
+
+    /// The same, but that [`Sessions::settle`] is to follow, or the next reply, so that a session does not leave those that keep some with each command.
+    fn touch(&mut self, id: u64, time: u64, waits_from: u64) -> bool {
         let Some(session) = self.by_id.get_mut(&id) else { return false };
+        let before = session.place(id);
         self.reply_bytes -= session.advance(time, waits_from);
+        let after = session.place(id);
+        if after != before {
+            self.by_use.remove(&before);
+            self.by_use.insert(after);
+            if session.keeps {
+                self.keeping.remove(&before);
+                self.keeping.insert(after);
+            }
+        }
         true
+    }
+
+    /// Notes that a session keeps no reply any more.
+    fn settle(&mut self, id: u64) {
+        if let Some(session) = self.by_id.get_mut(&id)
+            && session.keeps
+            && session.replies.is_empty()
+        {
+            session.keeps = false;
+            self.keeping.remove(&session.place(id));
+        }
     }
 
     /// Looks whether a command is to be executed.
     pub fn admit(&mut self, id: u64, sequence: u64, waits_from: u64, time: u64) -> Admission<'_> {
-        let Some(session) = self.by_id.get_mut(&id) else { return Admission::NoSession };
-        self.reply_bytes -= session.advance(time, waits_from);
-        if let Some(place) = session.replies.iter().position(|(number, _)| *number == sequence) {
-            return Admission::Done(&session.replies[place].1);
+        self.touch(id, time, waits_from);
+        let Some(session) = self.by_id.get(&id) else { return Admission::NoSession };
+        let place = session.replies.iter().position(|(number, _)| *number == sequence);
+        let (is_old, is_full) = (sequence < session.waits_from, session.replies.len() >= COMMANDS_PER_SESSION_MAX);
+        if place.is_none() && !is_old && !is_full {
+            return Admission::New;
         }
-        if sequence < session.waits_from {
-            return Admission::Old;
+        self.settle(id);
+        match place {
+            Some(place) => Admission::Done(&self.by_id[&id].replies[place].1),
+            None if is_old => Admission::Old,
+            None => Admission::TooMany,
         }
-        if session.replies.len() >= COMMANDS_PER_SESSION_MAX {
-            return Admission::TooMany;
-        }
-        Admission::New
     }
 
-    /// Notes the reply to a command that was executed. Sessions end if too much is kept; this one too, if it was used as long ago as the others.
+    /// Notes the reply to a command that was executed. If too much is kept, those sessions end that were used longest ago, of those that keep replies; this one
+    /// too, if it is among them.
     pub fn note(&mut self, id: u64, sequence: u64, reply: &[u8], limits: Limits) {
         if let Some(session) = self.by_id.get_mut(&id) {
             session.replies.push((sequence, reply.into()));
             self.reply_bytes += counted(reply);
-        }
-        if self.reply_bytes > limits.reply_bytes_max {
-            self.end_oldest(limits.reply_bytes_max - limits.reply_bytes_max / 8);
-        }
-    }
-
-    /// Ends those that were used longest ago and keep replies, until no more is kept: all at once, so that not every command has to look for one.
-    fn end_oldest(&mut self, bytes: u64) {
-        let keeps = self.by_id.iter().filter(|(_, session)| !session.replies.is_empty());
-        let mut oldest: Vec<(u64, u64)> = keeps.map(|(id, session)| (session.used, *id)).collect();
-        oldest.sort_unstable();
-        for (_, id) in oldest {
-            if self.reply_bytes <= bytes {
-                break;
+            if !std::mem::replace(&mut session.keeps, true) {
+                self.keeping.insert(session.place(id));
             }
-            self.close(id);
+        }
+        while self.reply_bytes > limits.reply_bytes_max
+            && let Some((_, oldest)) = self.keeping.first().copied()
+        {
+            self.close(oldest);
         }
     }
 
@@ -191,12 +207,10 @@ impl Sessions {
         let replies = reader.u32()?;
         let reply = |_| Ok((reader.u64()?, reader.counted()?.into()));
         let replies = (0..replies).map(reply).collect::<Result<_, WireError>>()?;
-        let session = Session { used, waits_from, replies, noted: used };
-        self.reply_bytes += session.reply_bytes();
-        if self.by_id.insert(id, session).is_some() {
+        if self.by_id.contains_key(&id) {
             return Err(WireError::Unknown { field: "session", value: id });
         }
-        self.by_use.insert((used, id));
+        self.put(id, Session { used, waits_from, replies, keeps: false });
         Ok(())
     }
 }
@@ -206,6 +220,10 @@ fn counted(reply: &[u8]) -> u64 {
 }
 
 impl Session {
+    fn place(&self, id: u64) -> Place {
+        (self.used >> 30, id)
+    }
+
     /// Forgets replies that the client does not wait for any more; gives what they counted.
     fn advance(&mut self, time: u64, waits_from: u64) -> u64 {
         self.used = self.used.max(time);
@@ -234,50 +252,65 @@ mod tests {
         Ok(sessions)
     }
 
-    const LIMITS: Limits = Limits { sessions_max: 3, idle_max: 100, reply_bytes_max: 1 << 20 };
+    /// About a second.
+    const S: u64 = 1 << 30;
+    const LIMITS: Limits = Limits { sessions_max: 3, idle_max: 100 * S, reply_bytes_max: 1 << 20 };
 
     thread_local! {
         static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
 
-    /// A session was looked at to find the oldest.
+    /// A session ended.
     pub fn step() {
         STEPS.set(STEPS.get() + 1);
     }
 
-    /// As many sessions as there may be, all of them in use, and as many that come and go.
+    /// As many sessions as there may be, whatever was done with them: one command more looks at few of them.
     #[test]
-    fn to_open_a_session_takes_no_look_at_all_of_them() {
+    fn no_command_takes_a_look_at_all_sessions() {
         const SESSIONS: u64 = 65_536;
-        let limits = Limits { sessions_max: SESSIONS as usize, idle_max: 10 * SESSIONS, reply_bytes_max: 1 << 30 };
-        let (mut sessions, mut time, mut commands) = (Sessions::default(), 0, 0);
-        for id in 1..=4 * SESSIONS {
-            time += 1;
-            sessions.open(id, time, limits);
-            // Half of all commands are of sessions that are old.
-            for back in [id / 2, id * 7 % SESSIONS] {
-                commands += u64::from(sessions.keep(id.saturating_sub(back), time, 1));
-            }
-        }
-        assert_eq!(sessions.len() as u64, SESSIONS);
-        let steps = STEPS.take();
-        assert!(steps <= 4 * SESSIONS + commands, "{steps} steps for {} sessions and {commands} commands", 4 * SESSIONS);
+        let reply = [7; 68];
+        let limits =
+            Limits { sessions_max: SESSIONS as usize, idle_max: 10 * SESSIONS * S, reply_bytes_max: SESSIONS / 2 * 100 };
+        let (mut sessions, mut time, mut most) = (Sessions::default(), 0, 0);
+        let mut done = |sessions: &mut Sessions, command: &dyn Fn(&mut Sessions, u64)| {
+            time += S;
+            STEPS.take();
+            command(sessions, time);
+            most = most.max(STEPS.take());
+        };
+        let all = || 1..=SESSIONS;
+        all().for_each(|id| done(&mut sessions, &|sessions, time| sessions.open(id, time, limits)));
+        // All were used since they were opened; half of them keep a reply, which is as much as all may.
+        all().for_each(|id| done(&mut sessions, &|sessions, time| assert!(sessions.keep(id, time, 1))));
+        let half = || (1..=SESSIONS).filter(|id| id % 2 == 0);
+        half().for_each(|id| done(&mut sessions, &|sessions, _| sessions.note(id, 1, &reply, limits)));
+        all().for_each(|id| done(&mut sessions, &|sessions, time| assert!(sessions.keep(id, time, 1))));
+        done(&mut sessions, &|sessions, time| sessions.open(SESSIONS + 1, time, limits));
+        done(&mut sessions, &|sessions, _| sessions.note(SESSIONS + 1, 1, &reply, limits));
+        // All are idle.
+        let idle = 100 * SESSIONS * S;
+        done(&mut sessions, &|sessions, time| sessions.open(SESSIONS + 2, time + idle, limits));
+        assert!(most <= 2 * IDLE_ENDED_MAX as u64, "{most} sessions were looked at for one command");
+        assert!(sessions.len() as u64 >= SESSIONS - 3 * IDLE_ENDED_MAX as u64);
     }
 
     /// Who ends is who would end if all were looked at, also after a snapshot.
     #[test]
     fn the_oldest_session_ends_first() {
         let mut random = dunlin_net::random::Random::new(3);
-        let limits = Limits { sessions_max: 20, idle_max: 60, reply_bytes_max: 3000 };
+        let limits = Limits { sessions_max: 20, idle_max: 60 * S, reply_bytes_max: 3000 };
         let (mut sessions, mut used, mut time) = (Sessions::default(), std::collections::BTreeMap::new(), 0);
         for id in 1..20_000 {
             // Many at the same time.
-            time += random.below(3) / 2 * random.below(8);
+            time += random.below(3) / 2 * random.below(8) * S;
             match random.below(4) {
                 0 => {
-                    used.retain(|_, used| time - *used <= limits.idle_max);
-                    if used.len() == limits.sessions_max {
-                        let oldest = used.iter().map(|(id, used)| (*used, *id)).min().unwrap().1;
+                    for _ in 0..IDLE_ENDED_MAX {
+                        let Some((last, oldest)) = used.iter().map(|(id, used)| (*used, *id)).min() else { break };
+                        if time - last <= limits.idle_max && used.len() < limits.sessions_max {
+                            break;
+                        }
                         used.remove(&oldest);
                     }
                     used.insert(id, time);
@@ -300,6 +333,8 @@ mod tests {
             }
             assert!(used.keys().all(|id| sessions.by_id.contains_key(id)) && used.len() == sessions.len(), "command {id}");
             assert_eq!(sessions.by_use.len(), sessions.len());
+            let keeping = sessions.by_id.values().filter(|session| !session.replies.is_empty()).count();
+            assert_eq!((sessions.keeping.len(), sessions.reply_bytes), (keeping, kept(&sessions)));
         }
     }
 
@@ -336,12 +371,12 @@ mod tests {
     #[test]
     fn sessions_end_by_time_and_by_number() {
         let mut sessions = Sessions::default();
-        (1..=3).for_each(|id| sessions.open(id, id, LIMITS));
-        sessions.open(4, 50, LIMITS);
-        assert!(!sessions.keep(1, 51, 1), "it was used longest ago");
-        assert!(sessions.keep(2, 60, 1));
-        sessions.open(5, 155, LIMITS);
-        assert!(!sessions.keep(3, 155, 1) && !sessions.keep(4, 155, 1) && sessions.keep(2, 155, 1));
+        (1..=3).for_each(|id| sessions.open(id, id * S, LIMITS));
+        sessions.open(4, 50 * S, LIMITS);
+        assert!(!sessions.keep(1, 51 * S, 1), "it was used longest ago");
+        assert!(sessions.keep(2, 60 * S, 1));
+        sessions.open(5, 155 * S, LIMITS);
+        assert!(!sessions.keep(3, 155 * S, 1) && !sessions.keep(4, 155 * S, 1) && sessions.keep(2, 155 * S, 1));
         assert_eq!(sessions.len(), 2);
     }
 
@@ -352,29 +387,34 @@ mod tests {
 
     #[test]
     fn sessions_end_by_the_bytes_of_their_replies() {
-        let limits = Limits { sessions_max: 10, idle_max: 1000, reply_bytes_max: 8 * 132 };
+        let limits = Limits { sessions_max: 10, idle_max: 1000 * S, reply_bytes_max: 8 * 132 };
         let mut sessions = Sessions::default();
-        (1..=4).for_each(|id| sessions.open(id, id, limits));
+        (1..=4).for_each(|id| sessions.open(id, id * S, limits));
         for sequence in 1..=2 {
             for id in [1, 2, 3] {
-                assert_eq!(sessions.admit(id, sequence, 1, 10 * sequence + id), Admission::New);
+                assert_eq!(sessions.admit(id, sequence, 1, (10 * sequence + id) * S), Admission::New);
                 sessions.note(id, sequence, &[7; 100], limits);
             }
         }
         // What a client has got counts no more.
-        assert!(sessions.keep(2, 30, 3));
+        assert!(sessions.keep(2, 30 * S, 3));
         assert_eq!((sessions.reply_bytes, kept(&sessions)), (4 * 132, 4 * 132));
         (3..=6).for_each(|sequence| sessions.note(2, sequence, &[7; 100], limits));
         assert_eq!((sessions.len(), sessions.reply_bytes), (4, 8 * 132), "as much as may be");
         sessions.note(2, 7, b"", limits);
         // The first one was used longest ago of those that keep something: the fourth, which keeps nothing, stays.
-        assert!(!sessions.keep(1, 40, 1) && sessions.keep(3, 41, 1) && sessions.keep(4, 42, 1) && sessions.keep(2, 43, 1));
+        assert!(
+            !sessions.keep(1, 40 * S, 1)
+                && sessions.keep(3, 41 * S, 1)
+                && sessions.keep(4, 42 * S, 1)
+                && sessions.keep(2, 43 * S, 1)
+        );
         assert_eq!((sessions.reply_bytes, kept(&sessions)), (6 * 132 + 32, 6 * 132 + 32));
         // One reply that is too much alone ends all that keep some, with its own.
         sessions.note(2, 8, &[7; 9 * 132], limits);
         assert_eq!((sessions.len(), sessions.reply_bytes), (1, 0));
         sessions.note(4, 1, b"reply", limits);
-        sessions.open(9, 5000, limits);
+        sessions.open(9, 5000 * S, limits);
         assert_eq!((sessions.len(), sessions.reply_bytes), (1, 0), "it was not used for long");
     }
 

@@ -6,7 +6,7 @@ use dunlin_net::Transport;
 use dunlin_rpc::Timers;
 use dunlin_smr::{Client, ClientError};
 
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, sleep_until};
 use crate::error::CoordError;
 use crate::path::{check_path, check_root};
 use crate::types::{
@@ -16,9 +16,6 @@ use crate::wire::{Answer, Command, Query, Wire};
 
 /// How often a watcher asks for what has happened, unless it is told otherwise.
 const WATCH_EVERY: Duration = Duration::from_millis(100);
-
-/// After a suspension of the machine, a sleep ends so late at most.
-const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// A client of a cluster manager whose replicas are [`dunlin_smr::Node`]s. A command is executed once, however often it must be sent.
 pub struct Embedded<T: Transport> {
@@ -193,13 +190,6 @@ impl<T: Transport> Coordinator for Embedded<T> {
     }
 
     async fn sleep_until(&self, time: u64) {
-        loop {
-            let left = time.saturating_sub(self.now());
-            if left == 0 {
-                return;
-            }
-            // Timers do not count a suspension: after one they are late by this much at most.
-            self.timers.sleep(Duration::from_nanos(left).min(SLEEP_MAX)).await;
-        }
+        sleep_until(time, || self.now(), |left| self.timers.sleep(left)).await;
     }
 }

@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, Timers};
-use dunlin_smr::wire::response::Role;
+use dunlin_smr::wire::response::{Role, Status};
 use dunlin_smr::{Client, LogStore, Node, StateMachine};
 
 use super::client::{answer_of, astray, execute, query};
@@ -43,8 +43,8 @@ struct Work<T: Transport, L> {
 }
 
 impl Watchman {
-    /// Watches beside a replica, whenever that leads. `client` is on `endpoint`, which may be that of the replica or another one of its thread, and knows the
-    /// replicas.
+    /// Watches beside a replica, whenever that leads. `client` is on `endpoint`, which may be that of the replica or another one of its thread. It follows the replica:
+    /// the number of the cluster and its members are as that replica knows them, whatever the client was made with.
     ///
     /// # Errors
     /// [`CoordError::Backend`] if a setting is out of range.
@@ -61,7 +61,7 @@ impl Watchman {
     {
         config.check()?;
         let (node, counters) = (node.clone(), Rc::<Cell<WatchmanCounters>>::default());
-        let leads = move || node.failure().is_none() && node.status().role == Role::Leader;
+        let leads = move || node.failure().is_none().then(|| node.status()).filter(|status| status.role == Role::Leader);
         let work = Work { timers: client.timers(), client, config, leads, counters: counters.clone() };
         let task: Rc<RefCell<Option<Task>>> = Rc::new(RefCell::new(Some(Box::pin(work.run()))));
         let running = task.clone();
@@ -77,13 +77,18 @@ impl Watchman {
     }
 }
 
-impl<T: Transport, L: Fn() -> bool> Work<T, L> {
+impl<T: Transport, L: Fn() -> Option<Status>> Work<T, L> {
     async fn run(self) {
         loop {
-            if (self.leads)()
-                && let Err(error) = self.reign().await
-            {
-                tracing::debug!(%error, "the watchman ends his reign");
+            if let Some(status) = (self.leads)() {
+                self.client.follow(&status);
+                match self.reign().await {
+                    Err(error) if (self.leads)().is_some() => {
+                        tracing::warn!(id = status.id, %error, "members and leases are not watched until the watchman begins anew");
+                    }
+                    Err(error) => tracing::debug!(id = status.id, %error, "the watchman ends its reign"),
+                    Ok(()) => {}
+                }
             }
             self.timers.sleep(self.config.look_every).await;
         }
@@ -101,7 +106,7 @@ impl<T: Transport, L: Fn() -> bool> Work<T, L> {
         self.count(|counters| counters.reigns += 1);
         tracing::info!(reign = number, "this replica watches members and leases from now on");
         let mut reign = Reign::new(number, self.timers.now());
-        while (self.leads)() {
+        while (self.leads)().is_some() {
             self.look(&mut reign).await?;
             self.timers.sleep(self.config.look_every).await;
         }

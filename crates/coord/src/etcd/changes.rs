@@ -1,9 +1,14 @@
 //! Watching: the history of one key.
 
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use etcd_client::{WatchOptions, WatchResponse, WatchStream};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::work::{Work, backend, foreign, look, revision_for_etcd, was_unsent};
 use crate::error::CoordError;
@@ -12,7 +17,12 @@ use crate::types::{Changes, Event, Happening, Revision, Scope};
 use crate::wire::{Wire, WireError};
 
 /// A watch of which nothing was told for so long asks how far that holds.
-const QUIET_MAX: Duration = Duration::from_secs(2);
+const QUIET_MAX: Duration = Duration::from_secs(5);
+/// How long that may take.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+/// Watches whose callers are to come back, and for how long they are kept.
+const PARKED_MAX: usize = 4096;
+const PARKED_FOR: Duration = Duration::from_secs(2);
 
 impl Work {
     /// Begins to watch after a revision.
@@ -56,20 +66,65 @@ pub(super) struct Watching {
     after: Revision,
 }
 
+/// Watches that have given what happened, for callers that ask from there on: else each would end, and another begin with each answer.
+#[derive(Default)]
+pub(super) struct Parked(Mutex<VecDeque<(Instant, Watching)>>);
+
+impl Parked {
+    fn all(&self) -> MutexGuard<'_, VecDeque<(Instant, Watching)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A watch that goes on from there.
+    pub fn take(&self, scope: &Scope, after: Revision) -> Option<Watching> {
+        let mut all = self.all();
+        let place = all.iter().position(|(_, watching)| watching.after == after && watching.scope == *scope)?;
+        all.remove(place).map(|(_, watching)| watching)
+    }
+
+    /// Keeps a watch for a while. With too many, the one ends that waits longest.
+    pub fn park(&self, watching: Watching) {
+        let mut all = self.all();
+        if all.len() >= PARKED_MAX {
+            all.pop_front();
+        }
+        all.push_back((Instant::now() + PARKED_FOR, watching));
+    }
+
+    /// Ends those whose callers have not come back, again and again.
+    pub async fn clear(parked: Weak<Parked>) {
+        while let Some(parked) = parked.upgrade() {
+            let now = Instant::now();
+            parked.all().retain(|(until, _)| *until > now);
+            drop(parked);
+            tokio::time::sleep(PARKED_FOR).await;
+        }
+    }
+}
+
+/// What a watch waits for.
+enum Came<T> {
+    Message(T),
+    Quiet(Option<Revision>),
+}
+
 impl Watching {
     /// Waits until something happens in the scope; for [`QUIET_MAX`] at most, after which it says how far nothing happened. A watch that stayed where it
-    /// began would be told that this was compacted, once its connection breaks.
-    pub async fn next(mut self) -> Result<Changes, CoordError> {
+    /// began would be told that this was compacted, once its connection breaks. Gives itself back, to go on from there.
+    pub async fn next(mut self) -> Result<(Watching, Changes), CoordError> {
         let mut look_at = Instant::now() + QUIET_MAX;
         loop {
-            let Ok(response) = timeout_at(look_at, self.stream.message()).await else {
-                if let Ok(Some(up_to)) = timeout(QUIET_MAX, self.quiet_up_to()).await.unwrap_or(Ok(None)) {
-                    return Ok(Changes { events: Vec::new(), up_to });
+            let response = match self.message_or_quiet(look_at).await {
+                Came::Message(response) => response.map_err(|error| backend(&error, false))?,
+                Came::Quiet(Some(up_to)) => {
+                    self.after = up_to;
+                    return Ok((self, Changes { events: Vec::new(), up_to }));
                 }
-                look_at = Instant::now() + QUIET_MAX;
-                continue;
+                Came::Quiet(None) => {
+                    look_at = Instant::now() + QUIET_MAX;
+                    continue;
+                }
             };
-            let response = response.map_err(|error| backend(&error, false))?;
             let ended = || CoordError::Backend { why: "etcd has ended the watch".into(), may_have_run: false };
             let response = response.ok_or_else(ended)?;
             check(&response)?;
@@ -83,17 +138,28 @@ impl Watching {
             }
             self.after = up_to.unwrap_or(self.after);
             if !events.is_empty() {
-                return Ok(Changes { events, up_to: self.after });
+                let up_to = self.after;
+                return Ok((self, Changes { events, up_to }));
             }
         }
     }
 
-    /// The revision of now, if nothing has happened that is not known here: that is when the key was written last. `None` if something has, which the watch will
-    /// tell of.
-    async fn quiet_up_to(&self) -> Result<Option<Revision>, CoordError> {
-        let seen = self.work.read(vec![look(self.key.clone())]).await?;
-        let is_known = seen.mod_revision(0) as Revision <= self.after;
-        Ok(is_known.then_some(seen.revision.max(self.after)))
+    /// What the watch tells next, or from `look_at` on, how far nothing happened. A look that hangs keeps nothing back that the watch tells.
+    async fn message_or_quiet(&mut self, look_at: Instant) -> Came<Result<Option<WatchResponse>, etcd_client::Error>> {
+        let Watching { work, stream, key, after, .. } = self;
+        let look = async {
+            sleep_until(look_at).await;
+            timeout(LOOK_MAX, quiet_up_to(work, key, *after)).await
+        };
+        let (mut message, mut look) = (pin!(stream.message()), pin!(look));
+        poll_fn(|context| match message.as_mut().poll(context) {
+            Poll::Ready(response) => Poll::Ready(Came::Message(response)),
+            Poll::Pending => {
+                let looked = look.as_mut().poll(context);
+                looked.map(|seen| Came::Quiet(seen.ok().and_then(Result::ok).flatten()))
+            }
+        })
+        .await
     }
 }
 
@@ -104,6 +170,13 @@ fn happenings(mut value: &[u8]) -> Result<Vec<Happening>, WireError> {
         happenings.push(Happening::take(&mut value)?);
     }
     Ok(happenings)
+}
+
+/// The revision of now, if nothing has happened to the key since: that is when the key was written last. `None` if something has, which the watch will tell of.
+async fn quiet_up_to(work: &Work, key: &str, after: Revision) -> Result<Option<Revision>, CoordError> {
+    let seen = work.read(vec![look(key.to_owned())]).await?;
+    let is_known = seen.mod_revision(0) as Revision <= after;
+    Ok(is_known.then_some(seen.revision.max(after)))
 }
 
 /// Checks that a watch goes on.

@@ -49,9 +49,10 @@ use tokio::runtime::{self, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use self::changes::{Parked, Watching};
 use self::keys::Keys;
 use self::work::{Trace, Work};
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, sleep_until};
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::path::check_path;
@@ -60,9 +61,6 @@ use crate::types::{
 };
 
 pub use watchman::Watchman;
-
-/// After a suspension of the machine, a sleep ends so late at most.
-const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// Between two signs of life on a connection that is idle, and how long the answer may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
@@ -102,6 +100,7 @@ struct Shared {
     source: WorkSource,
     handle: Handle,
     timeout: Duration,
+    parked: Arc<Parked>,
     /// Its end ends the thread.
     _running: oneshot::Sender<()>,
 }
@@ -172,8 +171,9 @@ impl Etcd {
             attempt_timeout: config.timeout / ATTEMPTS,
             trace: Arc::default(),
         };
-        let source = WorkSource { template };
-        Ok(Etcd { shared: Arc::new(Shared { source, handle, timeout: config.timeout, _running: running }) })
+        let (source, parked) = (WorkSource { template }, Arc::<Parked>::default());
+        handle.spawn(Parked::clear(Arc::downgrade(&parked)));
+        Ok(Etcd { shared: Arc::new(Shared { source, handle, timeout: config.timeout, parked, _running: running }) })
     }
 
     /// Polls a future on this thread until it ends: for those that have no event loop.
@@ -205,6 +205,17 @@ impl Etcd {
     async fn on_thread<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T, CoordError> {
         let mut task = Task(self.shared.handle.spawn(work));
         (&mut task.0).await.map_err(|error| CoordError::Backend { why: error.to_string(), may_have_run: true })
+    }
+
+    /// What a watch tells next. It waits for the caller to come back.
+    async fn go_on(&self, watching: Watching) -> Result<Changes, CoordError> {
+        let parked = self.shared.parked.clone();
+        self.on_thread(async move {
+            let (watching, changes) = watching.next().await?;
+            parked.park(watching);
+            Ok(changes)
+        })
+        .await?
     }
 
     /// Does an operation within its time.
@@ -286,8 +297,15 @@ impl Coordinator for Etcd {
     }
 
     async fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError> {
+        if let Some(watching) = self.shared.parked.take(scope, after) {
+            match self.go_on(watching).await {
+                // Its connection broke, perhaps long ago.
+                Err(CoordError::Backend { .. }) => {}
+                changes => return changes,
+            }
+        }
         let watching = self.operate(|work| work.watch(scope.clone(), after)).await?;
-        self.on_thread(watching.next()).await?
+        self.go_on(watching).await
     }
 
     fn now(&self) -> u64 {
@@ -295,16 +313,7 @@ impl Coordinator for Etcd {
     }
 
     async fn sleep_until(&self, time: u64) {
-        let slept = self.on_thread(async move {
-            loop {
-                let left = Duration::from_nanos(time.saturating_sub(clock::now()));
-                if left.is_zero() {
-                    return;
-                }
-                // The timers of tokio do not count a suspension: after one they are late by this much at most.
-                tokio::time::sleep(left.min(SLEEP_MAX)).await;
-            }
-        });
+        let slept = self.on_thread(sleep_until(time, clock::now, tokio::time::sleep));
         // It is dropped unslept only with the thread, and that with this value.
         let _ = slept.await;
     }

@@ -63,14 +63,13 @@ impl State {
         Ok(Answer::Done { revision: self.revision })
     }
 
-    /// The watchman has waited for long enough, if the lease was not renewed since.
-    pub fn lapse(&mut self, name: String, token: Token, renewals: u64) -> Result<Answer, CoordError> {
-        let held = self.held(&name, token)?;
-        if held.renewals != renewals {
-            return Err(CoordError::Held { holder: held.member, name, token });
+    /// The watchman has waited for long enough, if the lease was not renewed since; says whether.
+    pub fn lapse(&mut self, name: String, token: Token, renewals: u64) -> bool {
+        let is_over = self.held(&name, token).is_ok_and(|held| held.renewals == renewals);
+        if is_over {
+            self.end_lease(name, token);
         }
-        self.end_lease(name, token);
-        Ok(Answer::Done { revision: self.revision })
+        is_over
     }
 
     pub fn end_leases_of(&mut self, member: MemberId) {

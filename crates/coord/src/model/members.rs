@@ -50,17 +50,6 @@ impl State {
         }
     }
 
-    /// The watchman has waited for long enough, if the member was not heard since.
-    pub fn expire(&mut self, member: MemberId, incarnation: Incarnation, heartbeats: u64) -> Result<Answer, CoordError> {
-        let record = self.live(member, incarnation)?;
-        if record.heartbeats != heartbeats {
-            return Err(CoordError::Live { member });
-        }
-        record.health = Health::Failed;
-        self.epoch += 1;
-        Ok(Answer::Done { revision: self.happen(Happening::Failed { member, epoch: self.epoch }) })
-    }
-
     /// The watchman has waited for long enough for all of these, but for those that were heard since.
     pub fn decide(&mut self, over: Pulse) -> Answer {
         let (mut failures, mut lapses, mut refused) = (0, 0, 0);
@@ -76,7 +65,7 @@ impl State {
             }
         }
         for Tenure { name, token, renewals, .. } in over.leases {
-            let is_over = self.lapse(name, token, renewals).is_ok();
+            let is_over = self.lapse(name, token, renewals);
             lapses += u64::from(is_over);
             refused += u64::from(!is_over);
         }

@@ -4,8 +4,8 @@
 //!
 //! A member is failed when *somebody* has waited long enough. That somebody is the **watchman**, a task beside the replica that leads
 //! ([`crate::embedded::Watchman`]). The state counts the heartbeats of each member; the watchman reads the counts and keeps, by its own clock, since when
-//! it has seen a count unchanged. When that is the failure timeout, it has [`Command::Expire`] executed, which **names the count that it saw**. If a
-//! heartbeat was executed meanwhile the count is another, and the command is refused. So:
+//! it has seen a count unchanged. When that is the failure timeout, it has [`Command::Decide`] executed, which **names the count that it saw**. If a
+//! heartbeat was executed meanwhile the count is another, and the member stays live. So:
 //!
 //! - *One clock decides.* Times are differences of readings of the watchman's clock. Nobody else's clock appears in any command.
 //! - *A failure is what all replicas see alike*: it is an entry of the log, behind or before each heartbeat, never between two opinions.
@@ -23,7 +23,7 @@
 //!
 //! # Leases
 //!
-//! The same with renewals: [`Command::Lapse`] names token and count. The holder counts too, by its own clock: three quarters of the time,
+//! The same with renewals: [`Command::Decide`] names token and count. The holder counts too, by its own clock: three quarters of the time,
 //! from **before it sent** the command that was granted; the watchman counts the whole time, from **after that was executed**. So the holder's
 //! count ends first unless its clock is slow by more than a quarter against the watchman's, however long messages take: `send <= execute
 //! <= see`, and 3/4 of a duration is shorter than the whole of it. Whoever does not want to rest on that uses the **token**. Tokens are revisions, which only
@@ -97,14 +97,6 @@ impl Machine {
             Command::Reign => {
                 state.reign += 1;
                 Ok(Answer::Reigns { reign: state.reign })
-            }
-            Command::Expire { reign, member, incarnation, heartbeats } => {
-                state.check_reign(reign)?;
-                state.expire(member, incarnation, heartbeats)
-            }
-            Command::Lapse { reign, name, token, renewals } => {
-                state.check_reign(reign)?;
-                state.lapse(name, token, renewals)
             }
             Command::Decide { reign, over } => {
                 state.check_reign(reign)?;

@@ -63,14 +63,11 @@ fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(path, value, condition)| Command::Set { path, value, condition }),
         2 => (path(), condition).prop_map(|(path, condition)| Command::Delete { path, condition }),
         1 => Just(Command::Reign),
-        3 => (small(), member(), small(), 0_u64..3)
-            .prop_map(|(reign, member, incarnation, heartbeats)| Command::Expire { reign, member, incarnation, heartbeats }),
-        2 => (small(), path(), small(), 0_u64..3)
-            .prop_map(|(reign, name, token, renewals)| Command::Lapse { reign, name, token, renewals }),
-        3 => (small(), vec((member(), small(), 0_u64..3), 0..4)).prop_map(|(reign, members)| {
+        6 => (small(), vec((member(), small(), 0_u64..3), 0..4), 0_u64..3).prop_map(|(reign, members, renewals)| {
             let beat = |(member, incarnation, heartbeats)| Beat { member, incarnation, heartbeats };
             let members = members.into_iter().map(beat).collect();
-            Command::Decide { reign, over: Pulse { members, leases: Vec::new() } }
+            let lease = Tenure { name: "/a".into(), token: 1, renewals, ttl_ms: 0 };
+            Command::Decide { reign, over: Pulse { members, leases: vec![lease] } }
         }),
     ]
 }
@@ -94,23 +91,19 @@ fn made_true(machine: &Machine, command: Command, luck: u8) -> Command {
         (Command::Acquire { name, member, incarnation, ttl_ms }, _) => {
             Command::Acquire { name, member, incarnation: now(member, incarnation), ttl_ms }
         }
-        (Command::Expire { member, incarnation, heartbeats, .. }, _) => {
-            let reign = machine.state.reign;
-            Command::Expire { reign, member, incarnation: now(member, incarnation), heartbeats }
-        }
         (Command::Decide { over, .. }, _) => {
             let reign = machine.state.reign;
             let members = over.members.into_iter().filter_map(|drawn| {
                 let same = pulse.members.iter().find(|beat| beat.member == drawn.member)?;
                 Some(Beat { heartbeats: drawn.heartbeats, ..same.clone() })
             });
-            Command::Decide { reign, over: Pulse { members: members.collect(), leases: pulse.leases } }
+            // Of each lease that is held, as if so many renewals were seen.
+            let renewals = over.leases.first().map_or(0, |drawn| drawn.renewals);
+            let leases = pulse.leases.into_iter().map(|held| Tenure { renewals, ..held }).collect();
+            Command::Decide { reign, over: Pulse { members: members.collect(), leases } }
         }
         (Command::Renew { .. }, Some(Tenure { name, token, .. })) => Command::Renew { name, token },
         (Command::Release { .. }, Some(Tenure { name, token, .. })) => Command::Release { name, token },
-        (Command::Lapse { renewals, .. }, Some(Tenure { name, token, .. })) => {
-            Command::Lapse { reign: machine.state.reign, name, token, renewals }
-        }
         (Command::Set { path, value, condition: Condition::Version { version } }, _) => {
             let version = machine.state.tree.get(&path).map_or(version, |leaf| leaf.version);
             Command::Set { path, value, condition: Condition::Version { version } }
@@ -202,11 +195,6 @@ fn judge(before: &Machine, command: &Command, answer: &Answer) {
         Command::Heartbeat { member, incarnation } | Command::Leave { member, incarnation } => {
             assert_eq!(was_done, live(member, incarnation));
         }
-        Command::Expire { reign, member, incarnation, heartbeats } => {
-            let counted = before.state.members.get(member).map(|record| record.heartbeats);
-            let allowed = *reign == before.state.reign && live(member, incarnation) && counted == Some(*heartbeats);
-            assert_eq!(was_done, allowed, "a member fails by the present watchman's word, if nothing was heard since");
-        }
         Command::Decide { reign, over } => {
             assert_eq!(was_done, *reign == before.state.reign, "the present watchman's word");
             if let Answer::Decided { failures, lapses, refused } = answer {
@@ -216,13 +204,14 @@ fn judge(before: &Machine, command: &Command, answer: &Answer) {
                     live(&beat.member, &beat.incarnation) && record.is_some_and(|known| known.heartbeats == beat.heartbeats)
                 };
                 let failed: BTreeSet<u64> = over.members.iter().filter(silent).map(|beat| beat.member).collect();
-                assert_eq!(*failures, failed.len() as u64);
+                assert_eq!(*failures, failed.len() as u64, "a member fails if nothing was heard since");
+                let is_same = |tenure: &&Tenure| {
+                    let held = before.state.leases.get(&tenure.name);
+                    held.is_some_and(|held| (held.token, held.renewals) == (tenure.token, tenure.renewals))
+                };
+                let over: BTreeSet<&String> = over.leases.iter().filter(is_same).map(|tenure| &tenure.name).collect();
+                assert_eq!(*lapses, over.len() as u64, "a lease is over if it was not renewed since");
             }
-        }
-        Command::Lapse { reign, name, token, renewals } => {
-            let held = before.state.leases.get(name);
-            let is_same = held.is_some_and(|held| held.token == *token && held.renewals == *renewals);
-            assert_eq!(was_done, *reign == before.state.reign && is_same);
         }
         Command::Renew { name, token } => {
             let held = before.state.leases.get(name).filter(|held| held.token == *token);
@@ -377,11 +366,15 @@ fn a_watchman_of_before_has_no_say() {
     assert_eq!(apply(&mut machine, &Command::Reign), Answer::Reigns { reign: 2 });
     let Answer::Pulse { pulse } = ask(&machine, Query::Pulse) else { panic!() };
     let Beat { member, incarnation, heartbeats } = pulse.members[0];
-    let expire = |reign, heartbeats| Command::Expire { reign, member, incarnation, heartbeats };
-    assert_eq!(apply(&mut machine, &expire(1, heartbeats)), CoordError::ReignOver { reign: 1 }.into());
+    let decide = |reign, heartbeats| {
+        let members = vec![Beat { member, incarnation, heartbeats }];
+        Command::Decide { reign, over: Pulse { members, leases: Vec::new() } }
+    };
+    assert_eq!(apply(&mut machine, &decide(1, heartbeats)), CoordError::ReignOver { reign: 1 }.into());
     apply(&mut machine, &Command::Heartbeat { member, incarnation });
-    assert_eq!(apply(&mut machine, &expire(2, heartbeats)), CoordError::Live { member }.into());
-    assert_eq!(apply(&mut machine, &expire(2, heartbeats + 1)), Answer::Done { revision: 2 });
+    let decided = |failures, refused| Answer::Decided { failures, lapses: 0, refused };
+    assert_eq!(apply(&mut machine, &decide(2, heartbeats)), decided(0, 1), "it was heard since");
+    assert_eq!(apply(&mut machine, &decide(2, heartbeats + 1)), decided(1, 0));
     let beat = apply(&mut machine, &Command::Heartbeat { member, incarnation });
     assert_eq!(beat, CoordError::NotLive { member, incarnation }.into());
 }

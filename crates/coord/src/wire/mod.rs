@@ -35,11 +35,8 @@ pub enum Command {
     Delete { path: String, condition: Condition },
     /// A watchman begins: only the last one to begin has a say.
     Reign,
-    /// A member was silent for the failure timeout since this many heartbeats of it were counted.
-    Expire { reign: u64, member: MemberId, incarnation: Incarnation, heartbeats: u64 },
-    /// The time of a lease is over since this many renewals of it were counted.
-    Lapse { reign: u64, name: String, token: Token, renewals: u64 },
-    /// Both, of all that a look found, in one step. A member that was heard meanwhile is left out.
+    /// What a look found, in one step: members that were silent for the failure timeout since so many heartbeats of each were counted, and leases whose time is over
+    /// since so many renewals were. What was heard meanwhile is left out.
     Decide { reign: u64, over: Pulse },
 }
 
@@ -141,8 +138,6 @@ wire_enum!(Command {
     8 => Set { path, value, condition },
     9 => Delete { path, condition },
     10 => Reign {},
-    11 => Expire { reign, member, incarnation, heartbeats },
-    12 => Lapse { reign, name, token, renewals },
     13 => Decide { reign, over },
 });
 

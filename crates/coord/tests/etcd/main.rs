@@ -256,3 +256,39 @@ fn what_cannot_be_reached_is_said_to_be_out_of_reach() {
     let bad = Etcd::new(&["http://127.0.0.1:9".into()], EtcdConfig { prefix: "dunlin".into(), ..config });
     assert!(matches!(bad, Err(CoordError::BadPath { .. })));
 }
+
+/// How many calls of this method an etcd has begun to answer.
+fn calls(etcd: &LocalEtcd, method: &str) -> u64 {
+    use std::io::{Read as _, Write as _};
+    let address = etcd.endpoints()[0].trim_start_matches("http://").to_owned();
+    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let is_of =
+        |line: &&str| line.starts_with("grpc_server_started_total") && line.contains(&format!("grpc_method=\"{method}\""));
+    let lines = page.lines().filter(is_of);
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
+}
+
+/// What it watches is quiet most of the time, and all else is not.
+#[test]
+fn a_watch_keeps_its_stream() {
+    let Some((etcd, _scratch)) = start("etcd-quiet", 1) else { return };
+    let user = client(&etcd);
+    user.block_on(async {
+        let first = user.set("/noise", b"", Condition::Always).await.unwrap();
+        let streams = calls(&etcd, "Watch");
+        let mut watch = Watch::new(&user, Scope::Tree { root: "/watched".into() }, first);
+        for round in 0..3_u8 {
+            let changes = async {
+                user.sleep_until(user.now() + 6_000_000_000).await;
+                user.set("/noise", b"", Condition::Always).await.unwrap();
+                user.set("/watched/a", &[round], Condition::Always).await.unwrap()
+            };
+            let (event, revision) = futures::join!(watch.next(), changes);
+            assert_eq!(event.unwrap().revision, revision);
+        }
+        assert_eq!(calls(&etcd, "Watch") - streams, 1, "streams of a watch");
+    });
+}

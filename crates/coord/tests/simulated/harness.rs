@@ -35,6 +35,8 @@ type Work = Pin<Box<dyn Future<Output = ()>>>;
 pub struct Shared {
     seed: u64,
     members: Vec<(u64, Addr)>,
+    /// What watchmen are told of them.
+    listed: Vec<(u64, Addr)>,
     /// By replica: what is on its disk while it is down.
     logs: Vec<RefCell<MemoryLog>>,
     /// By replica: whether it leads.
@@ -91,7 +93,7 @@ impl Replica {
         let machine = Machine::new(Limits { history_events_max: HISTORY, ..Limits::default() });
         let log = shared.logs[place].borrow().clone();
         let node = Node::start(&endpoint, config, log, machine, Beginning::First(shared.members.clone())).unwrap();
-        let client = Client::new(&endpoint, shared.members.clone(), client_config());
+        let client = Client::new(&endpoint, shared.listed.clone(), client_config());
         let config = WatchmanConfig { failure_timeout: FAILURE_TIMEOUT, look_every: LOOK_EVERY };
         let watchman = Watchman::start(&endpoint, &node, client, config).unwrap();
         Replica { shared: shared.clone(), place, node, watchman: Some(watchman), endpoint }
@@ -183,12 +185,19 @@ pub struct Cluster {
 impl Cluster {
     /// So many replicas, on the first hosts.
     pub fn new(seed: u64, replicas: usize) -> Cluster {
+        let members: Vec<_> = (0..replicas).map(|place| (place as u64 + 1, Datacenter::addr(place as u32, 0))).collect();
+        Cluster::with_listed(seed, replicas, members)
+    }
+
+    /// The same, with watchmen that are told of these members.
+    pub fn with_listed(seed: u64, replicas: usize, listed: Vec<(u64, Addr)>) -> Cluster {
         println!("seed {seed}, {replicas} replicas");
         let mut datacenter = Datacenter::new(&Topology::cx5(), CostModel::free(), seed).unwrap();
         let members = (0..replicas).map(|place| (place as u64 + 1, Datacenter::addr(place as u32, 0))).collect();
         let shared = Rc::new(Shared {
             seed,
             members,
+            listed,
             logs: (0..replicas).map(|_| RefCell::new(MemoryLog::new())).collect(),
             leads: (0..replicas).map(|_| Cell::new(false)).collect(),
             watched: Cell::default(),

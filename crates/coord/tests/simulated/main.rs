@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use dunlin_coord::conformance;
 use dunlin_coord::{Condition, CoordError, Coordinator, Happening, Health, Lease, Scope, Watch, attend};
+use dunlin_sim::Datacenter;
 use dunlin_trial::Random;
 
 use harness::{Cluster, FAILURE_TIMEOUT, LOOK_EVERY, Site, User};
@@ -279,4 +280,20 @@ fn a_quiet_watch_follows() {
         assert!(matches!(event.happening, Happening::Left { member: 1, .. }), "{event}");
     });
     cluster.run(300, 0);
+}
+
+/// A command line that was written before two of three replicas were replaced: nobody is at the addresses of those.
+#[test]
+fn members_fail_whatever_the_watchman_was_told_of_the_replicas() {
+    let gone = [2, 3].map(|id| (id, Datacenter::addr(40 + id as u32, 0)));
+    let listed = [(1, Datacenter::addr(0, 0))].into_iter().chain(gone).collect();
+    let mut cluster = Cluster::with_listed(1, 3, listed);
+    cluster.user(|user| async move {
+        let coordinator = user.coordinator();
+        let membership = coordinator.join(7, b"").await.unwrap();
+        user.timers.sleep(8 * FAILURE_TIMEOUT).await;
+        let heard = coordinator.heartbeat(&membership).await;
+        assert!(matches!(heard, Err(CoordError::NotLive { .. })), "{heard:?}");
+    });
+    cluster.run(60, 0);
 }

@@ -45,10 +45,11 @@ pub enum ClientError {
         /// One of another, and that.
         other: (u64, ClusterId),
     },
-    /// Of the replicas that it was told of, no majority has said in time of which cluster it is. Nothing was done.
+    /// Of the replicas that it was told of, no majority is known to be of one cluster: some did not answer in time, and are no members of the cluster of those that
+    /// did, at these addresses. Nothing was done.
     #[error(
-        "{answered} of {asked} replicas of the list have named their cluster, replica {} cluster {}; a majority must name the same: start the others, correct the \
-         addresses, or say which cluster is meant (--cluster)",
+        "{answered} of {asked} replicas of the list have named their cluster, replica {} cluster {}, and that has not more than half of the list as its members: correct \
+         the addresses, start the others, or say which cluster is meant (--cluster)",
         one.0,
         one.1
     )]

@@ -1,5 +1,8 @@
 //! The first contact of a client that was told no number of a cluster: it asks all replicas that it was told of which cluster they are of, before it asks for anything
 //! else. From then on it asks for nothing of any other cluster.
+//!
+//! More than half of its list must be of one cluster. A replica that does not answer counts for the cluster that has it as a member at the very address of the list, as
+//! another replica says that has answered. An address that was used before, or that stands in the list by mistake, is none of a member.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -9,6 +12,7 @@ use dunlin_net::{Addr, Transport};
 
 use super::{Client, ClientError};
 use crate::cluster_id::ClusterId;
+use crate::wire::members::Members;
 use crate::wire::request::Request;
 use crate::wire::response::{Response, Status};
 
@@ -26,7 +30,9 @@ pub struct Stranger {
     pub cluster: ClusterId,
 }
 
-type Asking<'a> = Pin<Box<dyn Future<Output = Option<ClusterId>> + 'a>>;
+/// What a replica has said: its cluster, and where the members of that are.
+type Named = (ClusterId, Members);
+type Asking<'a> = Pin<Box<dyn Future<Output = Option<Named>> + 'a>>;
 
 impl<T: Transport> Client<T> {
     /// The number of the cluster that it asks: as it was told, or learned at first contact.
@@ -55,33 +61,34 @@ impl<T: Transport> Client<T> {
         let mut named = Vec::new();
         loop {
             let answers = self.ask_all(deadline).await;
-            if let Some(cluster) = agreed(&answers)? {
+            if let Some(cluster) = agreed(&self.count(&answers))? {
                 self.cluster.set(Some(cluster));
-                answers.iter().for_each(|(id, of)| _ = of.is_some_and(|of| self.is_stranger(*id, of)));
+                answers.iter().for_each(|(id, named)| _ = named.as_ref().is_some_and(|(of, _)| self.is_stranger(*id, *of)));
                 return Ok(());
             }
-            if answers.iter().any(|(_, cluster)| cluster.is_some()) {
+            if answers.iter().any(|(_, named)| named.is_some()) {
                 named = answers;
             }
             if let Err(late) = self.pause(deadline, false).await {
+                let named: Vec<_> = named.iter().map(|(id, named)| (*id, named.as_ref().map(|(of, _)| *of))).collect();
                 return Err(undecided(&named).unwrap_or(late));
             }
         }
     }
 
-    /// Of which cluster each replica is, as soon as more than half of them say the same, or none is waited for any more.
-    async fn ask_all(&self, deadline: u64) -> Vec<(u64, Option<ClusterId>)> {
-        let ids = self.listed.iter().copied();
+    /// What each replica says, as soon as more than half of them are of one cluster, or none is waited for any more.
+    async fn ask_all(&self, deadline: u64) -> Vec<(u64, Option<Named>)> {
+        let ids = self.listed.iter().map(|(id, _)| *id);
         let mut asking: Vec<Option<Asking<'_>>> = ids.clone().map(|id| Some(self.ask_whose(id, deadline))).collect();
-        let mut answers: Vec<(u64, Option<ClusterId>)> = ids.map(|id| (id, None)).collect();
+        let mut answers: Vec<(u64, Option<Named>)> = ids.map(|id| (id, None)).collect();
         poll_fn(|context| {
             for (future, (_, answer)) in asking.iter_mut().zip(&mut answers) {
-                if let Some(Poll::Ready(cluster)) = future.as_mut().map(|future| future.as_mut().poll(context)) {
-                    *answer = cluster;
+                if let Some(Poll::Ready(named)) = future.as_mut().map(|future| future.as_mut().poll(context)) {
+                    *answer = named;
                     *future = None;
                 }
             }
-            let is_over = asking.iter().all(Option::is_none) || majority(&answers).is_some();
+            let is_over = asking.iter().all(Option::is_none) || majority(&self.count(&answers)).is_some();
             if is_over { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -92,10 +99,25 @@ impl<T: Transport> Client<T> {
         Box::pin(async move {
             let reply = self.ask_one(id, &Request::Status, deadline).await.ok()?;
             match Response::parse(&reply).ok()? {
-                Response::Ok(bytes) => Status::parse(bytes).ok()?.cluster,
+                Response::Ok(bytes) => {
+                    let status = Status::parse(bytes).ok()?;
+                    Some((status.cluster?, status.addresses))
+                }
                 _ => None,
             }
         })
+    }
+
+    /// Of which cluster each replica of the list is: as it says, or as those say whose member it is.
+    fn count(&self, answers: &[(u64, Option<Named>)]) -> Vec<(u64, Option<ClusterId>)> {
+        let cluster_of = |id: u64, addr: &Addr| {
+            let is_there =
+                |members: &Members| members.get(&id).is_some_and(|at| at.parse().is_ok_and(|at: Addr| at == *addr));
+            let mut clusters = answers.iter().filter_map(|(_, named)| named.as_ref());
+            clusters.find(|(_, members)| is_there(members)).map(|(cluster, _)| *cluster)
+        };
+        let own = answers.iter().map(|(_, named)| named.as_ref().map(|(cluster, _)| *cluster));
+        self.listed.iter().zip(own).map(|((id, addr), own)| (*id, own.or_else(|| cluster_of(*id, addr)))).collect()
     }
 
     /// Whether a replica that has answered is of another cluster, which is noted.

@@ -29,8 +29,8 @@ use crate::wire::response::{RESPONSE_BYTES, Response, Status};
 /// Settings of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// The number of the cluster, if it is known before: nothing is asked of any other. Without it the client learns it at first contact: the number that a
-    /// majority of the replicas names that it was told of. Default `None`.
+    /// The number of the cluster, if it is known before: nothing is asked of any other. Without it the client learns it at first contact: the number of
+    /// the cluster to which a majority of the replicas belongs that it was told of. Default `None`.
     pub cluster: Option<ClusterId>,
     /// How long an operation may take, all attempts together. Default 10 s.
     pub timeout: Duration,
@@ -71,8 +71,8 @@ pub struct Client<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     config: ClientConfig,
     members: RefCell<BTreeMap<u64, Addr>>,
-    /// The members that it was made with: a majority of them says of which cluster they are. One that it learned of may not have been added yet.
-    listed: Box<[u64]>,
+    /// The members that it was made with: of a majority of them it must be known of which cluster they are. One that it learned of may not have been added yet.
+    listed: Box<[(u64, Addr)]>,
     lines: Switchboard,
     /// Who is asked next: the leader, as far as is known.
     target: Cell<u64>,
@@ -84,7 +84,8 @@ pub struct Client<T: Transport> {
 }
 
 impl<T: Transport> Client<T> {
-    /// A client that knows these members, one at least, of which not all need be there. Nothing is sent yet.
+    /// A client that knows these members, one at least. Nothing is sent yet. One of them that can be reached is enough if more than half of them are members of its
+    /// cluster at these addresses; with [`ClientConfig::cluster`] any one of that cluster is. It learns of other members when they lead.
     ///
     /// # Panics
     /// If there are none.
@@ -98,7 +99,7 @@ impl<T: Transport> Client<T> {
         Client {
             endpoint: endpoint.clone(),
             config,
-            listed: members.keys().copied().collect(),
+            listed: members.iter().map(|(id, addr)| (*id, addr.clone())).collect(),
             members: RefCell::new(members),
             lines: Switchboard::default(),
             target: Cell::new(first),
@@ -224,6 +225,19 @@ impl<T: Transport> Client<T> {
         if self.members.borrow_mut().insert(id, addr.clone()) != Some(addr) {
             self.lines.forget(id);
         }
+    }
+
+    /// Takes the number of the cluster and its members from the status of one of its replicas that the caller trusts, such as one beside it in this process. What the
+    /// client was made with counts no more: members may have come and gone since.
+    pub fn follow(&self, status: &Status) {
+        let members = status.addresses.iter().filter_map(|(id, address)| Some((*id, address.parse().ok()?)));
+        let members: BTreeMap<u64, Addr> = members.collect();
+        let (Some(cluster), true) = (status.cluster, members.contains_key(&status.id)) else { return };
+        self.cluster.set(Some(cluster));
+        self.target.set(status.leader.filter(|leader| members.contains_key(leader)).unwrap_or(status.id));
+        let before = self.members.replace(members);
+        let now = self.members.borrow();
+        before.iter().filter(|(id, addr)| now.get(id) != Some(addr)).for_each(|(id, _)| self.lines.forget(*id));
     }
 
     async fn reply_to(&self, request: &Request<'_>) -> Result<Reply, ClientError> {

@@ -101,11 +101,6 @@ impl<D: Disk> DurableLog<D> {
         Ok(())
     }
 
-    /// Whether the log begins with the snapshot of this position: its file is neither written again nor removed.
-    fn is_own(&self, position: Position) -> bool {
-        position == self.wal.compaction().snapshot
-    }
-
     /// Hands a snapshot to the thread that writes.
     fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<Position, LogError> {
         let position = position_of(snapshot);
@@ -273,7 +268,8 @@ impl<D: Disk> LogStore for DurableLog<D> {
     fn stage(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
         assert!(self.compacting.is_none() && self.staged.is_none(), "one snapshot is written at a time");
         let position = position_of(snapshot);
-        let is_own = self.is_own(position);
+        // The file of the snapshot that the log begins with is not written again.
+        let is_own = position == self.wal.compaction().snapshot;
         if !is_own {
             self.write_snapshot(snapshot)?;
         }
@@ -286,9 +282,7 @@ impl<D: Disk> LogStore for DurableLog<D> {
     }
 
     fn unstage(&mut self) {
-        if let Some((position, true)) = self.staged.take()
-            && !self.is_own(position)
-        {
+        if let Some((position, true)) = self.staged.take() {
             self.wal.discard_snapshot(position);
         }
     }

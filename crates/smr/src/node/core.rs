@@ -13,7 +13,7 @@ use raft::{RawNode, Ready, StateRole};
 
 use super::clients::Waiters;
 use super::disk::DiskWatch;
-use super::doubt::Doubt;
+use super::doubt::{Doubt, Doubts};
 use super::foreign::Foreigners;
 use super::founding::{Asking, Question, Waiting, draw};
 use super::gather::Gather;
@@ -71,8 +71,7 @@ pub(super) struct Core<M, L: LogStore> {
     /// What must be durable before others are told the number that was drawn here.
     pub founded: Ticket,
     pub foreign: Foreigners,
-    /// Somebody says that this replica had more of the log, and is asked.
-    pub is_in_doubt: bool,
+    pub doubts: Doubts,
     pub applied: u64,
     pub links: Links,
     pub waiters: Waiters,
@@ -168,7 +167,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             waiting,
             founded,
             foreign: Foreigners::default(),
-            is_in_doubt: false,
+            doubts: Doubts::default(),
             applied: 0,
             waiters: Waiters::default(),
             gather,
@@ -460,11 +459,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Whether this replica may not ask for votes: its disk could not hold what it promises, or does not hold the snapshot yet that it was restored from, for
-    /// which the library panics; or its state is not restored or far behind, so it could serve nobody.
+    /// which the library panics; or it may have lost what it acknowledged; or its state is not restored or far behind,
+    /// so it could serve nobody.
     pub fn is_unfit(&self) -> bool {
         self.has_backlog()
             || self.own_restoring.is_some()
             || self.disk.hangs()
+            || self.doubts.exist()
             || self.raft.raft.raft_log.persisted < self.applied
     }
 

@@ -71,6 +71,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.links.set_now(now);
         self.election.silent = self.election.silent.saturating_sub(1);
         self.watch_disk();
+        self.watch_doubts();
         if self.raft.raft.state != StateRole::Leader && self.is_unfit() {
             // Neither this replica nor the library asks for votes.
             self.raft.raft.election_elapsed = 0;

@@ -2,7 +2,7 @@
 //! counts from when its entry is executed. None is begun after which those who were heard of lately would be no majority.
 
 use protobuf::Message as _;
-use raft::eraftpb::{ConfChange, ConfChangeType, ConfChangeV2, Entry, EntryType};
+use raft::eraftpb::{ConfChange, ConfChangeType, Entry, EntryType};
 
 use dunlin_net::Addr;
 use dunlin_rpc::DeferredReply;
@@ -137,9 +137,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     fn apply_change(&mut self, entry: &Entry) -> Result<(), String> {
         if entry.get_entry_type() == EntryType::EntryConfChangeV2 {
-            // Never proposed by a replica, and an empty one is the library's own.
-            let change = ConfChangeV2::parse_from_bytes(&entry.data).map_err(|error| error.to_string())?;
-            return self.raft.apply_conf_change(&change).map(|_| ()).map_err(|error| error.to_string());
+            return Err("no replica proposes several changes at once".into());
         }
         let change = ConfChange::parse_from_bytes(&entry.data).map_err(|error| error.to_string())?;
         self.raft.apply_conf_change(&change).map_err(|error| error.to_string())?;

@@ -9,6 +9,7 @@
 //! | `foreign` | replicas of other clusters |
 //! | `core` | the state, and the loop that does what the library says |
 //! | `receive` | messages of other replicas |
+//! | `possible` | which of them can be true |
 //! | `doubt` | whether this replica has lost its log |
 //! | `link` | the way to another replica: sessions, what is sent, what is answered |
 //! | `clients` | requests of clients, and who waits for which entry |
@@ -34,6 +35,7 @@ mod gather;
 mod later;
 mod link;
 mod members;
+mod possible;
 mod reads;
 mod receive;
 mod restore;

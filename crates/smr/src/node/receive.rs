@@ -15,11 +15,6 @@ use crate::probe::Stage;
 use crate::wire::message::{ENVELOPE_BYTES, encode, encoded_len, parse, sender_of};
 use crate::wire::{WireError, cluster_of};
 
-/// Terms that a replica may have missed: a message of a later one than so many more cannot be true, and would leave none for those to come.
-const TERMS_MISSED_MAX: u64 = 1 << 32;
-/// No term is later: there must be some behind it.
-const TERM_MAX: u64 = 1 << 62;
-
 /// What came of an envelope.
 enum Came {
     /// Nothing that is answered.
@@ -145,7 +140,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         let kind = message.get_msg_type();
         let asks_for_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
-        if asks_for_vote && (self.election.is_silent() || self.is_in_doubt || self.disk.hangs()) {
+        if asks_for_vote && (self.election.is_silent() || self.doubts.exist() || self.disk.hangs()) {
             return;
         }
         if kind == MessageType::MsgTimeoutNow && self.is_unfit() {
@@ -155,42 +150,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         // An error says that the message comes late, from a replica that has left, or is of no use.
         let _ = self.raft.step(message);
         self.end(Stage::Step);
-    }
-
-    /// Whether a message can be true. The library takes some that cannot for a bug of its own, and panics.
-    fn is_possible(&self, message: &Message) -> bool {
-        let log = &self.raft.raft.raft_log;
-        if !self.is_possible_term(message.term, message.get_msg_type()) {
-            return false;
-        }
-        if message.term < self.raft.raft.term {
-            return true;
-        }
-        match message.get_msg_type() {
-            MessageType::MsgAppend => {
-                // Leaders have no entries of later terms than their own, and terms only rise.
-                let terms = message.get_entries().iter().map(|entry| entry.term);
-                let terms = [message.log_term.max(1)].into_iter().chain(terms).chain([message.term]);
-                if !terms.is_sorted() {
-                    return false;
-                }
-                let known = message.get_entries().iter().take_while(|entry| entry.index <= log.committed);
-                let mut known = known.filter_map(|entry| log.term(entry.index).ok().map(|term| (entry.term, term)));
-                // What was compacted has term 0 here.
-                known.all(|(theirs, ours)| ours == 0 || theirs == ours)
-            }
-            MessageType::MsgAppendResponse if !message.reject => message.index <= log.last_index(),
-            _ => true,
-        }
-    }
-
-    /// Whether a message of this kind can be of this term.
-    pub fn is_possible_term(&self, term: u64, kind: MessageType) -> bool {
-        // A new member may have missed any number of terms.
-        let is_first = self.raft.raft.raft_log.committed == 0 && kind == MessageType::MsgSnapshot;
-        // The library takes a message without a term for its own, and believes it.
-        let is_term = term > 0 && term <= TERM_MAX;
-        is_term && (is_first || term <= self.raft.raft.term.saturating_add(TERMS_MISSED_MAX))
     }
 
     /// A request of ours was answered, or was not.

@@ -108,11 +108,19 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Begins to take a snapshot, unless one is under way.
     pub fn compact(&mut self) -> Result<(), NodeError> {
-        // It will be about as large as the one before. Others that take memory go first: they end, and the log has room until then.
-        let (others, base) = (self.memory_of_others(), self.raft.store().base().data.len() as u64);
-        let is_too_much = others > 0 && others + 2 * base > self.config.snapshot_memory_max;
-        if self.is_taking() || is_too_much {
+        if self.is_taking() {
             return Ok(());
+        }
+        if !self.has_memory_for_own() {
+            // A replica that gets on by its log needs none from others. Those that are sent go first while the log has room: they end.
+            self.incoming = None;
+            if self.raft.store().room() == Room::Full {
+                let base = self.raft.store().base().data.as_ptr();
+                self.sending.retain(|sent| sent.as_ptr() == base);
+            }
+            if !self.has_memory_for_own() {
+                return Ok(());
+            }
         }
         let begun = self.now();
         let snapshot = header(self.applied, self.raft.store().term(self.applied)?, self.conf_state());
@@ -120,6 +128,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.take_piece()?;
         self.note_pause(begun);
         Ok(())
+    }
+
+    /// Whether the next snapshot of the own state may be taken, which is about as large as the one before. Those two are always allowed.
+    fn has_memory_for_own(&self) -> bool {
+        let (others, base) = (self.memory_of_others(), self.raft.store().base().data.len() as u64);
+        others == 0 || others.saturating_add(2 * base) <= self.config.snapshot_memory_max
     }
 
     /// Bytes of snapshots on their way: one that comes, and older ones than the log's that are sent.

@@ -25,7 +25,7 @@ const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Times that a session is looked for, a tick apart, before the attempt ends.
 const SESSION_TRIES: u32 = 100;
-/// What was received of a snapshot is forgotten when nothing came for so many ticks.
+/// What was received of a snapshot is forgotten when nothing came for so many ticks, or less than a piece of the length that is sent here.
 const PATIENCE_TICKS: u32 = 1000;
 
 /// A snapshot to be sent.
@@ -97,8 +97,9 @@ pub(super) struct Incoming {
     total: u64,
     data: Vec<u8>,
     checksum: u32,
-    /// Ticks since the last piece.
+    /// Ticks since bytes came that are worth patience, and how many came since.
     idle: u32,
+    fresh: usize,
 }
 
 impl Drop for Outgoing {
@@ -118,13 +119,22 @@ impl Incoming {
     /// A snapshot of which this is the first piece.
     fn new(chunk: &Chunk<'_>) -> Incoming {
         let Chunk { from, term, index, total, .. } = *chunk;
-        Incoming { from, term, index, total, data: Vec::new(), checksum: 0, idle: 0 }
+        Incoming { from, term, index, total, data: Vec::new(), checksum: 0, idle: 0, fresh: 0 }
     }
 
     /// Whether this is the next piece.
     fn continues_with(&self, chunk: &Chunk<'_>) -> bool {
         let is_same = (self.from, self.term, self.index, self.total) == (chunk.from, chunk.term, chunk.index, chunk.total);
         is_same && self.data.len() as u64 == chunk.offset
+    }
+
+    /// Takes the bytes of the next piece. So many are worth patience: a sender of a few at a time would hold the memory for ever.
+    fn take(&mut self, bytes: &[u8], worth: usize) {
+        self.data.extend_from_slice(bytes);
+        self.fresh += bytes.len();
+        if self.fresh >= worth {
+            (self.fresh, self.idle) = (0, 0);
+        }
     }
 
     /// Its bytes when it is complete.
@@ -190,6 +200,10 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
     let data: &Bytes = &snapshot.data;
     let (mut offset, mut checksum) = (0, 0);
     loop {
+        // What is sent gives way to the own snapshot, if the log has no more room.
+        if !node.upgrade()?.shared.core.borrow().sending.iter().any(|sent| sent.as_ptr() == data.as_ptr()) {
+            return None;
+        }
         let end = (offset + piece).min(data.len());
         checksum = crc32c::crc32c_append(checksum, &data[offset..end]);
         let chunk = Chunk {
@@ -350,8 +364,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.incoming = None;
             return None;
         }
-        incoming.data.extend_from_slice(chunk.bytes);
-        incoming.idle = 0;
+        incoming.take(chunk.bytes, self.config.chunk_bytes);
         let next = incoming.data.len() as u64;
         if next < chunk.total {
             return Some(Taken::Next(next));
@@ -381,7 +394,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             && chunk.total <= self.config.snapshot_bytes_max
     }
 
-    /// Forgets what was received of a snapshot whose sender says no more.
+    /// Forgets what was received of a snapshot whose sender says no more, or too little.
     pub fn expire_incoming(&mut self) {
         self.rejected.tick();
         if let Some(incoming) = &mut self.incoming {

@@ -35,7 +35,7 @@ pub(crate) struct Chunk<'a> {
     pub offset: u64,
     /// CRC-32C of the snapshot up to the end of this piece.
     pub checksum: u32,
-    /// The piece.
+    /// The piece: one byte or more.
     pub bytes: &'a [u8],
 }
 
@@ -111,6 +111,9 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Chunk<'_>, WireError> 
         return Err(WireError::Unknown { field: "term of the index", value: index_term });
     }
     let bytes = reader.rest();
+    if bytes.is_empty() {
+        return Err(WireError::Short);
+    }
     if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > total) {
         return Err(WireError::Long);
     }
@@ -141,7 +144,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            words in any::<[u32; 5]>(), terms in (1..9_u64, 0..9_u64), ids in hash_set(1..u64::MAX, 1..9), piece in vec(any::<u8>(), 0..50)
+            words in any::<[u32; 5]>(), terms in (1..9_u64, 0..9_u64), ids in hash_set(1..u64::MAX, 1..9), piece in vec(any::<u8>(), 1..50)
         ) {
             let [from, to, index, offset, checksum] = words.map(u64::from);
             let (index, index_term, term) = (index + 1, terms.0, terms.0 + terms.1);

@@ -1,4 +1,4 @@
-//! Raft's messages: an envelope of 16 bytes with any number of messages, each a header of 96 bytes, its context, and its entries with 24 bytes
+//! Raft's messages: an envelope of 16 bytes with any number of messages, each a header of 80 bytes, its context, and its entries with 24 bytes
 //! of header each.
 //!
 //! Entries are kept in the memory that the envelope was copied to when it was received: no entry is copied by itself. Snapshots travel in
@@ -13,7 +13,7 @@ use crate::mutation::{Mutation, is_planted};
 
 /// Bytes of an envelope without messages.
 pub(crate) const ENVELOPE_BYTES: usize = 16;
-const MESSAGE_BYTES: usize = 96;
+const MESSAGE_BYTES: usize = 80;
 const ENTRY_BYTES: usize = 24;
 const FLAG_REJECT: u8 = 1;
 /// Messages in an envelope.
@@ -52,8 +52,6 @@ fn encode_message(writer: &mut Writer<'_>, message: &Message) {
         message.commit,
         message.commit_term,
         message.reject_hint,
-        message.request_snapshot,
-        message.priority as u64,
         message.get_entries().len() as u64,
     ];
     words.into_iter().for_each(|word| writer.u64(word));
@@ -137,8 +135,6 @@ fn parse_message(reader: &mut Reader<'_>, kept: &mut Kept<'_>) -> Result<Message
     message.commit = reader.u64()?;
     message.commit_term = reader.u64()?;
     message.reject_hint = reader.u64()?;
-    message.request_snapshot = reader.u64()?;
-    message.priority = reader.u64()? as i64;
     let count = reader.u64()?;
     message.context = Bytes::copy_from_slice(reader.take(context_len)?);
     if count > (reader.left() / ENTRY_BYTES) as u64 {
@@ -192,7 +188,8 @@ fn message_type(value: u8) -> Result<MessageType, WireError> {
 }
 
 fn entry_type(value: u16) -> Result<EntryType, WireError> {
-    const TYPES: [EntryType; 3] = [EntryType::EntryNormal, EntryType::EntryConfChange, EntryType::EntryConfChangeV2];
+    // No replica proposes several changes of members at once.
+    const TYPES: [EntryType; 2] = [EntryType::EntryNormal, EntryType::EntryConfChange];
     let found = TYPES.into_iter().find(|kind| *kind as u16 == value);
     found.ok_or(WireError::Unknown { field: "entry type", value: value.into() })
 }
@@ -213,7 +210,7 @@ mod tests {
     }
 
     fn entries(first: u64) -> impl Strategy<Value = Vec<Entry>> {
-        let entry = (0u8..3, any::<u64>(), vec(any::<u8>(), 0..60), vec(any::<u8>(), 0..5));
+        let entry = (0u8..2, any::<u64>(), vec(any::<u8>(), 0..60), vec(any::<u8>(), 0..5));
         vec(entry, 0..5).prop_map(move |fields| {
             let entry = |(number, (kind, term, data, context)): (usize, (u8, u64, Vec<u8>, Vec<u8>))| Entry {
                 entry_type: entry_type(kind.into()).unwrap(),
@@ -230,27 +227,16 @@ mod tests {
     fn message() -> impl Strategy<Value = Message> {
         let kinds: Vec<u8> = (0..=30).filter(|value| message_type(*value).is_ok()).collect();
         assert_eq!(kinds.len(), 9);
-        let fields = (prop::sample::select(kinds), any::<[u64; 9]>(), any::<bool>(), vec(any::<u8>(), 0..20), entries(101));
+        let fields = (prop::sample::select(kinds), any::<[u64; 7]>(), any::<bool>(), vec(any::<u8>(), 0..20), entries(101));
         fields.prop_map(|(kind, words, reject, context, entries)| {
-            let [to, from, term, log_term, commit, commit_term, reject_hint, request_snapshot, priority] = words;
+            let [to, from, term, log_term, commit, commit_term, reject_hint] = words;
             Message {
                 msg_type: message_type(kind).unwrap(),
                 index: 100,
-                priority: priority as i64,
                 reject,
                 context: context.into(),
                 entries: entries.into(),
-                ..Message {
-                    to,
-                    from,
-                    term,
-                    log_term,
-                    commit,
-                    commit_term,
-                    reject_hint,
-                    request_snapshot,
-                    ..Message::default()
-                }
+                ..Message { to, from, term, log_term, commit, commit_term, reject_hint, ..Message::default() }
             }
         })
     }

@@ -1,22 +1,15 @@
 //! Clusters that reach each other by mistake: an address that stands in the lists of two, or was used before.
 
-use std::time::Duration;
-
 use dunlin_net::Addr;
-use dunlin_net::random::Random;
-use dunlin_rpc::{CallOptions, MsgBuf};
 use dunlin_smr::kv::{Command, Condition};
-use dunlin_smr::wire;
 use dunlin_smr::wire::request::Change;
 use dunlin_smr::wire::response::{Foreign, Role, Status};
 use dunlin_smr::{Beginning, Client, ClientConfig, ClientError, ClusterId, MemoryLog};
 
 use super::change;
+use super::forged::{Forged, LONG};
 use super::harness::{Cluster, World, client_config, config};
 use super::storage::InMemory;
-
-/// Longer than some elections.
-const LONG: Duration = Duration::from_millis(200);
 
 /// Members 1, 2 and 3 at these nodes.
 fn members(nodes: [u32; 3]) -> Vec<(u64, Addr)> {
@@ -73,129 +66,6 @@ fn two_clusters_that_share_an_address_do_not_merge() {
     }
 }
 
-/// An envelope of messages as another replica would send it, each of these words: kind, to, from, term, log term, index, commit, commit term.
-fn envelope(cluster: u64, messages: &[[u64; 8]]) -> MsgBuf {
-    let mut bytes = vec![2, 0];
-    bytes.extend_from_slice(&(messages.len() as u16).to_le_bytes());
-    bytes.extend_from_slice(&[0; 4]);
-    bytes.extend_from_slice(&cluster.to_le_bytes());
-    for [kind, words @ ..] in messages {
-        bytes.extend_from_slice(&[*kind as u8, 0, 0, 0, 0, 0, 0, 0]);
-        let all = words.iter().chain(&[0; 4]);
-        all.for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
-    }
-    let mut buffer = MsgBuf::with_len(bytes.len()).unwrap();
-    buffer.copy_from_slice(&bytes);
-    buffer
-}
-
-/// The same of one append, with entries of these terms.
-fn append(cluster: u64, words: [u64; 7], terms: &[u64]) -> MsgBuf {
-    let [to, from, term, log_term, index, commit, commit_term] = words;
-    let mut bytes = envelope(cluster, &[[APPEND, to, from, term, log_term, index, commit, commit_term]]).to_vec();
-    let count = bytes.len() - 8;
-    bytes[count..].copy_from_slice(&(terms.len() as u64).to_le_bytes());
-    for (term, index) in terms.iter().zip(index + 1..) {
-        bytes.extend_from_slice(&[0; 8]);
-        bytes.extend_from_slice(&term.to_le_bytes());
-        bytes.extend_from_slice(&index.to_le_bytes());
-    }
-    let mut buffer = MsgBuf::with_len(bytes.len()).unwrap();
-    buffer.copy_from_slice(&bytes);
-    buffer
-}
-
-/// Raft's numbers of what may be said in one.
-const HEARTBEAT: u64 = 8;
-const APPEND: u64 = 3;
-
-/// Sends envelopes to a replica, one after the other, and gives the cluster of each answer, if there is one.
-fn send(cluster: &Cluster, id: u64, envelopes: impl IntoIterator<Item = MsgBuf>) -> Vec<Option<u64>> {
-    let work = async {
-        let session = cluster.endpoint.connect(&Addr::Node(id as u32)).await.unwrap();
-        let mut answers = Vec::new();
-        for envelope in envelopes {
-            let options = CallOptions::timeout(Duration::from_millis(20));
-            let answer = session.call_with(wire::PEER, envelope, options).await.ok();
-            answers.push(answer.map(|answer| u64::from_le_bytes(answer.response[8..16].try_into().unwrap())));
-        }
-        answers
-    };
-    cluster.drive(work)
-}
-
-#[test]
-fn one_forged_heartbeat_stops_nobody() {
-    let cluster = Cluster::new(3, config());
-    cluster.put("a", b"1").unwrap();
-    cluster.until("all have it", |cluster| (1..=3).all(|id| cluster.local(id, "a").is_some()));
-    let number = cluster.node(1).status().cluster.unwrap().bits();
-    for id in 1..=3 {
-        let Status { term, leader, last, .. } = cluster.node(id).status();
-        let from = leader.filter(|leader| *leader != id).unwrap_or(id % 3 + 1);
-        // Of the leader's term and of a later one: this replica is said to have more than it has.
-        for term in [term, term + 1] {
-            send(&cluster, id, [envelope(number, &[[HEARTBEAT, id, from, term, 0, 0, last + 1, 0]])]);
-            cluster.turns(LONG);
-            assert_eq!(cluster.node(id).failure(), None);
-        }
-    }
-    cluster.put("a", b"2").unwrap();
-    assert_eq!((1..=3).find_map(|id| cluster.node(id).failure()), None);
-}
-
-/// A log on disk would refuse them, and with that stop.
-#[test]
-fn entries_whose_terms_fall_or_are_later_than_their_leader_are_dropped() {
-    let cluster = Cluster::new(3, config());
-    cluster.put("a", b"1").unwrap();
-    cluster.turns(LONG);
-    let leader = cluster.leader();
-    let id = leader % 3 + 1;
-    let Status { cluster: number, term, last, .. } = cluster.node(id).status();
-    let number = number.unwrap().bits();
-    for terms in [[term, term - 1], [term - 1, term], [term, term + 1], [0, term]] {
-        let before = cluster.node(id).counters().bad;
-        send(&cluster, id, [append(number, [id, leader, term, term, last, last, term], &terms)]);
-        assert_eq!((cluster.node(id).counters().bad, cluster.node(id).status().last), (before + 1, last), "{terms:?}");
-    }
-    cluster.put("a", b"2").unwrap();
-}
-
-/// With the right number and others, from members and others, of any term. `DUNLIN_SEEDS=10000` tries more.
-#[test]
-fn stray_heartbeats_stop_nobody_whatever_they_say() {
-    for seed in 0..std::env::var("DUNLIN_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40) {
-        let mut random = Random::new(seed);
-        let cluster = Cluster::new(3, config());
-        cluster.put("a", b"1").unwrap();
-        let number = cluster.node(1).status().cluster.unwrap().bits();
-        for _ in 0..30 {
-            let id = random.between(1, 3);
-            let status = cluster.node(id).status();
-            let mut mostly = |value: u64| if random.below(5) > 0 { value } else { random.next() };
-            let (cluster_said, to, from) = (mostly(number), mostly(id), mostly(id % 3 + 1));
-            let mut near = |value: u64| match random.below(6) {
-                0 => random.next(),
-                1 => u64::MAX,
-                2 => 0,
-                _ => value.saturating_add(random.below(4)).saturating_sub(1),
-            };
-            let [term, log_term, commit_term] = [status.term; 3].map(&mut near);
-            let [kind, index, commit] = [near(HEARTBEAT), near(status.last), near(status.last)];
-            let kind = if kind % 2 == 0 { kind % 20 } else { HEARTBEAT };
-            let one = envelope(cluster_said, &[[kind, to, from, term, log_term, index, commit, commit_term]]);
-            let answers = send(&cluster, id, [one]);
-            let is_foreign = cluster_said != number;
-            assert!(!is_foreign || answers == [Some(number)], "seed {seed}: it is told which cluster this is");
-        }
-        cluster.turns(LONG);
-        for id in 1..=3 {
-            assert_eq!(cluster.node(id).failure(), None, "seed {seed}");
-        }
-    }
-}
-
 #[test]
 fn what_another_cluster_says_changes_nothing() {
     let cluster = Cluster::new(3, config());
@@ -206,8 +76,10 @@ fn what_another_cluster_says_changes_nothing() {
     for kind in 0..20 {
         for id in 1..=3 {
             let from = id % 3 + 1;
-            let words = [kind, id, from, before.term + 7, before.term, before.last, before.last, before.term];
-            assert_eq!(send(&cluster, id, [envelope(number ^ 1, &[words])]), [Some(number)]);
+            let Status { term, last, .. } = before;
+            let ids = Forged { kind, to: id, from, ..Forged::default() };
+            let words = Forged { term: term + 7, log_term: term, index: last, commit: last, commit_term: term, ..ids };
+            assert_eq!(words.send(&cluster, number ^ 1), Some(number));
         }
     }
     cluster.turns(LONG);
@@ -290,6 +162,29 @@ fn a_client_follows_no_minority() {
     assert_eq!(here.drive(client.execute(&put(b"a", b"4"))).map(drop), Ok(()));
 }
 
+/// A replica that answers says who belongs to its cluster, and where.
+#[test]
+fn a_client_needs_one_member_of_a_list_of_members() {
+    let world = World::new();
+    let mut here = found(&world, 1000, [1, 2, 3], &[1, 2, 3]);
+    here.put("a", b"1").unwrap();
+    here.turns(LONG);
+    here.stop(2);
+    for listed in [vec![1, 2], vec![2, 3], vec![1, 2, 3], vec![3]] {
+        let members = listed.iter().map(|id| (*id, Addr::Node(*id as u32)));
+        let client = Client::new(&here.endpoint, members, client_config());
+        assert_eq!(here.drive(client.execute(&put(b"a", b"2"))).map(drop), Ok(()), "{listed:?}");
+    }
+    // Of the two others nobody knows whether they are of this cluster.
+    let stale = [(1, Addr::Node(1)), (8, Addr::Node(2)), (9, Addr::Node(9))];
+    let client = Client::new(&here.endpoint, stale, client_config());
+    let asked = here.drive(client.execute(&put(b"a", b"3"))).map(drop);
+    assert!(matches!(asked, Err(ClientError::NoMajority { answered: 1, asked: 3, .. })), "{asked:?}");
+    client.follow(&here.node(1).status());
+    assert_eq!(here.drive(client.execute(&put(b"a", b"4"))).map(drop), Ok(()));
+    assert_eq!(client.members(), here.client.members());
+}
+
 #[test]
 fn first_members_agree_on_a_number_in_any_order() {
     for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1]] {
@@ -334,7 +229,9 @@ fn who_waits_to_be_added_promises_nothing_to_others() {
     // Strangers of several clusters, of any term.
     for stranger in [5, 6, 7] {
         for kind in 0..20 {
-            send(&cluster, 4, [envelope(stranger, &[[kind, 4, 1, u64::MAX, 1, 9, 9, 1]])]);
+            let ids = Forged { kind, to: 4, from: 1, ..Forged::default() };
+            let words = Forged { term: u64::MAX, log_term: 1, index: 9, commit: 9, commit_term: 1, ..ids };
+            words.send(&cluster, stranger);
         }
     }
     let status = cluster.node(4).status();

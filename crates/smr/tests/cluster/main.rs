@@ -1,8 +1,11 @@
 //! Whole clusters over loopback, on fake time.
 
 mod disks;
+mod doubts;
+mod dribbled;
 mod first_leader;
 mod foreign;
+mod forged;
 mod harness;
 mod members;
 mod snapshots;

@@ -22,7 +22,7 @@ use crate::signals::EXIT_INTERRUPTED;
 /// Where the cluster manager is, and how long to wait for it.
 #[derive(Debug, clap::Args)]
 pub struct Target {
-    /// Its nodes, all or some: ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME
+    /// Its nodes, all or some, more than half of them present members: ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME
     #[arg(long, value_name = "REPLICAS", required_unless_present = "etcd", conflicts_with = "etcd")]
     peers: Option<Replicas>,
     /// The number of their cluster, as `dunlin raft status` shows it: no other is asked. Without it that counts which most of these nodes are of

@@ -89,7 +89,7 @@ pub fn replica(text: &str) -> Result<(u64, Addr)> {
 /// The replicas, and how long to wait for them.
 #[derive(Debug, clap::Args)]
 pub struct Cluster {
-    /// Replicas that may be asked, all or some: ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME
+    /// Replicas that may be asked, all or some, more than half of them present members: ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME
     #[arg(value_name = "REPLICAS")]
     pub replicas: Replicas,
     /// The number of the cluster, as `dunlin raft status` shows it: no other is asked. Without it that counts which most of these replicas are of

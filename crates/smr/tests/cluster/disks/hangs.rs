@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use dunlin_smr::Beginning;
 use dunlin_smr::wal::WalConfig;
 use dunlin_smr::wire::response::Role;
+use dunlin_smr::{Beginning, LogStore as _};
 
 use super::{Cluster, config};
 
@@ -119,7 +119,12 @@ fn a_replica_whose_disk_hangs_for_long_keeps_little() {
     let cluster = cluster(3);
     let hung = cluster.leader() % 3 + 1;
     cluster.hang(hung);
-    cluster.put("a", b"2").unwrap();
+    for number in 0..250 {
+        cluster.put(&format!("key {}", number % 10), &[7; 200_000]).unwrap();
+    }
+    let bytes = || cluster.places[&hung].node.with_log(|log| log.entry_bytes());
+    let wal = WalConfig::new(1);
+    assert!(bytes() < wal.unflushed_bytes_max as u64 + (4 << 20), "{} bytes of 50 MB are kept", bytes());
     cluster.turns(Duration::from_secs(20));
     assert!(cluster.places[&hung].node.counters().left_unread > 0);
     cluster.heal(hung);

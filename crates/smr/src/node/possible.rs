@@ -1,0 +1,77 @@
+//! Whether a message can be true. Anybody may send one, and the library was written for those of replicas only: it takes some that cannot be true for a bug of its
+//! own, and panics, and believes others. So they do not get that far.
+//!
+//! Every log begins with the entry of the first snapshot, so each entry that is spoken of has an index and a term above 0. The library says term 0 of every index
+//! that is not in its log, and with term 0 an entry that nobody has looks like one that is the same here.
+
+use raft::eraftpb::{Message, MessageType};
+
+use super::core::Core;
+use crate::log::LogStore;
+use crate::machine::StateMachine;
+
+/// Terms that a replica may have missed: a message of a later one than so many more cannot be true, and would leave none for those to come.
+const TERMS_MISSED_MAX: u64 = 1 << 32;
+/// No term is later: there must be some behind it.
+const TERM_MAX: u64 = 1 << 62;
+
+impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// Whether a message can be true.
+    pub fn is_possible(&self, message: &Message) -> bool {
+        let kind = message.get_msg_type();
+        let has_entries = !message.get_entries().is_empty();
+        if message.from == raft::INVALID_ID || has_entries && kind != MessageType::MsgAppend {
+            return false;
+        }
+        if !self.is_possible_term(message.term, kind) {
+            return false;
+        }
+        // Of one that is late the library reads no more.
+        message.term < self.raft.raft.term
+            || match kind {
+                MessageType::MsgAppend => self.is_possible_append(message),
+                MessageType::MsgAppendResponse => self.is_possible_response(message),
+                MessageType::MsgHeartbeatResponse => message.commit <= self.raft.raft.raft_log.last_index(),
+                MessageType::MsgRequestVote | MessageType::MsgRequestPreVote => is_possible_candidate(message),
+                // It was asked for the next term.
+                MessageType::MsgRequestPreVoteResponse if !message.reject => message.term <= self.raft.raft.term + 1,
+                _ => true,
+            }
+    }
+
+    /// Whether a message of this kind can be of this term.
+    pub fn is_possible_term(&self, term: u64, kind: MessageType) -> bool {
+        // A new member may have missed any number of terms.
+        let is_first = self.raft.raft.raft_log.committed == 0 && kind == MessageType::MsgSnapshot;
+        // The library takes a message without a term for its own, and believes it.
+        let is_term = term > 0 && term <= TERM_MAX;
+        is_term && (is_first || term <= self.raft.raft.term.saturating_add(TERMS_MISSED_MAX))
+    }
+
+    /// Leaders have no entries of later terms than their own, terms only rise, and what is committed is the same everywhere.
+    fn is_possible_append(&self, message: &Message) -> bool {
+        let log = &self.raft.raft.raft_log;
+        let entries = message.get_entries();
+        let terms = entries.iter().map(|entry| entry.term);
+        if message.log_term == 0 || ![message.log_term].into_iter().chain(terms).chain([message.term]).is_sorted() {
+            return false;
+        }
+        let known = entries.iter().take_while(|entry| entry.index <= log.committed);
+        let mut known = known.filter_map(|entry| log.term(entry.index).ok().map(|term| (entry.term, term)));
+        // What was compacted has term 0 here.
+        known.all(|(theirs, ours)| ours == 0 || theirs == ours)
+    }
+
+    /// A follower answers what its leader has sent. If it rejects that, it names a place that is not behind it, with an entry that is not of a later term.
+    fn is_possible_response(&self, message: &Message) -> bool {
+        let last = self.raft.raft.raft_log.last_index();
+        let names_a_place = message.reject_hint <= message.index && message.log_term <= message.term;
+        message.index <= last && message.commit <= last && (!message.reject || names_a_place)
+    }
+}
+
+/// A candidate's log is of earlier terms than that which it asks for, and what it knows to be committed is in its log.
+fn is_possible_candidate(message: &Message) -> bool {
+    let has_log = message.index > 0 && (1..message.term).contains(&message.log_term);
+    has_log && message.commit <= message.index && message.commit_term <= message.log_term
+}

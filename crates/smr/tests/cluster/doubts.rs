@@ -1,0 +1,58 @@
+//! Replicas that are said to have lost entries.
+
+use std::time::Duration;
+
+use dunlin_smr::wire::response::{Role, Status};
+use dunlin_smr::{Beginning, MemoryLog, NodeError};
+
+use super::forged::{Forged, HEARTBEAT, LONG};
+use super::harness::{Cluster, config};
+
+/// A replica with part of its log, one that is behind, and a leader that knows both and stands still: together they could elect one that lacks what is committed.
+#[test]
+fn who_may_have_lost_entries_takes_no_part_in_elections() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    let leader = cluster.leader();
+    cluster.turns(LONG);
+    let [lost, behind] = [leader % 3 + 1, (leader + 1) % 3 + 1];
+    let before = cluster.node(lost).with_log(MemoryLog::clone);
+    cluster.paused.push(behind);
+    (0..5).for_each(|number| _ = cluster.put("b", &[number]).unwrap());
+    cluster.stop(lost);
+    cluster.start(lost, before, Beginning::Join);
+    cluster.until("the leader has said so", |cluster| cluster.node(lost).counters().bad > 0);
+    cluster.paused = vec![leader];
+    for _ in 0..1000 {
+        cluster.turns(Duration::from_micros(150));
+        assert!([lost, behind].iter().all(|id| cluster.node(*id).status().role != Role::Leader));
+    }
+    cluster.paused.clear();
+    cluster.until("it has found out", |cluster| cluster.node(lost).failure() == Some(NodeError::LogLost { id: lost }));
+    assert_eq!(cluster.get("b").unwrap().as_deref(), Some(&[4][..]));
+}
+
+/// Somebody says so again and again, in the name of a leader that stands still: the others elect another nevertheless.
+#[test]
+fn who_does_not_answer_is_not_doubted_for_ever() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    let leader = cluster.leader();
+    cluster.turns(LONG);
+    cluster.paused.push(leader);
+    let others = [leader % 3 + 1, (leader + 1) % 3 + 1];
+    let leads = |cluster: &Cluster| others.iter().any(|id| cluster.node(*id).status().role == Role::Leader);
+    for _ in 0..100 {
+        for to in others {
+            let Status { cluster: number, term, last, .. } = cluster.node(to).status();
+            let forged = Forged { kind: HEARTBEAT, to, from: leader, term, commit: last + 5, ..Forged::default() };
+            forged.send(&cluster, number.unwrap().bits());
+        }
+        cluster.turns(Duration::from_millis(5));
+        if leads(&cluster) {
+            break;
+        }
+    }
+    assert!(leads(&cluster), "{:?}", others.map(|id| cluster.node(id).status()));
+    cluster.put("a", b"2").unwrap();
+}
