@@ -119,3 +119,41 @@ fn a_cache_evicts_no_live_item_in_place_of_an_expired_one() {
         }
     }
 }
+
+/// One item in 50,000 expired: a store of many items finds it in as many seconds as a small one.
+#[test]
+fn a_large_store_finds_few_expired_items_among_many_within_a_minute() {
+    /// Calls are counted in tenths of a second.
+    const TICKS: u32 = 10 * 60;
+    const ONE_OF: u64 = 50_000;
+    for layout in LAYOUTS {
+        let config = PartitionConfig { layout, ..PartitionConfig::new(Mode::Store, 128 * MIB) };
+        let mut store = Partition::with_secret(config, [1, 2]).expect("128 MiB");
+        store.set_now(NOW);
+        let items = fill(&mut store, 0, 8, |number| number.is_multiple_of(ONE_OF).then_some(NOW + 10));
+        assert!(items > 1_000_000, "{layout:?}: {items} items");
+        store.set_now(NOW + 10);
+        let expired = items.div_ceil(ONE_OF);
+        let mut ticks = 0;
+        while store.stats().expired < expired {
+            ticks += 1;
+            assert!(ticks <= TICKS, "{layout:?}: {} of {expired} in {items} found", store.stats().expired);
+            let mut calls = 1;
+            while store.expire_some() > calls {
+                calls += 1;
+            }
+        }
+    }
+}
+
+/// What is about to be refused looks on where a stretch of the index has nothing that expired.
+#[test]
+fn an_item_finds_room_behind_many_that_live_on() {
+    for layout in LAYOUTS {
+        let mut store = partition(Mode::Store, layout);
+        // The sweep has looked at some items already, and what comes next may all live on.
+        let items = fill(&mut store, 0, 200, |number| number.is_multiple_of(6_000).then_some(NOW + 10));
+        store.set_now(NOW + 10);
+        put(&mut store, 1 << 32, 200, None).unwrap_or_else(|why| panic!("{layout:?}: {why}, {items} items"));
+    }
+}

@@ -137,9 +137,9 @@ impl Store for Fragile {
         self.partition.loaded();
     }
 
-    fn expire_some(&mut self) {
+    fn expire_some(&mut self) -> u32 {
         self.ticks.since.fetch_add(u32::from(self.ticks.is_visited.load(Ordering::Relaxed)), Ordering::Relaxed);
-        self.partition.expire_some();
+        self.partition.expire_some()
     }
 }
 

@@ -15,6 +15,10 @@ use crate::table::WORD_LINES;
 const ITEMS_WITH_NEW: usize = 8;
 /// Items that are looked at in one call from outside.
 const ITEMS_AT_ONCE: usize = 1024;
+/// Calls from outside in the time of a pass, one in each tenth of a second.
+const CALLS_PER_PASS: usize = 10 * PASS_SECONDS as usize;
+/// Most calls from outside in a tenth of a second, so that a sweep takes a small part of a core.
+const CALLS_MAX: usize = 64;
 /// Items that are looked at each time that an item has no room.
 const ITEMS_FOR_ROOM: usize = 4096;
 /// Lines for which a sweep counts as much as for an item: most of them may be free.
@@ -68,11 +72,14 @@ impl Partition {
         }
     }
 
-    /// As much as one call from outside does.
-    pub(super) fn expire_at_once(&mut self) {
-        if self.may_have_expired() {
-            self.sweep(ITEMS_AT_ONCE);
+    /// As much as one call from outside does. Returns how many such calls a tenth of a second is to have.
+    pub(super) fn expire_at_once(&mut self) -> u32 {
+        if !self.may_have_expired() {
+            return 0;
         }
+        self.sweep(ITEMS_AT_ONCE);
+        let efforts = self.table.geometry.lines_next + self.counters.items as usize * LINES_OF_ITEM;
+        efforts.div_ceil(ITEMS_AT_ONCE * LINES_OF_ITEM * CALLS_PER_PASS).min(CALLS_MAX) as u32
     }
 
     /// Looks for room. True if anything was dropped.

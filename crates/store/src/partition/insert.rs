@@ -26,23 +26,24 @@ impl Partition {
     #[inline]
     pub(super) fn store(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
         match self.try_store(key, value, fields, old) {
-            Err(Refused::Full) => self.store_in_room(key, value, fields, old),
+            Err(Refused::Full) => self.in_room(|store| {
+                let old = old.and_then(|_| store.find(key));
+                store.try_store(key, value, fields, old)
+            }),
             result => result,
         }
     }
 
-    /// Stores an item that was refused, if what has expired gives it room.
+    /// Tries again what was refused, as often as what has expired gives room. Lines may have moved since the first try.
     #[cold]
-    fn store_in_room(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
+    pub(super) fn in_room(&mut self, attempt: impl Fn(&mut Partition) -> Result<(), Refused>) -> Result<(), Refused> {
         for _ in 0..ROOM_TRIES {
-            if !self.expire_for_room() {
-                break;
-            }
-            // Lines may have moved.
-            let old = old.and_then(|_| self.find(key));
-            match self.try_store(key, value, fields, old) {
-                Err(Refused::Full) => {}
-                result => return result,
+            // Where nothing has expired, something may have further on.
+            if self.expire_for_room() {
+                match attempt(self) {
+                    Err(Refused::Full) => {}
+                    result => return result,
+                }
             }
         }
         Err(Refused::Full)

@@ -57,7 +57,7 @@ impl Partition {
                 }
                 // As for a new item: a log with more live bytes than it admits would be cleaned at great length, again and again.
                 match self.store_in_log(key, value, fields, Some(place), 0) {
-                    Err(Refused::Full) if self.expire_for_room() => self.store_in_log(key, value, fields, self.find(key), 0),
+                    Err(Refused::Full) => self.in_room(|store| store.store_in_log(key, value, fields, store.find(key), 0)),
                     result => result,
                 }
             }
@@ -236,8 +236,8 @@ impl Store for Partition {
         self.snapshot()
     }
 
-    fn expire_some(&mut self) {
-        self.expire_at_once();
+    fn expire_some(&mut self) -> u32 {
+        self.expire_at_once()
     }
 
     fn has_foresight(&self) -> bool {
