@@ -21,8 +21,8 @@ use super::limits::SHORT_BYTES;
 pub const CORE_BYTES_MIN: usize = 8 << 20;
 /// Memory for the connections of a server unless it is told otherwise, in bytes.
 pub const CONNECTION_BYTES_DEFAULT: usize = 64 << 20;
-/// Seconds that a connection may hold memory while others wait for some: then it is closed. A client that sends or reads 1 MiB in that time
-/// has 35 kB/s.
+/// Seconds in which the client of a connection sends and reads as many bytes as the connection holds. Otherwise, while
+/// others wait for memory, the connection is closed. A client that sends or reads 1 MiB in that time has 35 kB/s.
 pub const HOLD_SECONDS_MAX: u32 = 30;
 
 /// How much memory a connection may come to hold before it asks again.

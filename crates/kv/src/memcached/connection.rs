@@ -80,9 +80,9 @@ impl Holdings {
         }
     }
 
-    /// Whether it holds what others may wait for.
-    fn is_something(&self) -> bool {
-        self.read.bytes() + self.command.bytes() + self.turn.bytes() + self.answers.bytes() > 0
+    /// Bytes that others may wait for.
+    fn bytes(&self) -> usize {
+        self.read.bytes() + self.command.bytes() + self.turn.bytes() + self.answers.bytes()
     }
 }
 
@@ -138,6 +138,8 @@ impl<B: Backend> Connection<B> {
     fn put_buffers(&mut self) {
         if self.kept() <= SHORT_BYTES {
             self.carry();
+        } else {
+            self.shrink_input();
         }
         self.put_answers();
         self.note_held();
@@ -162,6 +164,26 @@ impl<B: Backend> Connection<B> {
         }
         self.held.read.set(0);
         self.held.short.set(self.carried.len());
+    }
+
+    /// Holds no more than the command at the front of the input may come to have: the one before may have been longer.
+    fn shrink_input(&mut self) {
+        let needed = self.needed();
+        if self.held.command.bytes() <= needed {
+            return;
+        }
+        if let Some(input) = &mut self.input {
+            let kept = input.filled().to_vec();
+            let len = kept.len().max(needed.min(READ_BYTES));
+            *input = Input::of(kept, len);
+        }
+        self.held.command.set(needed);
+    }
+
+    /// Bytes that the command at the front of the input may come to have, and what is read behind it: no more than
+    /// every connection may keep.
+    fn needed(&self) -> usize {
+        self.session.command_bytes_max() + SHORT_BYTES
     }
 
     /// Gives back what answers were made in, and what is held for others.
@@ -189,7 +211,7 @@ impl<B: Backend> Connection<B> {
     }
 
     fn note_held(&self) {
-        self.shared.note_held(self.held.is_something(), self.service.backend().now());
+        self.shared.note_held(self.held.bytes(), self.service.backend().now());
     }
 
     /// Waits for input and reads some; false at the end of it. An idle connection holds no buffers.
@@ -223,9 +245,7 @@ impl<B: Backend> Connection<B> {
 
     /// Borrows a buffer to read to, as soon as the budget has what it may come to hold. Gives how many bytes may be in it then.
     fn poll_input(&mut self, context: &mut Context<'_>) -> Poll<usize> {
-        let (wanted, kept) = (self.session.wanted(), self.kept());
-        // Behind a command no more is read than every connection may keep.
-        let needed = self.session.command_bytes_max() + SHORT_BYTES;
+        let (wanted, kept, needed) = (self.session.wanted(), self.kept(), self.needed());
         let is_long = self.held.command.bytes() > 0;
         if is_long && kept <= SHORT_BYTES && (wanted <= SHORT_BYTES || self.held.command.bytes() < needed) {
             // The command that it was for is over.
@@ -289,7 +309,7 @@ impl<B: Backend> Connection<B> {
         if self.held.command.poll_at_least(bytes, context).is_ready() {
             if !is_new {
                 self.shared.activity.set(Activity::Waiting);
-                self.note_turn();
+                self.shared.begin_hold(self.service.backend().now());
             }
             return Poll::Ready(());
         }
@@ -303,11 +323,6 @@ impl<B: Backend> Connection<B> {
         }
         self.shared.note_waker(context.waker());
         Poll::Pending
-    }
-
-    /// Notes that it has memory since now that it waited for: its client has the full time from now on.
-    fn note_turn(&self) {
-        self.shared.holds_since.set(Some(self.service.backend().now()));
     }
 
     fn borrow_input(&mut self) -> &mut Input {
@@ -355,10 +370,7 @@ impl<B: Backend> Connection<B> {
             let Some(input) = &mut self.input else { return Ok(()) };
             let (used, progress) = self.session.consume(input.filled(), self.service.backend(), &mut self.output);
             input.advance(used);
-            if used > 0 {
-                // It got on.
-                self.shared.holds_since.set(None);
-            }
+            self.shared.note_progress(used, self.held.bytes());
             match progress {
                 Progress::More => return self.write().await,
                 Progress::Full => {
@@ -428,7 +440,7 @@ impl<B: Backend> Connection<B> {
         })
         .await;
         self.shared.activity.set(before);
-        self.note_turn();
+        self.shared.begin_hold(self.service.backend().now());
     }
 
     /// Bytes that answers may have before they are written.
@@ -478,15 +490,15 @@ impl<B: Backend> Client<'_, B> {
         counters.add_many(Count::BytesWritten, written as u64);
         if self.held.answers.bytes() > 0 {
             self.held.answers.set(0);
-            self.shared.holds_since.set(None);
         }
+        self.shared.note_progress(bytes.len(), self.held.bytes());
         Ok(())
     }
 
     async fn wait_for_room(&self) -> Result<(), End> {
         let shared = self.shared;
         let before = shared.activity.replace(Activity::Writing);
-        shared.note_held(true, self.service.backend().now());
+        shared.note_held(self.held.bytes(), self.service.backend().now());
         poll_fn(|context| {
             if shared.ending.get() == Some(Ending::Now) {
                 return Poll::Ready(Err(End::Closed));
@@ -529,7 +541,7 @@ impl<B: Backend> Output for Client<'_, B> {
         })
         .await?;
         shared.activity.set(before);
-        shared.holds_since.set(Some(self.service.backend().now()));
+        shared.begin_hold(self.service.backend().now());
         Ok(())
     }
 }

@@ -6,6 +6,8 @@ use std::task::Waker;
 
 use dunlin_store::UnixSeconds;
 
+use super::limits::SHORT_BYTES;
+
 /// What a connection is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
@@ -48,8 +50,10 @@ pub(super) struct Shared {
     /// When its last command came.
     pub last_command: Cell<UnixSeconds>,
     pub ending: Cell<Option<Ending>>,
-    /// Since when it has held memory of the budget.
+    /// Since when it has held memory of the budget, and its client has not sent and read as many bytes.
     pub holds_since: Cell<Option<UnixSeconds>>,
+    /// Bytes that its client sent and read since then.
+    progress: Cell<usize>,
     /// Whoever waits for input or for room to write.
     pub waker: RefCell<Option<Waker>>,
 }
@@ -63,6 +67,7 @@ impl Shared {
             last_command: Cell::new(now),
             ending: Cell::new(None),
             holds_since: Cell::new(None),
+            progress: Cell::new(0),
             waker: RefCell::new(None),
         }
     }
@@ -77,10 +82,32 @@ impl Shared {
         }
     }
 
-    /// Notes whether it holds memory of the budget now.
-    pub fn note_held(&self, is_holding: bool, now: UnixSeconds) {
-        if is_holding != self.holds_since.get().is_some() {
-            self.holds_since.set(is_holding.then_some(now));
+    /// Notes how many bytes of the budget it holds while it waits from now on.
+    pub fn note_held(&self, bytes: usize, now: UnixSeconds) {
+        self.note_progress(0, bytes);
+        if bytes == 0 {
+            self.holds_since.set(None);
+        } else if self.holds_since.get().is_none() {
+            self.begin_hold(now);
+        }
+    }
+
+    /// Notes that it has memory since now that it waited for: its client has the full time from now on.
+    pub fn begin_hold(&self, now: UnixSeconds) {
+        self.holds_since.set(Some(now));
+        self.progress.set(0);
+    }
+
+    /// Notes that its client sent or read so many bytes. One that did so with as many as it holds has the full time
+    /// again: small commands do not keep the memory of a long one.
+    #[inline]
+    pub fn note_progress(&self, bytes: usize, held: usize) {
+        if self.holds_since.get().is_some() {
+            self.progress.set(self.progress.get() + bytes);
+            // Beside a command it holds what may be read behind it.
+            if self.progress.get() + SHORT_BYTES >= held {
+                self.holds_since.set(None);
+            }
         }
     }
 

@@ -4,6 +4,7 @@ mod bytes;
 mod commands;
 mod cores;
 mod counts;
+mod dribbles;
 mod dump;
 mod evictions;
 mod fairness;

@@ -14,7 +14,7 @@ const CONNECTION_BYTES: usize = 8 << 10;
 const BESIDE_BYTES: usize = 16 << 20;
 
 /// Says as much of `bytes` as the server takes.
-fn say_some(client: &mut TcpStream, bytes: &[u8]) -> usize {
+pub fn say_some(client: &mut TcpStream, bytes: &[u8]) -> usize {
     client.set_nonblocking(true).unwrap();
     let mut said = 0;
     while said < bytes.len() {
