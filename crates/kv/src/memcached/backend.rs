@@ -38,14 +38,21 @@ impl Default for CoreState {
 pub enum Inquiry {
     /// Its counts.
     Totals,
-    /// Its counts and its connections.
-    Connections,
+    /// Its counts and some of its connections.
+    Connections {
+        /// The first place that is looked at, from zero on.
+        first: usize,
+        /// How many places are looked at.
+        count: usize,
+    },
     /// Its counts, which then begin anew.
     Reset,
     /// Its counts and a part of a list of items, `stats cachedump`.
     Dump {
-        /// Which part, from zero on. All parts go through the partition in the order of hashes.
-        turn: u32,
+        /// The first range of hashes, from zero on.
+        first: u64,
+        /// How many ranges are looked at.
+        count: u64,
         /// Bytes of lines, and one line more, at most.
         bytes_max: usize,
         /// Items at most; zero for as many as there is room for.
@@ -66,7 +73,9 @@ pub struct Report {
     pub connection_bytes: u64,
     /// Bytes of memory that they may hold.
     pub connection_bytes_max: u64,
-    /// Each of them, if asked.
+    /// Places that connections have, free ones included.
+    pub connection_places: usize,
+    /// Connections, if asked.
     pub each: Vec<ConnectionReport>,
     /// Items, if asked: lines of `stats cachedump`.
     pub dump: DumpPart,
@@ -99,16 +108,17 @@ impl CoreState {
             counts: self.counters.snapshot(),
             store: store.stats(),
             connections: self.connections.len() as u64,
+            connection_places: self.connections.places(),
             connection_bytes: self.connection_bytes(),
             connection_bytes_max: self.connection_bytes_max(),
             ..Report::default()
         };
         match inquiry {
             Inquiry::Totals => {}
-            Inquiry::Connections => report.each = self.connections.report(now),
+            Inquiry::Connections { first, count } => report.each = self.connections.report(first, count, now),
             Inquiry::Reset => self.counters.reset(),
-            Inquiry::Dump { turn, bytes_max, items_max } => {
-                report.dump = dump::part(store, turn, items_max, bytes_max, now);
+            Inquiry::Dump { first, count, bytes_max, items_max } => {
+                report.dump = dump::part(store, first..first.saturating_add(count), items_max, bytes_max, now);
             }
         }
         report

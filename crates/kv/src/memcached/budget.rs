@@ -144,11 +144,6 @@ impl Pool {
         Rc::new(Pool { max, host_max, held: Cell::new(0), waiting: RefCell::default() })
     }
 
-    /// Bytes that one host may hold.
-    pub fn host_max(&self) -> usize {
-        self.host_max
-    }
-
     #[inline]
     fn fits(&self, bytes: usize) -> bool {
         self.held.get().saturating_add(bytes) <= self.max

@@ -16,7 +16,6 @@ use super::connections::{Activity, Ending, Shared};
 use super::counters::Count;
 use super::hosts::Host;
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, TURN_ANSWER_BYTES};
-use super::parse::{Ask, StatsKind};
 use super::service::Service;
 use super::session::{Progress, Session};
 use super::socket::Stream;
@@ -24,7 +23,7 @@ use super::stats;
 use super::turn::Merged;
 use crate::routing::Core;
 
-/// Bytes that stand around a value in an answer, or in a line of `stats conns`, and more.
+/// Bytes that stand around a value in an answer, and more.
 const ANSWER_LINE_BYTES: usize = 512;
 /// Reads that found something, one after the other, before the other tasks of the core get their turn.
 const READS_PER_TURN: u32 = 4;
@@ -388,21 +387,9 @@ impl<B: Backend> Connection<B> {
                     self.held.turn.set(0);
                 }
                 Progress::Ask(ask) => {
-                    let bytes = match ask {
-                        // As many lines as there may be of connections.
-                        Ask::Stats(StatsKind::Connections) => {
-                            ANSWER_LINE_BYTES.saturating_mul(self.service.settings().connections_max)
-                        }
-                        // Of all cores.
-                        Ask::Stats(StatsKind::Dump { .. }) => usize::MAX,
-                        Ask::Stats(_) | Ask::Flush { .. } => 0,
-                    };
-                    if bytes > 0 {
-                        self.write().await?;
-                        let Connection { service, shared, stream, held, .. } = self;
-                        Client { service, shared, stream, held }.reserve(bytes).await?;
-                    }
-                    stats::answer(ask, self.service.backend(), self.service.settings(), &mut self.output).await;
+                    let Connection { service, shared, stream, output, held, .. } = self;
+                    let mut client = Client { service, shared, stream, held };
+                    stats::answer(ask, service.backend(), service.settings(), output, &mut client).await?;
                 }
                 Progress::Close => {
                     self.write().await?;

@@ -201,14 +201,19 @@ impl Connections {
         count
     }
 
-    /// Each of them.
-    pub(super) fn report(&self, now: UnixSeconds) -> Vec<ConnectionReport> {
+    /// Places for connections, some of which may be free.
+    pub(super) fn places(&self) -> usize {
+        self.list.borrow().len()
+    }
+
+    /// Each of those in so many places from the first on.
+    pub(super) fn report(&self, first: usize, count: usize, now: UnixSeconds) -> Vec<ConnectionReport> {
         let report = |shared: &Rc<Shared>| ConnectionReport {
             number: shared.number,
             peer: shared.peer.clone(),
             activity: shared.activity.get(),
             idle_seconds: now.saturating_sub(shared.last_command.get()),
         };
-        self.list.borrow().iter().flatten().map(report).collect()
+        self.list.borrow().iter().skip(first).take(count).flatten().map(report).collect()
     }
 }

@@ -1,19 +1,18 @@
 //! `stats cachedump`: a list of items for people and for memcdump.
 
 use std::io::Write as _;
+use std::ops::Range;
 
 use dunlin_store::{UnixSeconds, Visit};
 
 /// Bytes of lines that a list of all cores has at most: memcached tells 2 MiB of each slab class.
 pub(super) const LIST_BYTES_MAX: usize = 2 << 20;
-/// Longest line, in bytes: the longest key, and what stands around it.
-pub(super) const LINE_BYTES_MAX: usize = 320;
-/// Turns that make a list at most. So a core goes through 65,536 ranges of hashes, of about a bucket each.
-pub(super) const TURNS_MAX: u32 = 128;
+/// Ranges of hashes that a list goes through at most, of about a bucket each.
+pub(super) const RANGES_MAX: u64 = 1 << 16;
 /// Ranges that a core goes through before its other tasks have their turn: less than a millisecond.
-const TURN_RANGES: u64 = 512;
+pub(super) const PART_RANGES_MAX: u64 = 512;
 
-/// What one core tells of a list in one turn.
+/// What one core tells of a list at once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DumpPart {
     /// A line for each item.
@@ -28,23 +27,23 @@ pub enum DumpRest {
     /// Nothing.
     #[default]
     Nothing,
-    /// What the next turn tells.
-    NextTurn,
+    /// Ranges that were not asked for.
+    Ranges,
     /// Items that had no room.
     Items,
 }
 
-/// A line for each item in the ranges of this turn: key, length of the value, expiry as a Unix time or 0 for none. Keys that would break the line
-/// are left out. At most `items_max` items, unless that is zero, and `bytes_max` bytes and one line.
-pub(super) fn part(store: &impl Visit, turn: u32, items_max: u32, bytes_max: usize, now: UnixSeconds) -> DumpPart {
+/// A line for each item in some ranges of hashes: key, length of the value, expiry as a Unix time or 0 for none. Keys
+/// that would break the line are left out. At most `items_max` items, unless that is zero, and `bytes_max` bytes and
+/// one line.
+pub(super) fn part(store: &impl Visit, asked: Range<u64>, items_max: u32, bytes_max: usize, now: UnixSeconds) -> DumpPart {
     let (mut lines, mut items, mut is_cut) = (Vec::new(), 0u32, false);
     let is_full = |lines: &Vec<u8>, items| lines.len() >= bytes_max || (items_max > 0 && items >= items_max);
     let bits = store.range_bits();
     let width = u64::MAX.checked_shr(bits).unwrap_or(0);
     let ranges = 1u64.checked_shl(bits).unwrap_or(u64::MAX);
-    let first = u64::from(turn) * TURN_RANGES;
-    let end = (first + TURN_RANGES).min(ranges);
-    for range in first..end {
+    let end = asked.end.min(ranges);
+    for range in asked.start..end {
         let start = range.checked_shl(u64::BITS - bits).unwrap_or(0);
         store.visit(start..=start | width, &mut |_, key, item| {
             // The store's own clock may be late.
@@ -69,7 +68,7 @@ pub(super) fn part(store: &impl Visit, turn: u32, items_max: u32, bytes_max: usi
     }
     let rest = match (is_cut, end < ranges) {
         (true, _) => DumpRest::Items,
-        (false, true) => DumpRest::NextTurn,
+        (false, true) => DumpRest::Ranges,
         (false, false) => DumpRest::Nothing,
     };
     DumpPart { lines, rest }
@@ -103,12 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_visits_a_bounded_part_and_the_next_one_goes_on_behind_it() {
+    fn a_part_visits_the_ranges_that_are_asked_for() {
         let large = Large { visits: Cell::new(0), next: Cell::new(0) };
-        for turn in 0..TURNS_MAX {
-            let told = part(&large, turn, 0, LIST_BYTES_MAX, 0);
-            assert_eq!((told.lines.len(), told.rest), (0, DumpRest::NextTurn));
-            assert_eq!(large.visits.get(), u64::from(turn + 1) * TURN_RANGES);
+        for first in (0..RANGES_MAX).step_by(PART_RANGES_MAX as usize) {
+            let told = part(&large, first..first + PART_RANGES_MAX, 0, LIST_BYTES_MAX, 0);
+            assert_eq!((told.lines.len(), told.rest), (0, DumpRest::Ranges));
+            assert_eq!(large.visits.get(), first + PART_RANGES_MAX);
         }
     }
 }

@@ -39,6 +39,10 @@ pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// Bytes of answers that a turn gets from all other cores together before any of them is longer than its share.
 pub const TURN_ANSWER_BYTES: usize = 2 * OUTPUT_BYTES_MAX;
 
+/// Bytes that the cores together tell of a list at once (`stats cachedump`, `stats conns`). The answer that is made of
+/// them has as many.
+pub const LIST_PART_BYTES: usize = 4 * OUTPUT_BYTES_MAX;
+
 /// Operations of one connection before the other tasks of its core get their turn.
 pub const FAIR_UNITS_MAX: usize = 512;
 

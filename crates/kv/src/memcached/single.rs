@@ -174,7 +174,8 @@ impl<'a, B: Backend> Conversation<'a, B> {
                 // There is ample memory.
                 Progress::More | Progress::Full | Progress::Memory | Progress::Close => out.append(&mut answers),
                 Progress::Ask(ask) => {
-                    let answered = stats::answer(ask, self.backend, self.settings, &mut answers).now_or_never();
+                    let mut client = Said { out: &mut *out, most: &mut most };
+                    let answered = stats::answer(ask, self.backend, self.settings, &mut answers, &mut client).now_or_never();
                     assert!(answered.is_some(), "this backend is not ready at once");
                 }
                 Progress::Forward => {

@@ -7,9 +7,12 @@ use dunlin_store::StoreStats;
 
 use super::backend::{Backend, FlushTime, Inquiry, Report};
 use super::batch::UNAVAILABLE;
+use super::connection::Output;
+use super::connections::ConnectionReport;
 use super::counters::{Count, Counts};
 use super::dump::{self, DumpRest};
 use super::execute::expiry;
+use super::limits::LIST_PART_BYTES;
 use super::parse::{Ask, StatsKind};
 use super::service::Settings;
 use super::socket::Listen;
@@ -70,8 +73,14 @@ fn totals(reports: &[Report]) -> Totals {
     totals
 }
 
-/// Answers what concerns all cores.
-pub(super) async fn answer<B: Backend>(ask: Ask, backend: &B, settings: &Settings, out: &mut Vec<u8>) {
+/// Answers what concerns all cores. A list is written part by part.
+pub(super) async fn answer<B: Backend, O: Output>(
+    ask: Ask,
+    backend: &B,
+    settings: &Settings,
+    out: &mut Vec<u8>,
+    client: &mut O,
+) -> Result<(), O::Error> {
     let kind = match ask {
         Ask::Flush { exptime, is_quiet } => {
             backend.state().counters.add(Count::CmdFlush);
@@ -83,7 +92,7 @@ pub(super) async fn answer<B: Backend>(ask: Ask, backend: &B, settings: &Setting
                 // Told even if no answer is wanted: something was not deleted.
                 Err(_) => out.extend_from_slice(UNAVAILABLE),
             }
-            return;
+            return Ok(());
         }
         Ask::Stats(kind) => kind,
     };
@@ -98,13 +107,14 @@ pub(super) async fn answer<B: Backend>(ask: Ask, backend: &B, settings: &Setting
             lines.line("sizes_status", "disabled");
             lines.end();
         }
-        StatsKind::Dump { items_max } => dump(backend, items_max, out).await,
+        StatsKind::Dump { items_max } => dump(backend, items_max, out, client).await?,
         StatsKind::DumpNothing => out.extend_from_slice(b"END\r\n"),
         StatsKind::General => general(&totals(&backend.ask(Inquiry::Totals).await), backend.now(), settings, out),
         StatsKind::Items => items(&totals(&backend.ask(Inquiry::Totals).await), out),
         StatsKind::Slabs => slabs(&totals(&backend.ask(Inquiry::Totals).await), out),
-        StatsKind::Connections => connections(&backend.ask(Inquiry::Connections).await, settings, out),
+        StatsKind::Connections => connections(backend, settings, out, client).await?,
     }
+    Ok(())
 }
 
 /// Seconds of processor time, in user mode and in the kernel; zero where /proc does not tell.
@@ -211,39 +221,60 @@ fn slabs(totals: &Totals, out: &mut Vec<u8>) {
     lines.end();
 }
 
-/// Lines of all cores, as many as were asked for, in several turns. The connection has reserved all memory for answers of its core: the list may
-/// have half of it, and what the cores tell in one turn the other half.
-async fn dump<B: Backend>(backend: &B, items_max: u32, out: &mut Vec<u8>) {
-    const END: &[u8] = b"END\r\n";
+/// Memory for the next part of a list: what the cores tell, and the answer that is made of it. All before it is
+/// written.
+async fn begin_part<O: Output>(out: &mut Vec<u8>, client: &mut O) -> Result<(), O::Error> {
+    client.write(out).await?;
+    client.reserve(2 * LIST_PART_BYTES).await
+}
+
+/// Lines of all cores, as many as were asked for.
+async fn dump<B: Backend, O: Output>(
+    backend: &B,
+    items_max: u32,
+    out: &mut Vec<u8>,
+    client: &mut O,
+) -> Result<(), O::Error> {
     let items_wanted = if items_max == 0 { usize::MAX } else { items_max as usize };
-    let bytes_max = dump::LIST_BYTES_MAX.min(backend.state().budget.answers.host_max() / 2);
-    let (start, cores) = (out.len(), usize::from(backend.cores()));
-    // At once: a vector that grows is there twice for a moment.
-    let bytes_wanted = items_wanted.saturating_mul(dump::LINE_BYTES_MAX);
-    out.reserve_exact(bytes_wanted.min(bytes_max + cores * dump::LINE_BYTES_MAX) + END.len());
-    let mut items = 0;
-    for turn in 0..dump::TURNS_MAX {
-        let bytes_max = bytes_max.saturating_sub(out.len() - start);
-        if items == items_wanted || bytes_max == 0 {
-            break;
-        }
+    let bytes_max = LIST_PART_BYTES / usize::from(backend.cores());
+    let (mut items, mut bytes, mut first, mut count) = (0, 0, 0, dump::PART_RANGES_MAX);
+    while first < dump::RANGES_MAX && items < items_wanted && bytes < dump::LIST_BYTES_MAX {
+        begin_part(out, client).await?;
         let items_max = if items_max == 0 { 0 } else { items_max - items as u32 };
-        let reports = backend.ask(Inquiry::Dump { turn, bytes_max: bytes_max / cores, items_max }).await;
-        let lines = reports.iter().flat_map(|report| report.dump.lines.split_inclusive(|&byte| byte == b'\n'));
-        for line in lines.take(items_wanted - items) {
-            out.extend_from_slice(line);
-            items += 1;
+        let reports = backend.ask(Inquiry::Dump { first, count, bytes_max, items_max }).await;
+        let lines = || reports.iter().flat_map(|report| report.dump.lines.split_inclusive(|&byte| byte == b'\n'));
+        let is_rest = |rest| move |report: &Report| report.dump.rest == rest;
+        if count > 1 && reports.iter().any(is_rest(DumpRest::Items)) && lines().count() < items_wanted - items {
+            // Fewer ranges at once have room.
+            count /= 2;
+            continue;
         }
-        let rests = || reports.iter().map(|report| report.dump.rest);
-        if rests().any(|rest| rest == DumpRest::Items) || rests().all(|rest| rest == DumpRest::Nothing) {
+        for line in lines().take(items_wanted - items) {
+            if bytes >= dump::LIST_BYTES_MAX {
+                break;
+            }
+            out.extend_from_slice(line);
+            (items, bytes) = (items + 1, bytes + line.len());
+        }
+        if reports.iter().all(is_rest(DumpRest::Nothing)) {
             break;
         }
+        first += count;
+        count = (2 * count).min(dump::PART_RANGES_MAX);
     }
-    out.extend_from_slice(END);
+    out.extend_from_slice(b"END\r\n");
+    Ok(())
 }
 
 /// memcached names connections by file descriptor, this by core and number.
-fn connections(reports: &[Report], settings: &Settings, out: &mut Vec<u8>) {
+async fn connections<B: Backend, O: Output>(
+    backend: &B,
+    settings: &Settings,
+    out: &mut Vec<u8>,
+    client: &mut O,
+) -> Result<(), O::Error> {
+    /// Of a report, or of the lines made of it, and more.
+    const CONNECTION_BYTES: usize = 512;
     let mut lines = Lines(out);
     for (at, listen) in settings.listens.iter().enumerate() {
         match listen {
@@ -252,13 +283,25 @@ fn connections(reports: &[Report], settings: &Settings, out: &mut Vec<u8>) {
         }
         lines.line(format_args!("listen.{at}:state"), "conn_listening");
     }
-    for (core, report) in reports.iter().enumerate() {
-        for one in &report.each {
-            let number = one.number;
-            lines.line(format_args!("{core}.{number}:addr"), &one.peer);
-            lines.line(format_args!("{core}.{number}:state"), one.activity.name());
-            lines.line(format_args!("{core}.{number}:secs_since_last_cmd"), one.idle_seconds);
+    let count = (LIST_PART_BYTES / CONNECTION_BYTES / usize::from(backend.cores())).max(1);
+    let mut first = 0;
+    loop {
+        begin_part(out, client).await?;
+        let reports = backend.ask(Inquiry::Connections { first, count }).await;
+        for (core, report) in reports.iter().enumerate() {
+            report.each.iter().for_each(|one| connection(core, one, out));
+        }
+        first += count;
+        if reports.iter().all(|report| report.connection_places <= first) {
+            out.extend_from_slice(b"END\r\n");
+            return Ok(());
         }
     }
-    lines.end();
+}
+
+fn connection(core: usize, one: &ConnectionReport, out: &mut Vec<u8>) {
+    let (number, mut lines) = (one.number, Lines(out));
+    lines.line(format_args!("{core}.{number}:addr"), &one.peer);
+    lines.line(format_args!("{core}.{number}:state"), one.activity.name());
+    lines.line(format_args!("{core}.{number}:secs_since_last_cmd"), one.idle_seconds);
 }

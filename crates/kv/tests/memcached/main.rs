@@ -10,6 +10,7 @@ mod evictions;
 mod fairness;
 mod full;
 mod hostile;
+mod lists;
 mod memory;
 mod script;
 mod sockets;

@@ -77,7 +77,10 @@ impl Server {
                 match order {
                     Order::SetNow(now) => core.set_now(now),
                     // The one who asked may be gone.
-                    Order::Report(to) => drop(to.send(core.ask(Inquiry::Connections).await.remove(0))),
+                    Order::Report(to) => {
+                        let all = Inquiry::Connections { first: 0, count: usize::MAX };
+                        drop(to.send(core.ask(all).await.remove(0)));
+                    }
                     Order::Stop => break,
                 }
             }
