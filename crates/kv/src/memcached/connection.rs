@@ -221,7 +221,11 @@ impl<B: Backend> Connection<B> {
             }
             while let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
                 ready?;
-                let Poll::Ready(most) = self.poll_input(context) else { return Poll::Pending };
+                let Poll::Ready(most) = self.poll_input(context) else {
+                    // What a server that stops has not received, it does not wait for.
+                    let stops = self.shared.ending.get() == Some(Ending::Stop);
+                    return if stops { Poll::Ready(Ok(false)) } else { Poll::Pending };
+                };
                 let (stream, Some(input)) = (&mut self.stream, &mut self.input) else { break };
                 let len_max = most.saturating_sub(input.filled().len());
                 let room = input.room(most);

@@ -21,12 +21,13 @@ use tokio::task::{LocalSet, spawn_local};
 use super::script::START;
 
 /// Long enough for a machine that does much else; what takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub enum Order {
     SetNow(u32),
     Report(oneshot::Sender<Report>),
-    Stop,
+    /// Within this time, if clients read what they asked for.
+    Stop(Duration),
 }
 
 /// A server on a thread of its own.
@@ -73,6 +74,7 @@ impl Server {
             });
             let accepting: Vec<_> = accepting.collect();
             tell.send(listens).unwrap();
+            let mut grace = Duration::ZERO;
             while let Some(order) = received.recv().await {
                 match order {
                     Order::SetNow(now) => core.set_now(now),
@@ -81,11 +83,14 @@ impl Server {
                         let all = Inquiry::Connections { first: 0, count: usize::MAX };
                         drop(to.send(core.ask(all).await.remove(0)));
                     }
-                    Order::Stop => break,
+                    Order::Stop(within) => {
+                        grace = within;
+                        break;
+                    }
                 }
             }
             accepting.iter().for_each(|task| task.abort());
-            service.stop(Duration::from_secs(5)).await;
+            service.stop(grace).await;
         };
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -140,7 +145,7 @@ impl Server {
 
     fn stop(&mut self) {
         // It may have stopped already.
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.orders.send(Order::Stop(Duration::from_secs(5)));
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }
