@@ -12,10 +12,11 @@
 //! copied first ([`crate::Watch`]), so the file has what was there when all met. What a change costs meanwhile: a look at a bit if its range
 //! was visited, or else the copy of that range's items.
 //!
-//! **Memory is bounded.** Items go as blocks of about [`BLOCK_BYTES`] through a queue of [`BLOCKS_QUEUED_MAX`] to the collector's thread, which
-//! adds checksums and writes. When the disk is slow the sweep waits ([`Turn::Wait`]); copies that cannot wait are kept, up to
-//! [`BLOCKS_KEPT_MAX`] blocks for each core; beyond them operations that need copies wait for the disk, [`STALL_MAX`] between two bursts at most, and
-//! at [`KEPT_BYTES_MAX`] the snapshot is given up.
+//! **Memory is bounded.** Items go as blocks of about [`BLOCK_BYTES`] through a queue of [`BLOCKS_QUEUED_MAX`] to the
+//! collector's thread, which adds checksums and writes. When the disk is slow the sweep waits ([`Turn::Wait`]); copies
+//! that cannot wait are kept, up to [`BLOCKS_KEPT_MAX`] blocks for each core. Beyond them operations that need copies
+//! wait for the disk: from [`STALL_MIN`] to [`STALL_MAX`] between two bursts, the longer the more is kept, and not for
+//! a disk that [hangs](HANG). At [`kept_bytes_max`] the snapshot is given up.
 //!
 //! | File | What it holds |
 //! |---|---|
@@ -52,5 +53,8 @@ pub use origin::{Origin, PARTITIONS_MAX, origin_of};
 pub use reader::{Reader, Records};
 pub use record::{Block, Record};
 pub use save::{BLOCKS_QUEUED_MAX, Canceller, Collector, Part, Report, Turn, save};
-pub use sweep::{BLOCKS_KEPT_MAX, KEPT_BYTES_MAX, STALL_MAX, STEP_BYTES, STEP_RANGES};
+pub use sweep::{
+    BLOCKS_KEPT_MAX, HANG, KEPT_BYTES_ALL_MAX, KEPT_BYTES_MAX, KEPT_BYTES_MIN, STALL_MAX, STALL_MIN, STEP_BYTES,
+    STEP_RANGES, kept_bytes_max,
+};
 pub use writer::{Totals, Writer};

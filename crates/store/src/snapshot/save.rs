@@ -9,7 +9,7 @@ use super::error::SaveError;
 use super::file::Replacement;
 use super::meeting::{Meeting, Outcome};
 use super::origin::{Origin, PARTITIONS_MAX};
-use super::sweep::{Copier, Effort, Piece, Step};
+use super::sweep::{Copier, Effort, Piece, Step, kept_bytes_max};
 use super::writer::{Totals, Writer};
 use crate::moment::Moment;
 use crate::shape::Shape;
@@ -38,6 +38,7 @@ pub fn save(cores: usize, taken_at: impl Into<Moment>) -> (Vec<Part>, Collector)
         taken_at,
         pause: Duration::ZERO,
         attempts: 0,
+        kept_bytes_max: kept_bytes_max(cores),
         stage: Stage::New,
     };
     ((0..cores).map(part).collect(), Collector { shared: shared.clone(), pieces, taken_at, cores, routing: [0; 16] })
@@ -95,6 +96,7 @@ pub struct Part {
     taken_at: Moment,
     pause: Duration,
     attempts: u32,
+    kept_bytes_max: usize,
     stage: Stage,
 }
 
@@ -136,7 +138,8 @@ impl Part {
         self.attempts += 1;
         match outcome {
             Outcome::Held => {
-                let copier = Copier::new(partition, self.snapshot(), self.taken_at, self.output.clone(), self.pause);
+                let (output, kept) = (self.output.clone(), self.kept_bytes_max);
+                let copier = Copier::new(partition, self.snapshot(), self.taken_at, output, self.pause, kept);
                 // A copier of an earlier snapshot is there if its core gave it up. It ends with its watch.
                 partition.watch(Box::new(copier));
                 self.stage = Stage::Sweeping;

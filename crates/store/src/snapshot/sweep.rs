@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, Instant};
@@ -19,14 +20,43 @@ pub const STEP_RANGES: usize = 256;
 pub const STEP_BYTES: usize = 32 << 10;
 /// Blocks that a core keeps when the disk is slow, of changes that could not wait, before further changes wait a little.
 pub const BLOCKS_KEPT_MAX: usize = 16;
-/// Longest time that operations wait for the disk between two steps, all together. They wait again only once the disk has taken a block.
-pub const STALL_MAX: Duration = Duration::from_millis(1);
-/// Most bytes of blocks that a core keeps when the disk is slow, before the snapshot is given up.
+/// How long operations wait for the disk between two steps, all together, when little is kept.
+pub const STALL_MIN: Duration = Duration::from_millis(1);
+/// The same when as much is kept as may be. In between it grows with what is kept, so that changes that come faster
+/// than the disk writes slow down to its pace.
+pub const STALL_MAX: Duration = Duration::from_millis(10);
+/// How long operations wait, all together, for a disk that takes nothing. Then it hangs, and they wait again only once
+/// it has taken a block.
+pub const HANG: Duration = Duration::from_secs(1);
+/// Most bytes of blocks that one core keeps when the disk is slow, before the snapshot is given up.
 pub const KEPT_BYTES_MAX: usize = 64 << 20;
+/// Most bytes of blocks that all cores together keep, if that is [`KEPT_BYTES_MIN`] or more for each.
+pub const KEPT_BYTES_ALL_MAX: usize = 256 << 20;
+/// Bytes of blocks that a core may keep however many there are.
+pub const KEPT_BYTES_MIN: usize = 16 << 20;
 /// How often a waiting operation asks.
 const STALL_STEP: Duration = Duration::from_micros(100);
-/// How often operations ask between two steps, all together. Sleeps are counted and not timed: a thread that the system wakes late has waited once.
-const STALL_STEPS_MAX: u32 = (STALL_MAX.as_micros() / STALL_STEP.as_micros()) as u32;
+
+/// How often a waiting operation asks in this time. Sleeps are counted and not timed: a thread that the system wakes
+/// late has waited once.
+const fn stall_steps(time: Duration) -> u32 {
+    (time.as_micros() / STALL_STEP.as_micros()) as u32
+}
+
+/// Most bytes of blocks that each of so many cores keeps.
+pub fn kept_bytes_max(cores: usize) -> usize {
+    (KEPT_BYTES_ALL_MAX / cores.max(1)).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX)
+}
+
+/// What a waiting operation does between two questions.
+struct Sleep(Box<dyn FnMut(Duration) + Send>);
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sleep")
+    }
+}
+
 /// Limit of the bits that number the ranges: what is noted of each takes 8 MiB then.
 const RANGE_BITS_MAX: u32 = 26;
 
@@ -68,8 +98,12 @@ pub struct Copier {
     kept: VecDeque<Block>,
     /// Bytes of their records.
     kept_bytes: usize,
-    /// How often operations may still ask the disk before it has taken a block in a step.
+    kept_bytes_max: usize,
+    /// How often operations may still ask the disk before the next step.
     stall_steps: u32,
+    /// How often they may still ask before the disk has taken a block.
+    hang_steps: u32,
+    sleep: Sleep,
     output: SyncSender<Piece>,
     failure: Option<SaveError>,
     effort: Effort,
@@ -89,8 +123,17 @@ pub enum Step {
 }
 
 impl Copier {
-    /// Of a partition as it is now, which its core stood still for `pause` to see. Items that expired by `taken_at` are left out.
-    pub fn new(items: &dyn Visit, snapshot: usize, taken_at: Moment, output: SyncSender<Piece>, pause: Duration) -> Copier {
+    /// Of a partition as it is now, which its core stood still for `pause` to see. Items that expired by `taken_at` are
+    /// left out. Keeps up to
+    /// `kept_bytes_max` for a slow disk.
+    pub fn new(
+        items: &dyn Visit,
+        snapshot: usize,
+        taken_at: Moment,
+        output: SyncSender<Piece>,
+        pause: Duration,
+        kept_bytes_max: usize,
+    ) -> Copier {
         let range_bits = items.range_bits().clamp(6, RANGE_BITS_MAX);
         Copier {
             snapshot,
@@ -101,7 +144,10 @@ impl Copier {
             block: Block::default(),
             kept: VecDeque::new(),
             kept_bytes: 0,
-            stall_steps: STALL_STEPS_MAX,
+            kept_bytes_max,
+            stall_steps: stall_steps(STALL_MIN),
+            hang_steps: stall_steps(HANG),
+            sleep: Sleep(Box::new(std::thread::sleep)),
             output,
             failure: None,
             effort: Effort { pause, ..Effort::default() },
@@ -161,7 +207,10 @@ impl Copier {
         while let Some(block) = self.kept.pop_front() {
             let bytes = block.payload().len();
             match self.output.try_send(Piece::Block(block)) {
-                Ok(()) => self.kept_bytes -= bytes,
+                Ok(()) => {
+                    self.kept_bytes -= bytes;
+                    self.hang_steps = stall_steps(HANG);
+                }
                 Err(TrySendError::Full(Piece::Block(block))) => {
                     self.kept.push_front(block);
                     return false;
@@ -180,14 +229,22 @@ impl Copier {
     /// Waits in the middle of an operation for the disk to take a block, but not for long: what it does not take is kept.
     fn stall(&mut self) {
         let begun = Instant::now();
-        while self.stall_steps > 0 && !self.push_out() && self.kept.len() > BLOCKS_KEPT_MAX {
+        while self.stall_steps.min(self.hang_steps) > 0 && !self.push_out() && self.kept.len() > BLOCKS_KEPT_MAX {
             self.stall_steps -= 1;
-            std::thread::sleep(STALL_STEP);
+            self.hang_steps -= 1;
+            (self.sleep.0)(STALL_STEP);
         }
-        if self.kept_bytes > KEPT_BYTES_MAX {
+        if self.kept_bytes > self.kept_bytes_max {
             self.fail(SaveError::TooSlow);
         }
         self.effort.stall = self.effort.stall.max(begun.elapsed());
+    }
+
+    /// How often operations may ask until the next step, for as much as is kept now.
+    fn stall_steps_now(&self) -> u32 {
+        let (least, most) = (stall_steps(STALL_MIN), stall_steps(STALL_MAX));
+        let graded = (most - least) as usize * self.kept_bytes.min(self.kept_bytes_max) / self.kept_bytes_max.max(1);
+        least + graded as u32
     }
 
     fn ranges(&self) -> usize {
@@ -205,12 +262,8 @@ impl Copier {
 
     /// Visits the next ranges.
     pub fn step(&mut self, items: &dyn Visit) -> Step {
-        let kept = self.kept.len();
         let is_out = self.push_out();
-        // A disk that took nothing since the last step hangs: changes do not wait for it again.
-        if is_out || self.kept.len() < kept {
-            self.stall_steps = STALL_STEPS_MAX;
-        }
+        self.stall_steps = self.stall_steps_now();
         if !is_out {
             return Step::Full;
         }
@@ -261,66 +314,149 @@ impl Watch for Copier {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::sync_channel;
+    use std::sync::mpsc::{Receiver, sync_channel};
+    use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::{Model, Put, Store as _};
+    use crate::Marks;
 
     /// A block each.
     const VALUE_BYTES: usize = 256 << 10;
 
+    /// A partition of 1,024 ranges, each with an item that fills a block.
+    struct Filled(Vec<u8>);
+
+    impl Filled {
+        const RANGE_BITS: u32 = 10;
+
+        fn new() -> Filled {
+            Filled(vec![b'v'; VALUE_BYTES])
+        }
+
+        /// A hash of each range.
+        fn hashes() -> impl Iterator<Item = KeyHash> {
+            (0..1 << Filled::RANGE_BITS).map(|range: u64| KeyHash(range << (64 - Filled::RANGE_BITS)))
+        }
+    }
+
+    impl Visit for Filled {
+        fn range_bits(&self) -> u32 {
+            Filled::RANGE_BITS
+        }
+
+        fn visit(&self, hashes: RangeInclusive<u64>, each: &mut dyn FnMut(KeyHash, &[u8], &Item<'_>)) {
+            let marks = Marks::default();
+            let item = Item { value: &self.0, flags: 0, cas: 1, expires: None, last_access: 0, marks };
+            each(KeyHash(*hashes.start()), b"key", &item);
+        }
+    }
+
+    fn copier(items: &Filled, output: SyncSender<Piece>, kept_bytes_max: usize) -> Copier {
+        Copier::new(items, 1, Moment::default(), output, Duration::ZERO, kept_bytes_max)
+    }
+
+    /// A disk in a time of its own.
+    struct Disk {
+        pieces: Receiver<Piece>,
+        now: Duration,
+        /// When it takes the next block.
+        free_at: Duration,
+        records: u32,
+    }
+
+    /// A disk, and whoever lets its time pass.
+    #[derive(Clone)]
+    struct Shared(Arc<Mutex<Disk>>);
+
+    impl Shared {
+        fn new(pieces: Receiver<Piece>) -> Shared {
+            let (now, free_at) = (Duration::ZERO, Duration::ZERO);
+            Shared(Arc::new(Mutex::new(Disk { pieces, now, free_at, records: 0 })))
+        }
+
+        /// Lets time pass for a disk that takes a block in each `block_time`.
+        fn pass(&self, time: Duration, block_time: Duration) {
+            let disk = &mut *self.0.lock().unwrap();
+            disk.now += time;
+            while disk.free_at <= disk.now {
+                match disk.pieces.try_recv() {
+                    Ok(Piece::Block(block)) => disk.records += block.records(),
+                    _ => disk.free_at = disk.now,
+                }
+                disk.free_at += block_time;
+            }
+        }
+
+        fn now(&self) -> Duration {
+            self.0.lock().unwrap().now
+        }
+
+        fn records(&self) -> u32 {
+            self.0.lock().unwrap().records
+        }
+    }
+
+    /// Changes come twice as fast as the disk writes, and there are many times as many as are kept.
+    #[test]
+    fn changes_that_come_faster_than_the_disk_writes_slow_down_to_its_pace() {
+        const BLOCK_TIME: Duration = Duration::from_millis(10);
+        let items = Filled::new();
+        let (output, pieces) = sync_channel(1);
+        let mut copier = copier(&items, output, KEPT_BYTES_MIN);
+        let disk = Shared::new(pieces);
+        let waited = disk.clone();
+        copier.sleep = Sleep(Box::new(move |time| waited.pass(time, BLOCK_TIME)));
+        // From the other end than the sweep.
+        for hash in Filled::hashes().collect::<Vec<_>>().into_iter().rev() {
+            let begun = disk.now();
+            copier.before_change(&items, hash);
+            assert!(disk.now() - begun <= STALL_MAX, "one change waited for {:?}", disk.now() - begun);
+            assert!(copier.failure.is_none(), "{:?} after {} records", copier.failure, disk.records());
+            disk.pass(BLOCK_TIME / 2, BLOCK_TIME);
+            copier.step(&items);
+        }
+        while copier.step(&items) != Step::Complete {
+            disk.pass(BLOCK_TIME, BLOCK_TIME);
+        }
+        disk.pass(2 * BLOCK_TIME, BLOCK_TIME);
+        assert_eq!(disk.records() as usize, Filled::hashes().count());
+    }
+
     /// Changes of long values while the disk takes nothing.
     #[test]
     fn a_disk_that_hangs_holds_a_core_for_a_bounded_time_and_memory() {
-        let mut store = Model::new();
-        let keys: Vec<String> = (0..400).map(|number| format!("key{number}")).collect();
-        for key in &keys {
-            let key = store.key(key.as_bytes()).unwrap();
-            store.put(&key, &vec![b'v'; VALUE_BYTES], Put::default()).unwrap();
-        }
+        let items = Filled::new();
         let (output, pieces) = sync_channel(1);
-        let mut copier = Copier::new(&store, 1, Moment::default(), output, Duration::ZERO);
-        let mut changed = keys.iter().map(|key| store.key(key.as_bytes()).unwrap().hash());
+        let mut copier = copier(&items, output, KEPT_BYTES_MAX);
+        let disk = Shared::new(pieces);
+        let waited = disk.clone();
+        copier.sleep = Sleep(Box::new(move |time| waited.pass(time, Duration::MAX)));
+        // The first block that it takes is the last.
+        disk.pass(Duration::ZERO, Duration::MAX / 2);
+        let mut changed = Filled::hashes();
         // A burst: all of its operations together wait as long as one may.
         for hash in changed.by_ref().take(BLOCKS_KEPT_MAX + 16) {
-            copier.before_change(&store, hash);
+            copier.before_change(&items, hash);
         }
-        assert_eq!((copier.stall_steps, copier.failure.is_none()), (0, true));
+        assert_eq!((disk.now(), copier.failure.is_none()), (STALL_MIN, true));
         assert!(copier.kept.len() > BLOCKS_KEPT_MAX, "what cannot wait is kept");
-        // Nor do they wait again before the disk goes on.
-        assert_eq!((copier.step(&store), copier.stall_steps), (Step::Full, 0));
-        drop(pieces.recv().unwrap());
-        assert_eq!((copier.step(&store), copier.stall_steps), (Step::Full, STALL_STEPS_MAX));
-        // Up to a limit of memory.
+        // Up to a limit of time, and then of memory.
         for hash in changed {
-            copier.before_change(&store, hash);
+            assert_eq!(copier.step(&items), Step::Full);
+            copier.before_change(&items, hash);
+            assert!(disk.now() <= HANG, "{:?}", disk.now());
+            if copier.failure.is_some() {
+                break;
+            }
             assert!(copier.kept_bytes <= KEPT_BYTES_MAX, "{} bytes", copier.kept_bytes);
         }
+        assert_eq!(disk.now(), HANG);
         assert!(matches!(copier.failure, Some(SaveError::TooSlow)), "{:?}", copier.failure);
         assert!(copier.kept.is_empty());
     }
 
     #[test]
-    fn a_disk_that_is_slow_gets_all_of_it_in_the_end() {
-        let mut store = Model::new();
-        for number in 0..100 {
-            let key = format!("key{number}");
-            let key = store.key(key.as_bytes()).unwrap();
-            store.put(&key, &vec![b'v'; VALUE_BYTES], Put::default()).unwrap();
-        }
-        let (output, pieces) = sync_channel(1);
-        let mut copier = Copier::new(&store, 1, Moment::default(), output, Duration::ZERO);
-        for number in 0..100 {
-            let key = format!("key{number}");
-            copier.before_change(&store, store.key(key.as_bytes()).unwrap().hash());
-        }
-        let (mut records, mut is_complete) = (0, false);
-        while !is_complete {
-            is_complete = matches!(copier.step(&store), Step::Complete);
-            while let Ok(Piece::Block(block)) = pieces.try_recv() {
-                records += block.records();
-            }
-        }
-        assert_eq!((records, copier.kept_bytes), (100, 0));
+    fn cores_share_what_may_be_kept() {
+        assert_eq!([1, 4, 8, 64].map(kept_bytes_max).map(|bytes| bytes >> 20), [64, 64, 32, 16]);
     }
 }
