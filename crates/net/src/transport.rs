@@ -189,6 +189,8 @@ pub struct TransportCounters {
     pub tx_dropped_no_memory: u64,
     /// Packets dropped here for any other reason: the peer is gone, the system refused.
     pub tx_dropped_error: u64,
+    /// Reports of the network that nobody listens where a datagram was sent. A hint and no proof: see [`PeerHealth::Refused`].
+    pub tx_refused: u64,
     /// Packets handed to the caller.
     pub rx_packets: u64,
     /// Their bytes.
@@ -199,6 +201,10 @@ pub struct TransportCounters {
     pub rx_dropped_malformed: u64,
     /// Packets the kernel dropped because this receiver's buffer was full.
     pub rx_dropped_kernel: u64,
+    /// Places in a shared queue that were passed because their senders had not finished writing: they were stopped, or have died.
+    pub rx_set_aside: u64,
+    /// Packets that came to such places after all.
+    pub rx_late: u64,
     /// Places in a shared queue taken back from senders that died while they wrote.
     pub rx_reclaimed: u64,
     /// Times [`Transport::wait`] really slept, and [`Transport::arm`] said that its caller may.
@@ -215,11 +221,14 @@ impl TransportCounters {
             tx_dropped_full: self.tx_dropped_full + other.tx_dropped_full,
             tx_dropped_no_memory: self.tx_dropped_no_memory + other.tx_dropped_no_memory,
             tx_dropped_error: self.tx_dropped_error + other.tx_dropped_error,
+            tx_refused: self.tx_refused + other.tx_refused,
             rx_packets: self.rx_packets + other.rx_packets,
             rx_bytes: self.rx_bytes + other.rx_bytes,
             rx_batches: self.rx_batches + other.rx_batches,
             rx_dropped_malformed: self.rx_dropped_malformed + other.rx_dropped_malformed,
             rx_dropped_kernel: self.rx_dropped_kernel + other.rx_dropped_kernel,
+            rx_set_aside: self.rx_set_aside + other.rx_set_aside,
+            rx_late: self.rx_late + other.rx_late,
             rx_reclaimed: self.rx_reclaimed + other.rx_reclaimed,
             waits: self.waits + other.waits,
         }

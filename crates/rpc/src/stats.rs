@@ -205,10 +205,13 @@ impl fmt::Display for EndpointStats {
             ("transport tx full", t.tx_dropped_full),
             ("transport tx no memory", t.tx_dropped_no_memory),
             ("transport tx errors", t.tx_dropped_error),
+            ("said to be refused", t.tx_refused),
             ("transport rx packets", t.rx_packets),
             ("transport rx batches", t.rx_batches),
             ("transport rx malformed", t.rx_dropped_malformed),
             ("dropped by the kernel", t.rx_dropped_kernel),
+            ("set aside unfinished", t.rx_set_aside),
+            ("came there late", t.rx_late),
             ("reclaimed from the dead", t.rx_reclaimed),
             ("sleeps", t.waits),
         ] {

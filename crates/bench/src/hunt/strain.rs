@@ -1,5 +1,6 @@
-//! Faults that some plans have beside those of [`dunlin_sim::fault::RandomFaults`]: paths that are gone in one direction, paths that lose long packets, clocks that
-//! run otherwise, and hosts that stand still for longer than any timeout and any lease.
+//! Faults that some plans have beside those of [`dunlin_sim::fault::RandomFaults`]: paths that are gone in one
+//! direction, paths that lose long packets, clocks that run otherwise, and hosts that stand still for longer than any
+//! timeout and any lease: some of them as guests that are suspended, whose clocks stand still too.
 //!
 //! They are drawn from a sequence of their own, so that seeds without them mean what they meant before there were any.
 
@@ -20,6 +21,8 @@ const NARROW: Range<u64> = 1_200..1_472;
 const NARROW_MAX: u64 = 1_000 * MILLISECOND;
 /// Of a hundred plans, how many have some of these faults.
 const STRAINED: u64 = 30;
+/// The rate of a clock that stands still, in parts in a million.
+const STANDS_STILL: i32 = -1_000_000;
 /// Most of them in a plan.
 const COUNT_MAX: u64 = 3;
 
@@ -64,7 +67,15 @@ impl Strain {
             let from = r.between(0, self.until_ns);
             // Each magnitude is as likely.
             let length = (longest >> r.between(0, 6)).max(1);
-            plan.add(from, Some(from + r.between(length.div_ceil(2), length)), fault);
+            let until = Some(from + r.between(length.div_ceil(2), length));
+            if let Fault::Pause { host } = fault
+                && let Some(at) = clocks.iter().position(|clock| *clock == host)
+                && r.chance(50)
+            {
+                clocks.swap_remove(at);
+                plan.add(from, until, Fault::ClockRate { host, ppm: STANDS_STILL });
+            }
+            plan.add(from, until, fault);
         }
     }
 
@@ -112,10 +123,11 @@ mod tests {
             };
             let counts = [
                 count(|fault| matches!(fault, Fault::OneWay { .. }), 0),
-                count(|fault| matches!(fault, Fault::ClockRate { ppm: ..0, .. }), 0),
+                count(|fault| matches!(fault, Fault::ClockRate { ppm: -999_999..0, .. }), 0),
                 count(|fault| matches!(fault, Fault::ClockRate { ppm: 1.., .. }), 0),
                 count(|fault| matches!(fault, Fault::Packets { faults, .. } if faults.longest.is_some()), 0),
                 count(|fault| matches!(fault, Fault::Pause { .. }), 400 * MILLISECOND),
+                count(|fault| matches!(fault, Fault::ClockRate { ppm: STANDS_STILL, .. }), 400 * MILLISECOND),
             ];
             assert!(counts.iter().all(|count| *count > 0), "{kind:?}: {counts:?}");
             assert!(plans.iter().all(|plan| plan.end_ns().is_some()), "all faults of {kind:?} end");

@@ -311,7 +311,8 @@ impl Transport for ShmTransport {
     }
 
     fn counters(&self) -> TransportCounters {
-        self.counters
+        let (rx_set_aside, rx_late) = self.receiver.set_aside();
+        TransportCounters { rx_set_aside, rx_late, ..self.counters }
     }
 }
 

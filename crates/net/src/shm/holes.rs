@@ -102,19 +102,27 @@ pub(crate) struct SetAside {
     shut_count: u32,
     /// How many of `open` the last look-up of senders left behind: the next begins there.
     looked_up: usize,
+    /// Tickets set aside, and packets of those that came, since the queue was made.
+    added: u64,
+    came: u64,
 }
 
 impl SetAside {
     /// For a queue of `queue_len`, a power of two of at least 64.
     pub(crate) fn new(queue_len: u32) -> Self {
         let bits = || vec![0; queue_len as usize / 64].into_boxed_slice();
-        SetAside { open: Vec::new(), waiting: bits(), shut: bits(), shut_count: 0, looked_up: 0 }
+        SetAside { open: Vec::new(), waiting: bits(), shut: bits(), shut_count: 0, looked_up: 0, added: 0, came: 0 }
     }
 
     /// Whether no cell is shut.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.shut_count == 0
+    }
+
+    /// How many tickets were set aside since the queue was made, and how many of their packets came.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.added, self.came)
     }
 
     /// How many packets may still come.
@@ -144,6 +152,7 @@ impl SetAside {
         self.waiting[word] |= bit;
         self.shut[word] |= bit;
         self.shut_count += 1;
+        self.added += 1;
         self.tell(region, ticket);
     }
 
@@ -154,10 +163,11 @@ impl SetAside {
         for late in self.open.iter_mut().rev() {
             late.is_published = is_published(late.first);
         }
-        let waiting = &mut self.waiting;
+        let (waiting, came) = (&mut self.waiting, &mut self.came);
         self.open.retain_mut(|late| {
             while late.is_published && take(late.first) {
                 clear(waiting, late.first);
+                *came += 1;
                 (late.first, late.count) = (late.first.wrapping_add(1), late.count - 1);
                 late.is_published = late.count > 0 && is_published(late.first);
             }

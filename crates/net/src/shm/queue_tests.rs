@@ -184,6 +184,7 @@ fn a_living_sender_is_waited_for_while_others_are_heard() {
     slow.set_intent(Intent::NONE);
     assert_eq!(queue.poll_past_holes(), [b"late", b"late"]);
     assert_eq!((queue.rx.rx_reclaimed, queue.rx.rx_packets), (0, 22));
+    assert_eq!(queue.receiver.set_aside(), (2, 2));
     assert_eq!(queue.receiver.outlook(&queue.alive), Outlook::Empty);
 }
 
@@ -301,6 +302,7 @@ fn a_hole_is_noticed_by_polling_alone() {
     assert_eq!(got, Some(vec![b"x".to_vec()]));
     (0..5000).for_each(|_| assert!(queue.poll().is_empty()));
     assert_eq!(queue.rx.rx_reclaimed, 3);
+    assert_eq!(queue.receiver.set_aside(), (3, 0));
 }
 
 /// More places are taken and lost than the ring has, and nobody sends anything else: they come back all the same.

@@ -80,6 +80,11 @@ impl Receiver {
         &self.burst
     }
 
+    /// How many places were set aside, and how many packets came there late.
+    pub(crate) fn set_aside(&self) -> (u64, u64) {
+        self.aside.counts()
+    }
+
     /// Forgets which slots belong to which routes, so that the next packets look again.
     pub(crate) fn forget_sources(&mut self) {
         self.sources.forget();

@@ -60,6 +60,7 @@ fn a_port_that_refuses_is_a_dead_peer_until_it_answers() {
         client.peer_health(dead) == PeerHealth::Refused
     });
     assert_eq!(client.peer_health(alive), PeerHealth::Unknown);
+    assert!(client.counters().tx_refused > 0);
 
     // Somebody takes the port again.
     let mut reborn = bind(UdpConfig::new(addr));

@@ -22,4 +22,4 @@ pub(crate) use active::ActiveFaults;
 pub use active::FaultId;
 pub use packet::PacketFaults;
 pub use plan::{Fault, FaultPlan, Place, Scheduled};
-pub use random::{Crashes, Cuts, RandomFaults};
+pub use random::{Crashes, RandomFaults};

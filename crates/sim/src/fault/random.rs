@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use super::packet::PacketFaults;
 use super::plan::{Fault, FaultPlan, Place};
 use crate::fabric::Port;
-use crate::host::clock::PPM;
 use crate::topology::{Layout, Topology};
 
 /// How bad random faults are. All have ended at [`RandomFaults::until_ns`], so that what the network was asked to carry can be asked for
@@ -28,20 +27,6 @@ pub struct RandomFaults {
     pub corrupt_max: f64,
     /// Whether hosts crash and restart.
     pub crashes: Crashes,
-    /// Whether some partitions cut one direction only.
-    pub cuts: Cuts,
-    /// Clocks run faster or slower by up to so many parts in a million; with 0, none does.
-    pub clock_ppm_max: u32,
-}
-
-/// What partitions cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Cuts {
-    /// Both directions.
-    BothWays,
-    /// Both, or one.
-    AlsoOneWay,
 }
 
 /// Whether hosts crash.
@@ -55,8 +40,8 @@ pub enum Crashes {
 }
 
 impl Default for RandomFaults {
-    /// Eight faults within 100 ms, none longer than 20 ms; packets fail up to one in twenty and are not corrupted; hosts crash;
-    /// partitions cut both directions, and clocks are right.
+    /// Eight faults within 100 ms, none longer than 20 ms; packets fail up to one in twenty and are not corrupted;
+    /// hosts crash.
     fn default() -> Self {
         RandomFaults {
             count: 8,
@@ -66,8 +51,6 @@ impl Default for RandomFaults {
             packets_max: 0.05,
             corrupt_max: 0.0,
             crashes: Crashes::Restart,
-            cuts: Cuts::BothWays,
-            clock_ppm_max: 0,
         }
     }
 }
@@ -90,15 +73,6 @@ impl RandomFaults {
         match random.below(10) {
             0..5 => Fault::Packets { place: place(topology, host, random), faults: self.packets(random) },
             5 => Fault::LinkDown { port: port(topology, host, random) },
-            6 if self.cuts == Cuts::AlsoOneWay && random.chance(0.5) => {
-                let from: Vec<u32> = (0..topology.hosts()).filter(|_| random.chance(0.5)).collect();
-                let to = (0..topology.hosts()).filter(|host| !from.contains(host)).collect();
-                Fault::OneWay { from, to }
-            }
-            7 if self.clock_ppm_max > 0 && random.chance(0.5) => {
-                let ppm_max = self.clock_ppm_max.min(PPM as u32);
-                Fault::ClockRate { host, ppm: random.between(0, 2 * u64::from(ppm_max)) as i32 - ppm_max as i32 }
-            }
             6 => Fault::Partition { hosts: (0..topology.hosts()).filter(|_| random.chance(0.5)).collect() },
             8 | 9 if self.crashes == Crashes::Restart => Fault::Crash { host },
             _ => Fault::Pause { host },

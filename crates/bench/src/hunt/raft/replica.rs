@@ -96,13 +96,13 @@ impl Parts {
         let mut random = Random::new(scenario.seed ^ 0x4e70_11ca ^ id << 32 ^ u64::from(incarnation) << 40);
         let config = EndpointConfig { seed: Some(random.next()), ..scenario.replica_endpoint(id).clone() };
         let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
-        let node_clock = clock.clone();
+        let timers = endpoint.timers();
         let config = NodeConfig {
             id,
             tick: scenario.tick(id),
             seed: Some(random.next()),
             snapshot_step_bytes: scenario.snapshot_step_bytes,
-            clock: Rc::new(move || node_clock.now()),
+            clock: Rc::new(move || timers.boot_now()),
             ..scenario.node.clone()
         };
         Parts { shared: shared.clone(), id, endpoint, clock, config, random }
