@@ -45,7 +45,7 @@ impl Settings {
             paths: r.between(1, 3) as usize,
             leases: r.between(1, 2) as usize,
             ttl_max: millis(r, 10, 150),
-            value_bytes_max: if r.chance(85) { 32 } else { BULKY_BYTES_MAX },
+            value_bytes_max: if r.chance(75) { 32 } else { BULKY_BYTES_MAX },
         }
     }
 

@@ -267,3 +267,131 @@ impl fmt::Display for Output {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hunt::clients::judge::{Verdict, judge};
+
+    const FIRST: Input = Input::Acquire { member: 1, incarnation: 1, ttl_ms: 10 };
+    const SECOND: Input = Input::Acquire { member: 2, incarnation: 2, ttl_ms: 10 };
+
+    /// Operations one after the other.
+    fn history(operations: &[(Input, Option<Output>)]) -> Vec<Entry> {
+        let entry = |(number, (input, output)): (usize, &(Input, Option<Output>))| {
+            let begun = 10 * number as u64;
+            let end =
+                output.clone().map_or(End::Unknown(begun + 5, String::new()), |output| End::Answered(begun + 5, output));
+            Entry { key: 0, client: Some(0), input: input.clone(), begun, end, place: None }
+        };
+        operations.iter().enumerate().map(entry).collect()
+    }
+
+    fn is_right(operations: &[(Input, Option<Output>)]) -> bool {
+        judge(0, &history(operations)).is_ok_and(|verdict| verdict == Verdict::Linearizable)
+    }
+
+    fn value(text: &str) -> Value {
+        Value::new(text.into(), 3)
+    }
+
+    fn set(text: &str, condition: Condition) -> Input {
+        Input::Set { value: value(text), condition }
+    }
+
+    fn found(text: &str, version: Revision) -> Option<Output> {
+        Some(Output::Found(Some((value(text), version))))
+    }
+
+    fn refused(why: CoordError) -> Option<Output> {
+        Some(Output::Refused(why))
+    }
+
+    fn held(member: MemberId, token: Token) -> Option<Output> {
+        Some(Output::Holder(Some(Holder { member, incarnation: member, token })))
+    }
+
+    fn lost(token: Token) -> Option<Output> {
+        refused(CoordError::LeaseLost { name: "/a".into(), token })
+    }
+
+    #[test]
+    fn values_are_told_from_their_bytes() {
+        assert_eq!(Value::of(&value("1.2").bytes()), value("1.2"));
+        assert_ne!(Value::of(b"1.2"), value("1.2"));
+    }
+
+    #[test]
+    fn right_histories_of_a_path_are_right() {
+        let version = |version| Condition::Version { version };
+        let changed = |version| refused(CoordError::Changed { path: "/a".into(), version });
+        assert!(is_right(&[
+            (Input::Get, Some(Output::Found(None))),
+            (set("a", Condition::Absent), Some(Output::Changed(3))),
+            (set("b", version(2)), changed(3)),
+            (set("c", version(3)), None),
+            (Input::Get, found("c", 7)),
+            (Input::Delete { condition: version(3) }, changed(7)),
+            (Input::Delete { condition: version(7) }, Some(Output::Changed(8))),
+            (set("d", Condition::Always), Some(Output::Changed(9))),
+        ]));
+        let old = [
+            (set("a", Condition::Always), Some(Output::Changed(3))),
+            (set("b", Condition::Always), Some(Output::Changed(5))),
+        ];
+        for wrong in [
+            (Input::Get, found("a", 3)),
+            (Input::Get, found("b", 4)),
+            (set("c", version(3)), Some(Output::Changed(6))),
+            (set("c", version(5)), changed(5)),
+            (set("c", Condition::Always), Some(Output::Changed(4))),
+            (Input::Delete { condition: version(3) }, Some(Output::Changed(6))),
+        ] {
+            assert!(!is_right(&[&old[..], std::slice::from_ref(&wrong)].concat()), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn right_histories_of_a_lease_are_right() {
+        let refusal = |holder, token| refused(CoordError::Held { name: "/a".into(), holder, token });
+        assert!(is_right(&[
+            (FIRST, Some(Output::Granted(4))),
+            (SECOND, refusal(1, 4)),
+            (Input::Renew { token: 4 }, Some(Output::Done)),
+            // Its time was over.
+            (SECOND, Some(Output::Granted(6))),
+            (Input::Renew { token: 4 }, lost(4)),
+            (Input::Release { token: 6 }, Some(Output::Done)),
+            (FIRST, None),
+            (Input::Holder, held(1, 9)),
+            (Input::Holder, Some(Output::Holder(None))),
+        ]));
+        let granted = [(FIRST, Some(Output::Granted(4))), (SECOND, Some(Output::Granted(6)))];
+        for wrong in [
+            (Input::Renew { token: 4 }, Some(Output::Done)),
+            (Input::Holder, held(1, 4)),
+            (SECOND, Some(Output::Granted(6))),
+            (FIRST, Some(Output::Granted(5))),
+            (FIRST, refusal(2, 5)),
+            (Input::Release { token: 4 }, Some(Output::Done)),
+        ] {
+            assert!(!is_right(&[&granted[..], std::slice::from_ref(&wrong)].concat()), "{wrong:?}");
+        }
+        // Once it was over it does not come back.
+        assert!(!is_right(&[
+            (FIRST, Some(Output::Granted(4))),
+            (Input::Renew { token: 4 }, lost(4)),
+            (Input::Holder, held(1, 4))
+        ]));
+    }
+
+    /// Many requests for a lease without an answer, of which some were granted.
+    #[test]
+    fn grants_without_an_answer_are_found_soon() {
+        let unanswered = (0..40).map(|_| (FIRST, None));
+        let seen = (0..10).map(|number| (Input::Holder, held(1, 50 + number)));
+        let free = (0..20).map(|_| (Input::Holder, Some(Output::Holder(None))));
+        let history: Vec<_> = unanswered.chain(seen).chain(free).collect();
+        assert!(is_right(&history));
+    }
+}

@@ -13,6 +13,9 @@ use super::testimony::Testimony;
 /// Time until one that knows no revision to begin with asks again.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// Events after which a watcher begins anew, at most: from another revision, perhaps one of long ago.
+const EVENTS_MAX: u64 = 100;
+
 /// Watches something for as long as the client lives.
 pub async fn watch(caller: Rc<Caller>, mut random: Random) {
     let manager = &caller.shared.service;
@@ -25,17 +28,22 @@ pub async fn watch(caller: Rc<Caller>, mut random: Random) {
         let number = manager.testimony.watches(caller.number, scope.clone(), after);
         let watching = Watching { testimony: &manager.testimony, number };
         let mut watch = Watch::new(&caller.coordinator, scope.clone(), after);
+        let mut left = random.between(1, EVENTS_MAX);
         let compacted = loop {
             match watch.next().await {
-                Ok(event) => manager.testimony.saw(number, event),
-                Err(CoordError::Compacted { compacted }) => break compacted,
+                Ok(_) if left == 0 => break None,
+                Ok(event) => {
+                    left -= 1;
+                    manager.testimony.saw(number, event);
+                }
+                Err(CoordError::Compacted { compacted }) => break Some(compacted),
                 // As the interface says: nothing is left out when it is asked again.
                 Err(CoordError::TimedOut { .. } | CoordError::Backend { .. }) => caller.timers().sleep(PAUSE).await,
                 Err(error) => panic!("a watcher is told: {error}"),
             }
         };
         drop(watching);
-        manager.check_compacted(number, compacted);
+        compacted.into_iter().for_each(|compacted| manager.check_compacted(number, compacted));
     }
 }
 
