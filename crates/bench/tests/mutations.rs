@@ -12,6 +12,8 @@ const SEEDS: u64 = 500;
 const KV_SEEDS: u64 = 3_000;
 /// The same for replicated state machines.
 const RAFT_SEEDS: u64 = 2_000;
+/// The same for the cluster manager.
+const COORD_SEEDS: u64 = 500;
 /// A bug is planted in the whole process.
 static PLANTING: Mutex<()> = Mutex::new(());
 /// Where hunts start.
@@ -80,4 +82,22 @@ fn each_bug_of_replication_is_found() {
         assert_eq!(again.unwrap_err().why, failure.why, "it fails again, and in the same way");
     }
     smr::plant(None);
+}
+
+/// Those of the cluster manager.
+#[test]
+fn each_bug_of_the_cluster_manager_is_found() {
+    use dunlin_coord::mutation as coord;
+    let _one_at_a_time = PLANTING.lock().unwrap();
+    for &mutation in coord::Mutation::ALL {
+        coord::plant(Some(mutation));
+        let hunt = Hunt { kind: Kind::Coord, first: 0, seeds: Some(COORD_SEEDS), time: None, jobs: 2 };
+        let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
+        let failure = failure.unwrap_or_else(|| panic!("{mutation:?} was not found within {COORD_SEEDS} seeds"));
+        let why = start_of(&failure.why);
+        println!("{mutation:?}: found by seed {}, after {} seeds: {why}", failure.seed, progress.seeds);
+        let again = hunt::replay(Kind::Coord, failure.seed, None, None).unwrap();
+        assert_eq!(again.unwrap_err().why, failure.why, "it fails again, and in the same way");
+    }
+    coord::plant(None);
 }

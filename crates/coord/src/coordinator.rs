@@ -51,7 +51,8 @@ pub trait Coordinator {
     /// What any operation may give.
     async fn members(&self) -> Result<Members, CoordError>;
 
-    /// Asks for a lease, named like a path. Who holds it already gets it anew, with a higher token. `ttl` is between 10 ms and 1 h, in whole milliseconds.
+    /// Asks for a lease, named like a path. Who holds it already gets it anew, with a higher token, and relies on the grant before no longer from when it asks: if
+    /// the answer is lost, the new grant may be over sooner. `ttl` is between 10 ms and 1 h, in whole milliseconds.
     ///
     /// # Errors
     /// [`CoordError::Held`] by another; [`CoordError::NotLive`], [`CoordError::BadTtl`], [`CoordError::BadPath`], [`CoordError::Full`].

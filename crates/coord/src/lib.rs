@@ -25,6 +25,8 @@ mod error;
 pub mod etcd;
 mod limits;
 pub mod model;
+#[doc(hidden)]
+pub mod mutation;
 mod path;
 mod types;
 mod watchman;

@@ -12,9 +12,11 @@
 //! |---|---|
 //! | `kv` | the same for the key-value service, judged by what its clients saw |
 //! | `raft` | the same for replicated state machines |
-//! | `clients` | what clients of both do, and the judge of what they saw |
+//! | `coord` | the same for the cluster manager |
+//! | `cluster` | replicas, whatever they replicate |
+//! | `clients` | what clients of these do, and the judge of what they saw |
 //! | `scenario` | what a seed means |
-//! | `strain` | one-way partitions, clocks of other rates and long pauses, for all three |
+//! | `strain` | one-way partitions, clocks of other rates and long pauses, for all of them |
 //! | `node` | an endpoint, and the program that drives it |
 //! | `run` | one run, up to its verdict |
 //! | `story` | what a run comes to |
@@ -23,6 +25,8 @@
 //! | `trace` | what is written of a run |
 
 mod clients;
+mod cluster;
+mod coord;
 mod failure;
 mod jobs;
 mod kv;
@@ -34,10 +38,11 @@ mod story;
 mod strain;
 mod trace;
 
+use std::fmt::Debug;
 use std::path::Path;
 use std::time::Duration;
 
-use dunlin_sim::FaultPlan;
+use dunlin_sim::{FaultPlan, Topology};
 
 pub use scenario::Scenario;
 pub use story::Story;
@@ -58,55 +63,73 @@ pub enum Kind {
     Kv,
     /// Replicated state machines: replicas and clients, of which logs and histories must be as Raft and linearizability want them.
     Raft,
+    /// The cluster manager on replicated state machines: what members, holders of leases, writers and watchers are told must be as docs/coordination.md promises.
+    Coord,
 }
 
+/// A run that a seed means, of any kind.
+trait Drawn: Debug {
+    fn topology(&self) -> &Topology;
+    fn plan(&mut self) -> &mut FaultPlan;
+
+    /// # Panics
+    /// If a promise is broken.
+    fn run(self: Box<Self>, trace: Option<&Trace>) -> Story;
+}
+
+/// Has a scenario run by a function.
+macro_rules! drawn {
+    ($scenario:ty, $run:expr) => {
+        impl Drawn for $scenario {
+            fn topology(&self) -> &Topology {
+                &self.topology
+            }
+
+            fn plan(&mut self) -> &mut FaultPlan {
+                &mut self.plan
+            }
+
+            fn run(self: Box<Self>, trace: Option<&Trace>) -> Story {
+                $run(*self, trace)
+            }
+        }
+    };
+}
+
+drawn!(Scenario, run::run);
+drawn!(kv::Scenario, kv::run);
+
 impl Kind {
+    /// What a seed means, with its own faults or with others.
+    fn draw(self, seed: u64, faults: Option<&FaultPlan>) -> Box<dyn Drawn> {
+        let mut drawn: Box<dyn Drawn> = match self {
+            Kind::Rpc => Box::new(Scenario::draw(seed)),
+            Kind::Kv => Box::new(kv::Scenario::draw(seed)),
+            Kind::Raft => Box::new(cluster::Of::<raft::KeyValues>::draw(seed)),
+            Kind::Coord => Box::new(cluster::Of::<coord::Manager>::draw(seed)),
+        };
+        if let Some(faults) = faults {
+            *drawn.plan() = faults.clone();
+        }
+        drawn
+    }
+
     /// The faults of a seed.
     fn plan(self, seed: u64) -> FaultPlan {
-        match self {
-            Kind::Rpc => Scenario::draw(seed).plan,
-            Kind::Kv => kv::Scenario::draw(seed).plan,
-            Kind::Raft => raft::Scenario::draw(seed).plan,
-        }
+        self.draw(seed, None).plan().clone()
     }
 
     /// Runs a seed, with its own faults or with others; gives its end, or why it failed.
     fn run(self, seed: u64, faults: Option<&FaultPlan>, trace: Option<&Trace>) -> Result<Story, String> {
-        match self {
-            Kind::Rpc => {
-                let mut scenario = Scenario::draw(seed);
-                scenario.plan = faults.cloned().unwrap_or(scenario.plan);
-                failure::caught(|| run::run(scenario, trace))
-            }
-            Kind::Kv => {
-                let mut scenario = kv::Scenario::draw(seed);
-                scenario.plan = faults.cloned().unwrap_or(scenario.plan);
-                failure::caught(|| kv::run(scenario, trace))
-            }
-            Kind::Raft => {
-                let mut scenario = raft::Scenario::draw(seed);
-                scenario.plan = faults.cloned().unwrap_or(scenario.plan);
-                failure::caught(|| raft::run(scenario, trace))
-            }
-        }
+        let drawn = self.draw(seed, faults);
+        failure::caught(|| drawn.run(trace))
     }
 
     /// Makes the directory of a trace, with what is known of a seed before it is run.
     fn trace(self, seed: u64, faults: Option<&FaultPlan>, directory: &Path) -> Result<Trace, BenchError> {
-        match self {
-            Kind::Rpc => {
-                let scenario = Scenario::draw(seed);
-                Trace::create(directory, &scenario, &scenario.topology, faults.unwrap_or(&scenario.plan))
-            }
-            Kind::Kv => {
-                let scenario = kv::Scenario::draw(seed);
-                Trace::create(directory, &scenario, &scenario.topology, faults.unwrap_or(&scenario.plan))
-            }
-            Kind::Raft => {
-                let scenario = raft::Scenario::draw(seed);
-                Trace::create(directory, &scenario, &scenario.topology, faults.unwrap_or(&scenario.plan))
-            }
-        }
+        let mut drawn = self.draw(seed, faults);
+        let plan = drawn.plan().clone();
+        Trace::create(directory, &drawn, drawn.topology(), &plan)
     }
 }
 

@@ -111,10 +111,10 @@ mod tests {
     use super::*;
     use crate::hunt::Kind;
 
-    /// All three hunts have all of these faults.
+    /// All hunts have all of these faults.
     #[test]
     fn each_hunt_draws_each_of_these_faults() {
-        for kind in [Kind::Rpc, Kind::Kv, Kind::Raft] {
+        for kind in [Kind::Rpc, Kind::Kv, Kind::Raft, Kind::Coord] {
             let plans: Vec<FaultPlan> = (0..200).map(|seed| kind.plan(seed)).collect();
             let count = |is_one: fn(&Fault) -> bool, longer: u64| {
                 let long = |fault: &&dunlin_sim::fault::Scheduled| fault.until_ns.unwrap_or(0) - fault.from_ns > longer;

@@ -6,6 +6,7 @@ use super::PAGE_BYTES_MAX;
 use super::state::{Held, State};
 use crate::error::CoordError;
 use crate::limits::{Limits, check_ttl};
+use crate::mutation::{Mutation, is_planted};
 use crate::path::check_path;
 use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Token};
 use crate::wire::{Answer, Tenure};
@@ -28,6 +29,11 @@ impl State {
             Some(held) if held.member != member => {
                 return Err(CoordError::Held { name, holder: held.member, token: held.token });
             }
+            Some(held) if is_planted(Mutation::TokenKept) => {
+                let token = held.token;
+                self.happen(Happening::Granted { name, member });
+                return Ok(Answer::Granted { token });
+            }
             Some(held) => {
                 let token = held.token;
                 self.end_lease(name.clone(), token);
@@ -48,11 +54,16 @@ impl State {
         held.ok_or_else(|| CoordError::LeaseLost { name: name.to_owned(), token })
     }
 
-    pub fn renew(&mut self, name: String, token: Token) -> Result<Answer, CoordError> {
+    pub fn renew(&mut self, name: String, mut token: Token) -> Result<Answer, CoordError> {
+        if let Some(held) = self.leases.get(&name).filter(|_| is_planted(Mutation::FormerHolderRenews)) {
+            token = token.max(held.token);
+        }
         let held = self.held(&name, token)?;
         let (member, incarnation) = (held.member, held.incarnation);
         // Who was taken for failed shall come to an end, though not before its time.
-        self.live(member, incarnation)?;
+        if !is_planted(Mutation::FailedHolderRenews) {
+            self.live(member, incarnation)?;
+        }
         self.held(&name, token)?.renewals += 1;
         Ok(Answer::Done { revision: self.revision })
     }

@@ -3,6 +3,7 @@
 use super::state::{Record, State};
 use crate::error::CoordError;
 use crate::limits::Limits;
+use crate::mutation::{Mutation, is_planted};
 use crate::types::{Happening, Health, Incarnation, Member, MemberId, Members, Membership};
 use crate::wire::{Answer, Beat, Pulse, Tenure};
 
@@ -19,7 +20,8 @@ impl State {
         if !self.members.contains_key(&member) && self.members.len() >= limits.members_max {
             return Err(CoordError::Full { what: "members".into(), max: limits.members_max as u64 });
         }
-        self.epoch += 1;
+        let is_known = self.members.contains_key(&member);
+        self.epoch += u64::from(!(is_known && is_planted(Mutation::EpochKept)));
         let incarnation = self.happen(Happening::Joined { member, epoch: self.epoch });
         self.members.insert(member, Record { incarnation, health: Health::Live, heartbeats: 0, about });
         Ok(Answer::Joined { membership: Membership { member, incarnation, epoch: self.epoch } })

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::PAGE_BYTES_MAX;
 use crate::error::CoordError;
 use crate::limits::Limits;
+use crate::mutation::{Mutation, is_planted};
 use crate::types::{Changes, Event, Happening, Health, Incarnation, MemberId, Revision, Scope, Token};
 use crate::wire::{Answer, wire_struct};
 
@@ -95,7 +96,11 @@ impl State {
     }
 
     pub fn check_reign(&self, reign: u64) -> Result<(), CoordError> {
-        if reign == self.reign { Ok(()) } else { Err(CoordError::ReignOver { reign }) }
+        if reign == self.reign || is_planted(Mutation::FormerReignDecides) {
+            Ok(())
+        } else {
+            Err(CoordError::ReignOver { reign })
+        }
     }
 
     /// What happened after a revision, a page of it.
@@ -113,7 +118,7 @@ impl State {
             }
             bytes += cost(event) as usize;
             if bytes > PAGE_BYTES_MAX && !events.is_empty() {
-                up_to = event.revision - 1;
+                up_to = event.revision - u64::from(!is_planted(Mutation::EventLostBetweenPages));
                 break;
             }
             events.push(event.clone());

@@ -6,6 +6,7 @@ use super::PAGE_BYTES_MAX;
 use super::state::{Leaf, State};
 use crate::error::CoordError;
 use crate::limits::Limits;
+use crate::mutation::{Mutation, is_planted};
 use crate::path::{below, check_path, check_root, is_below};
 use crate::types::{Condition, Entry, Happening, Listing};
 use crate::wire::Answer;
@@ -19,6 +20,11 @@ impl State {
         match (condition, version) {
             (Condition::Absent, Some(version)) => Err(CoordError::Exists { path: path.to_owned(), version }),
             (Condition::Version { .. }, None) => Err(CoordError::NotFound { what: path.to_owned() }),
+            (Condition::Version { version: wanted }, Some(version))
+                if wanted < version && is_planted(Mutation::OlderVersionAccepted) =>
+            {
+                Ok(())
+            }
             (Condition::Version { version: wanted }, Some(version)) if wanted != version => {
                 Err(CoordError::Changed { path: path.to_owned(), version })
             }

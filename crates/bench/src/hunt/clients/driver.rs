@@ -11,6 +11,7 @@ use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_sim::{Next, Program, SimTransport, ThreadClock};
 use dunlin_trial::Random;
 
+use super::object::Object;
 use super::phases::{Clients, Doings, Phase};
 use crate::hunt::node::run_endpoint;
 
@@ -27,12 +28,18 @@ pub trait Work {
 
     fn caller(&self) -> &Rc<Self::Caller>;
 
+    /// Begins what goes on for as long as the client lives. By default nothing.
+    fn arrive(&mut self, _tasks: &mut Tasks) {}
+
     /// Begins something at random.
     fn begin(&mut self, tasks: &mut Tasks);
 }
 
 /// What the tasks of a client share.
 pub trait Caller: 'static {
+    /// What is kept under a key.
+    type Object: Object;
+
     /// Reads a key, for the history; says whether there was an answer.
     fn read(&self, key: usize) -> impl Future<Output = bool>;
 }
@@ -82,12 +89,17 @@ impl Tasks {
         self.doings.in_progress.get()
     }
 
+    /// Begins something that ends, and waits in no phase for anything else.
     pub fn spawn(&mut self, work: impl Future<Output = ()> + 'static) {
         let begun = InProgress::begin(&self.doings);
-        let work = async move {
+        self.keep(async move {
             work.await;
             drop(begun);
-        };
+        });
+    }
+
+    /// Begins something that goes on for as long as the client lives.
+    pub fn keep(&mut self, work: impl Future<Output = ()> + 'static) {
         let task: Task = Rc::new(RefCell::new(Some(Box::pin(work))));
         self.tasks.retain(|task| task.borrow().is_some());
         self.tasks.push(task.clone());
@@ -108,10 +120,13 @@ impl Drop for Tasks {
     }
 }
 
+/// What the callers of a kind of store see.
+type ObjectOf<W> = <<W as Work>::Caller as Caller>::Object;
+
 /// The program of a client.
-pub struct Driver<W> {
+pub struct Driver<W: Work> {
     number: usize,
-    clients: Rc<Clients>,
+    clients: Rc<Clients<ObjectOf<W>>>,
     tasks: Tasks,
     work: W,
     clock: ThreadClock,
@@ -144,10 +159,11 @@ impl Place {
 
 impl<W: Work> Driver<W> {
     /// Starts a client, in place of the one with its number before.
-    pub fn start(clients: &Rc<Clients>, place: Place, pace: Pace, work: W, random: Random) -> Driver<W> {
+    pub fn start(clients: &Rc<Clients<ObjectOf<W>>>, place: Place, pace: Pace, mut work: W, random: Random) -> Driver<W> {
         let Place { number, endpoint, clock, waker } = place;
         let doings = clients.arrived(number, waker);
-        let tasks = Tasks::new(endpoint, doings);
+        let mut tasks = Tasks::new(endpoint, doings);
+        work.arrive(&mut tasks);
         let (next_step, steps_left) = (clock.now(), pace.steps);
         Driver { number, clients: clients.clone(), tasks, work, clock, random, pace, steps_left, next_step, idle_runs: 0 }
     }

@@ -1,93 +1,33 @@
-//! What was done to keys, when, and with which answers.
+//! What was done to objects, when, and with which answers.
 
 use std::fmt;
 
-use dunlin_store::{Condition, Delta, Refused, Side, UnixSeconds};
-
-/// An operation on one key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
-    /// Reads value and flags, alone or as one of the keys of a multi-get.
-    Get,
-    /// Reads token and expiry too.
-    Read,
-    /// Gives it another expiry, then reads it.
-    ReadAndTouch { expires: Option<UnixSeconds> },
-    /// Gives it another expiry.
-    Touch { expires: Option<UnixSeconds> },
-    /// Stores a value.
-    Put { value: Vec<u8>, flags: u32, expires: Option<UnixSeconds>, condition: Condition },
-    /// Deletes the item.
-    Delete,
-    /// Adds bytes.
-    Extend { bytes: Vec<u8>, side: Side },
-    /// Adds to a number.
-    Count { delta: Delta },
-    /// The server lost what it had.
-    Lost,
-}
-
-impl Input {
-    /// Whether it changes nothing.
-    pub fn is_read(&self) -> bool {
-        matches!(self, Input::Get | Input::Read)
-    }
-}
-
-/// An answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    /// To [`Input::Get`]: value and flags.
-    Value(Option<(Vec<u8>, u32)>),
-    /// To [`Input::Read`] and [`Input::ReadAndTouch`].
-    Item(Option<Found>),
-    /// Stored, with this token.
-    Stored(u64),
-    /// Counted to this number, with this token.
-    Number(u64, u64),
-    /// Done.
-    Done,
-    /// Nothing was changed.
-    Refused(Refused),
-}
-
-/// An item as it was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// Its value.
-    pub value: Vec<u8>,
-    /// Its flags.
-    pub flags: u32,
-    /// Its token.
-    pub token: u64,
-    /// When it expires; `None` for never.
-    pub expires: Option<UnixSeconds>,
-}
+use super::object::Object;
 
 /// An operation in the history.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct Entry<O: Object> {
     /// By the number of the key.
     pub key: usize,
     /// Who asked for it: the number of a client. `None` for the server.
     pub client: Option<usize>,
     /// What it was.
-    pub input: Input,
+    pub input: O::Input,
     /// When it was begun, in nanoseconds.
     pub begun: u64,
     /// How it went.
-    pub end: End,
+    pub end: End<O::Output>,
     /// Its place among the operations that the store is known to have executed, if it is known: a hint at an order that may be right.
     pub place: Option<u32>,
 }
 
 /// How an operation went.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum End<A> {
     /// It has not ended, and perhaps never will: its client may have crashed.
     Pending,
     /// It ended at this time with an answer.
-    Answered(u64, Output),
+    Answered(u64, A),
     /// It ended at this time for this reason, and may have been executed, or be executed yet.
     Unknown(u64, String),
     /// It ended at this time for this reason and was not executed, says the client.
@@ -95,92 +35,42 @@ pub enum End {
 }
 
 /// All that was done.
-#[derive(Debug, Default)]
-pub struct History {
+#[derive(Debug)]
+pub struct History<O: Object> {
     /// In the order in which they were begun.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<Entry<O>>,
 }
 
-impl History {
+impl<O: Object> Default for History<O> {
+    fn default() -> Self {
+        History { entries: Vec::new() }
+    }
+}
+
+impl<O: Object> Entry<O> {
+    /// Its answer, if it has one.
+    pub fn answer(&self) -> Option<&O::Output> {
+        if let End::Answered(_, output) = &self.end { Some(output) } else { None }
+    }
+}
+
+impl<O: Object> History<O> {
     /// Notes that an operation begins; gives its number.
-    pub fn begin(&mut self, key: usize, client: usize, input: Input, now: u64) -> usize {
+    pub fn begin(&mut self, key: usize, client: usize, input: O::Input, now: u64) -> usize {
         self.entries.push(Entry { key, client: Some(client), input, begun: now, end: End::Pending, place: None });
         self.entries.len() - 1
     }
 
     /// Notes how an operation ended.
-    pub fn end(&mut self, number: usize, end: End) {
+    pub fn end(&mut self, number: usize, end: End<O::Output>) {
         let entry = &mut self.entries[number];
         assert_eq!(entry.end, End::Pending, "an operation ends once");
         entry.end = end;
     }
 }
 
-/// Value, flags and expiry, as a reader wants them: what is usual is left out.
-pub struct Shown<'a> {
-    pub value: &'a [u8],
-    pub flags: u32,
-    pub expires: Option<UnixSeconds>,
-}
-
-/// Bytes of a value that are shown of a long one.
-const SHOWN_BYTES: usize = 24;
-
-fn shown(bytes: &[u8]) -> String {
-    match bytes.len() {
-        // Short enough to be shown whole.
-        len if len <= 2 * SHOWN_BYTES => format!("{:?}", String::from_utf8_lossy(bytes)),
-        len => {
-            let [start, end] = [&bytes[..SHOWN_BYTES], &bytes[len - SHOWN_BYTES..]].map(String::from_utf8_lossy);
-            format!("{start:?}...{end:?} of {len} B")
-        }
-    }
-}
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", shown(self.value))?;
-        if self.flags != 0 {
-            write!(f, " flags {}", self.flags)?;
-        }
-        self.expires.map_or(Ok(()), |at| write!(f, " until {at}"))
-    }
-}
-
-impl fmt::Display for Input {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Input::Put { value, flags, expires, condition } => {
-                write!(f, "put {}", Shown { value, flags: *flags, expires: *expires })?;
-                match condition {
-                    Condition::Always => Ok(()),
-                    condition => write!(f, " if {condition:?}"),
-                }
-            }
-            Input::Extend { bytes, side } => write!(f, "extend at its {side:?} by {}", shown(bytes)),
-            other => write!(f, "{other:?}"),
-        }
-    }
-}
-
-impl fmt::Display for Output {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Output::Value(None) | Output::Item(None) => write!(f, "nothing there"),
-            Output::Value(Some((value, flags))) => write!(f, "{}", Shown { value, flags: *flags, expires: None }),
-            Output::Item(Some(Found { value, flags, token, expires })) => {
-                write!(f, "{} token {token}", Shown { value, flags: *flags, expires: *expires })
-            }
-            Output::Stored(token) => write!(f, "stored with token {token}"),
-            Output::Number(number, token) => write!(f, "{number} with token {token}"),
-            Output::Done => write!(f, "done"),
-            Output::Refused(why) => write!(f, "refused: {why:?}"),
-        }
-    }
-}
-
 /// One line: from when to when, who, what, and how it ended.
-impl fmt::Display for Entry {
+impl<O: Object> fmt::Display for Entry<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = |nanos: u64| format!("{:.3}", nanos as f64 / 1e3);
         let ended = match &self.end {

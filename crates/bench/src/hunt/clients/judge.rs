@@ -1,4 +1,4 @@
-//! Whether the history of a key is linearizable: [`porcupine_rs`] searches for the order, with what operations do from [`super::item`].
+//! Whether the history of a key is linearizable: [`porcupine_rs`] searches for the order, with what operations do from their [`Object`].
 //!
 //! Histories are judged key by key, since that is as good as all at once (P-compositionality, Horn and Kroening 2015). An operation without an answer may
 //! have been executed at any time after it was begun, or never: for the search it never ends, so that it can stand after all that was answered, where nobody
@@ -10,15 +10,13 @@
 //! Where the order is known in which a store executed writes ([`Entry::place`]), it is tried first: then little is left to search for. What it leads to is a
 //! proof, however it was found; if it leads to none, all orders are tried.
 
-use std::fmt::Write as _;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use dunlin_store::Condition;
 use porcupine_rs::{CheckResult, Model, Operation, check_operations, check_operations_info};
 
-use super::history::{End, Entry, Input};
-use super::item::{self, Item};
+use super::history::{End, Entry};
+use super::object::Object;
 
 /// Steps of the search for one key.
 const STEPS_MAX: u32 = 400_000;
@@ -43,21 +41,28 @@ struct Search {
 
 /// A key, for the search.
 #[derive(Clone)]
-struct OneKey<'a>(PhantomData<&'a Entry>);
+struct OneKey<'a, O: Object>(PhantomData<&'a Entry<O>>);
 
 /// An operation, for the search.
-#[derive(Clone, Copy)]
-struct Op<'a> {
-    entry: &'a Entry,
+struct Op<'a, O: Object> {
+    entry: &'a Entry<O>,
     search: &'a Search,
     /// Its place among those whose order is given.
     place: Option<u32>,
 }
 
+impl<O: Object> Clone for Op<'_, O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<O: Object> Copy for Op<'_, O> {}
+
 /// What there is after some operations.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct State {
-    item: Option<Item>,
+struct State<O> {
+    object: O,
     /// How many of them have an answer.
     answered: u32,
     /// The last of them has none, so it must be seen by the next.
@@ -66,22 +71,22 @@ struct State {
     placed: u32,
 }
 
-impl std::fmt::Debug for Op<'_> {
+impl<O: Object> std::fmt::Debug for Op<'_, O> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.entry)
     }
 }
 
-impl<'a> Model for OneKey<'a> {
-    type State = State;
-    type Op = Op<'a>;
+impl<'a, O: Object> Model for OneKey<'a, O> {
+    type State = State<O>;
+    type Op = Op<'a, O>;
     type Metadata = ();
 
-    fn init() -> State {
+    fn init() -> State<O> {
         State::default()
     }
 
-    fn step(state: &State, op: &Op<'a>) -> (bool, State) {
+    fn step(state: &State<O>, op: &Op<'a, O>) -> (bool, State<O>) {
         let after = if op.search.takes_step() { state.after(op) } else { None };
         (after.is_some(), after.unwrap_or_default())
     }
@@ -102,9 +107,9 @@ impl Search {
     }
 }
 
-impl State {
+impl<O: Object> State<O> {
     /// What an operation leaves; `None` if it cannot be the next.
-    fn after(&self, op: &Op<'_>) -> Option<State> {
+    fn after(&self, op: &Op<'_, O>) -> Option<State<O>> {
         let is_answered = matches!(op.entry.end, End::Answered(..));
         if !is_answered && self.answered == op.search.answered {
             // All others had their place: from here on, nobody sees anything.
@@ -113,47 +118,39 @@ impl State {
         if let Some(place) = op.place {
             return (place == self.placed).then(|| self.after_placed(op.entry)).flatten();
         }
-        if self.is_unseen && overwrites(op.entry) {
+        if self.is_unseen && O::is_blind(op.entry) {
             return None;
         }
-        let item = item::apply(&self.item, op.entry)?;
+        let object = self.object.after(op.entry)?;
         if is_answered {
-            return Some(State { item, answered: self.answered + 1, is_unseen: false, ..*self });
+            return Some(State { object, answered: self.answered + 1, is_unseen: false, ..*self });
         }
-        (item != self.item).then_some(State { item, is_unseen: true, ..*self })
+        (object != self.object).then_some(State { object, is_unseen: true, ..*self })
     }
 }
 
-impl State {
+impl<O: Object> State<O> {
     /// What an operation leaves that is known to have been executed next.
-    fn after_placed(&self, entry: &Entry) -> Option<State> {
+    fn after_placed(&self, entry: &Entry<O>) -> Option<State<O>> {
         let placed = self.placed + 1;
-        match (&entry.end, item::apply(&self.item, entry)) {
-            (End::Answered(..), item) => Some(State { item: item?, answered: self.answered + 1, is_unseen: false, placed }),
+        match (&entry.end, self.object.after(entry)) {
+            (End::Answered(..), object) => {
+                Some(State { object: object?, answered: self.answered + 1, is_unseen: false, placed })
+            }
             // It changed nothing.
             (_, None) => Some(State { placed, ..self.clone() }),
-            (_, Some(item)) => Some(State { item, is_unseen: false, placed, ..*self }),
+            (_, Some(object)) => Some(State { object, is_unseen: false, placed, ..*self }),
         }
     }
 }
 
-/// Whether an operation ends, and leaves what it leaves, whatever was done by the operation before it.
-fn overwrites(entry: &Entry) -> bool {
-    match entry.input {
-        Input::Put { condition: Condition::Always, .. } | Input::Lost => true,
-        // With an answer it says whether there was an item. Without, it is as good as nothing if there would have been none.
-        Input::Delete => !matches!(entry.end, End::Answered(..)),
-        _ => false,
-    }
-}
-
-/// Whether an operation says something about the item.
-fn counts(entry: &Entry) -> bool {
+/// Whether an operation says something about the object.
+fn counts<O: Object>(entry: &Entry<O>) -> bool {
     match entry.end {
         End::Answered(..) => true,
         End::NotExecuted(..) => false,
         // A read without an answer says nothing.
-        End::Pending | End::Unknown(..) => !entry.input.is_read(),
+        End::Pending | End::Unknown(..) => !O::is_silent(&entry.input),
     }
 }
 
@@ -161,13 +158,13 @@ fn counts(entry: &Entry) -> bool {
 ///
 /// # Errors
 /// If it is not linearizable: why, and the history.
-pub fn judge(key: usize, entries: &[Entry]) -> Result<Verdict, String> {
+pub fn judge<O: Object>(key: usize, entries: &[Entry<O>]) -> Result<Verdict, String> {
     judge_within(STEPS_MAX, key, entries)
 }
 
-fn judge_within(steps: u32, key: usize, entries: &[Entry]) -> Result<Verdict, String> {
+fn judge_within<O: Object>(steps: u32, key: usize, entries: &[Entry<O>]) -> Result<Verdict, String> {
     let of_key = || entries.iter().filter(|entry| entry.key == key);
-    let counting: Vec<&Entry> = of_key().filter(|entry| counts(entry)).collect();
+    let counting: Vec<&Entry<O>> = of_key().filter(|entry| counts(entry)).collect();
     let answered = counting.iter().filter(|entry| matches!(entry.end, End::Answered(..))).count() as u32;
     if is_right_in_order(steps, answered, &counting) {
         return Ok(Verdict::Linearizable);
@@ -187,18 +184,18 @@ fn judge_within(steps: u32, key: usize, entries: &[Entry]) -> Result<Verdict, St
 }
 
 /// Whether there is an order in which all answers are right, and writes whose places are known stand in these.
-fn is_right_in_order(steps: u32, answered: u32, counting: &[&Entry]) -> bool {
-    let mut placed: Vec<&Entry> = counting.iter().copied().filter(|entry| entry.place.is_some()).collect();
+fn is_right_in_order<O: Object>(steps: u32, answered: u32, counting: &[&Entry<O>]) -> bool {
+    let mut placed: Vec<&Entry<O>> = counting.iter().copied().filter(|entry| entry.place.is_some()).collect();
     if placed.is_empty() {
         return false;
     }
     placed.sort_by_key(|entry| entry.place);
     let search = Search::new(steps, answered);
-    let may_have_run = |entry: &&&Entry| {
+    let may_have_run = |entry: &&&Entry<O>| {
         // Of those that can be told from others, it would have a place.
-        matches!(entry.end, End::Answered(..)) || entry.place.is_some() || entry.input == Input::Delete
+        matches!(entry.end, End::Answered(..)) || entry.place.is_some() || O::has_twins(&entry.input)
     };
-    let entries: Vec<&Entry> = counting.iter().filter(may_have_run).copied().collect();
+    let entries: Vec<&Entry<O>> = counting.iter().filter(may_have_run).copied().collect();
     let mut operations = operations(&entries, &search);
     for operation in &mut operations {
         let place = operation.op.entry.place;
@@ -208,8 +205,8 @@ fn is_right_in_order(steps: u32, answered: u32, counting: &[&Entry]) -> bool {
 }
 
 /// A history in the words of the search.
-fn operations<'a>(entries: &[&'a Entry], search: &'a Search) -> Vec<Operation<OneKey<'a>>> {
-    let operation = |entry: &&'a Entry| Operation {
+fn operations<'a, O: Object>(entries: &[&'a Entry<O>], search: &'a Search) -> Vec<Operation<OneKey<'a, O>>> {
+    let operation = |entry: &&'a Entry<O>| Operation {
         client_id: entry.client.map(|number| number as u32),
         call_time: entry.begun as i64,
         return_time: if let End::Answered(at, _) = entry.end { at as i64 } else { i64::MAX },
@@ -220,32 +217,29 @@ fn operations<'a>(entries: &[&'a Entry], search: &'a Search) -> Vec<Operation<On
 }
 
 /// The longest order that is right, what is there after it, and what cannot follow.
-fn explain(entries: &[&Entry], search: &Search, text: &mut String) {
+fn explain<O: Object>(entries: &[&Entry<O>], search: &Search, text: &mut String) {
     let (result, info) = check_operations_info(&operations(entries, search));
     debug_assert_eq!(result, CheckResult::Illegal, "the same search ends in the same way");
     let orders = info.partial_linearizations.into_iter().flatten();
     let longest = orders.max_by_key(|order| (order.len(), std::cmp::Reverse(order.clone()))).unwrap_or_default();
-    let state = longest.iter().fold(State::default(), |state, number| {
+    let state = longest.iter().fold(State::<O>::default(), |state, number| {
         state.after(&Op { entry: entries[*number], search, place: None }).expect("it stands in an order that is right")
     });
     *text += "the longest order that is right ends with:\n";
     let shown = longest.len().saturating_sub(SHOWN_MAX);
     longest[shown..].iter().for_each(|number| *text += &format!("  {}\n", entries[*number]));
-    let _never_fails = match state.item {
-        None => writeln!(text, "then there is no item, and none of these can follow:"),
-        Some(item) => writeln!(text, "then the item is {item:?}, and none of these can follow:"),
-    };
+    *text += &format!("then {}, and none of these can follow:\n", state.object.told());
     let left = (0..entries.len()).filter(|number| !longest.contains(number));
     left.take(SHOWN_MAX).for_each(|number| *text += &format!("  {}\n", entries[number]));
 }
 
 #[cfg(test)]
 mod tests {
-    use dunlin_store::{Refused, Side};
+    use dunlin_store::{Condition, Refused, Side};
     use dunlin_trial::Random;
 
     use super::*;
-    use crate::hunt::clients::history::{Found, Output};
+    use crate::hunt::clients::item::{Entry, Found, Input, Item, Output};
 
     fn put(value: u64, condition: Condition) -> Input {
         Input::Put { value: value.to_string().into_bytes(), flags: 0, expires: None, condition }
@@ -361,7 +355,7 @@ mod tests {
         }
         left.iter().any(|&number| {
             let is_first = !left.iter().any(|other| ended(other).is_some_and(|at| at < entries[number].begun));
-            let Some(after) = item::apply(item, &entries[number]).filter(|_| is_first) else { return false };
+            let Some(after) = item.after(&entries[number]).filter(|_| is_first) else { return false };
             executed.push(number);
             let found = exists(entries, executed, &after);
             executed.pop();
@@ -390,7 +384,7 @@ mod tests {
                         7 => (Input::Read, Output::Item(None)),
                         _ => (Input::Read, read(value, value)),
                     };
-                    let is_answered = input.is_read() || r.chance(40);
+                    let is_answered = Option::<Item>::is_silent(&input) || r.chance(40);
                     let ended = begun + r.between(0, 12);
                     // Mostly wrong ones: the verdict is the same.
                     let place = r.chance(30).then(|| r.between(0, 9) as u32);

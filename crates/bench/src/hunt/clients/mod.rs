@@ -5,11 +5,15 @@
 //! | `phases` | what clients do in each phase of a run, up to its verdict |
 //! | `driver` | the program of a client |
 //! | `history` | what was done, and when |
-//! | `item` | what operations do to one item, in words of a specification |
+//! | `object` | what is kept under a key, as the judge needs it |
+//! | `item` | that of a key-value store: its words, and what operations do to one item |
+//! | `patience` | operations that are given up |
 //! | `judge` | whether there is an order in which all answers are right |
 
 pub mod driver;
 pub mod history;
 pub mod item;
 pub mod judge;
+pub mod object;
+pub mod patience;
 pub mod phases;

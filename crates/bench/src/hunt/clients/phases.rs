@@ -7,8 +7,9 @@ use std::rc::Rc;
 use dunlin_net::Waker;
 use dunlin_sim::Datacenter;
 
-use super::history::{End, Entry, History, Input};
+use super::history::{End, Entry, History};
 use super::judge::{self, Verdict};
+use super::object::Object;
 use crate::hunt::story::Story;
 use crate::hunt::trace::Trace;
 
@@ -33,8 +34,8 @@ pub enum Phase {
 }
 
 /// What all clients of a run, and the run itself, share.
-pub struct Clients {
-    history: RefCell<History>,
+pub struct Clients<O: Object> {
+    history: RefCell<History<O>>,
     phase: Cell<Phase>,
     /// By number: what the client that lives there now has begun.
     living: RefCell<Vec<Option<Rc<Doings>>>>,
@@ -60,8 +61,8 @@ impl Doings {
     }
 }
 
-impl Clients {
-    pub fn new(count: usize) -> Clients {
+impl<O: Object> Clients<O> {
+    pub fn new(count: usize) -> Clients<O> {
         let living = RefCell::new((0..count).map(|_| None).collect());
         Clients { history: RefCell::default(), phase: Cell::new(Phase::Working), living }
     }
@@ -78,25 +79,25 @@ impl Clients {
     }
 
     /// Notes that an operation begins; gives its number.
-    pub fn begin(&self, key: usize, client: usize, input: Input, now: u64) -> usize {
+    pub fn begin(&self, key: usize, client: usize, input: O::Input, now: u64) -> usize {
         self.history.borrow_mut().begin(key, client, input, now)
     }
 
     /// Notes how an operation ended.
-    pub fn end(&self, number: usize, end: End) {
+    pub fn end(&self, number: usize, end: End<O::Output>) {
         self.history.borrow_mut().end(number, end);
     }
 
     /// The operation that was begun last.
     pub fn last(&self) -> String {
-        self.history.borrow().entries.last().map(Entry::to_string).unwrap_or_default()
+        self.history.borrow().entries.last().map(ToString::to_string).unwrap_or_default()
     }
 
     /// Lets clients end what they began, and read every key, in a network that has healed; gives all that they did.
     ///
     /// # Panics
     /// If something does not end, or cannot be read.
-    pub fn end_all(&self, datacenter: &mut Datacenter) -> Vec<Entry> {
+    pub fn end_all(&self, datacenter: &mut Datacenter) -> Vec<Entry<O>> {
         self.live_through(Phase::Ending, datacenter);
         self.live_through(Phase::Reading, datacenter);
         self.history.borrow().entries.clone()
@@ -130,23 +131,25 @@ impl Clients {
     }
 }
 
-/// Judges a history of so many keys, and tells the story of the run that it is of.
+/// Judges a history of so many keys; gives the number of those that stay undecided.
 ///
 /// # Panics
 /// If the history of a key is not linearizable.
-pub fn judge(datacenter: &Datacenter, keys: usize, history: &[Entry], trace: Option<&Trace>) -> Story {
+pub fn judge<O: Object>(keys: usize, history: &[Entry<O>]) -> u64 {
+    let verdicts = (0..keys).map(|key| judge::judge(key, history).unwrap_or_else(|why| panic!("{why}")));
+    verdicts.filter(|verdict| *verdict == Verdict::Undecided).count() as u64
+}
+
+/// Writes a history to a trace, if there is one.
+pub fn tell<O: Object>(history: &[Entry<O>], trace: Option<&Trace>) {
     if let Some(trace) = trace {
         history.iter().for_each(|entry| trace.log().borrow_mut().write_line(&format!("key {} {entry}", entry.key)));
     }
-    let mut undecided = 0;
-    for key in 0..keys {
-        match judge::judge(key, history) {
-            Ok(Verdict::Linearizable) => {}
-            Ok(Verdict::Undecided) => undecided += 1,
-            Err(why) => panic!("{why}"),
-        }
-    }
+}
+
+/// What a run comes to that ends now, in which clients did all this.
+pub fn story<O: Object>(datacenter: &Datacenter, history: &[Entry<O>]) -> Story {
     let mut hasher = DefaultHasher::new();
     history.iter().for_each(|entry| format!("{entry:?}").hash(&mut hasher));
-    Story { undecided, ..Story::of(datacenter, hasher, history.len() as u64) }
+    Story::of(datacenter, hasher, history.len() as u64)
 }

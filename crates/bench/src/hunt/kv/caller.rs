@@ -15,8 +15,7 @@ use dunlin_trial::Random;
 
 use super::scenario::{SERVER, Scenario};
 use crate::hunt::clients::driver::{self, Driver, Pace, Place, Tasks};
-use crate::hunt::clients::history::{End, Found, Input, Output};
-use crate::hunt::clients::item::NOW;
+use crate::hunt::clients::item::{End, Found, Input, Item, NOW, Output};
 use crate::hunt::clients::phases::Clients;
 
 /// Operations that a client has in progress at most: what may be concurrent, the judge must try in every order.
@@ -27,7 +26,7 @@ const DEADLINE_MAX_NS: u64 = 100_000_000;
 /// What all clients of a run, and the run itself, share.
 pub struct Shared {
     pub scenario: Scenario,
-    pub clients: Rc<Clients>,
+    pub clients: Rc<Clients<Option<Item>>>,
 }
 
 /// What the tasks of a client share.
@@ -154,6 +153,8 @@ impl Work {
 }
 
 impl driver::Caller for Caller {
+    type Object = Option<Item>;
+
     async fn read(&self, key: usize) -> bool {
         self.call(key, Input::Read, None).await
     }

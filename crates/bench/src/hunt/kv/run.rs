@@ -7,8 +7,8 @@ use dunlin_sim::Fault;
 use super::caller::{self, Shared};
 use super::scenario::{SERVER, Scenario};
 use super::server::Core;
-use crate::hunt::clients::history::{End, Entry, Input, Output};
-use crate::hunt::clients::phases::{Clients, judge};
+use crate::hunt::clients::item::{End, Entry, Input, Output};
+use crate::hunt::clients::phases::{Clients, judge, story, tell};
 use crate::hunt::node::spawn;
 use crate::hunt::story::{Story, without_leaks};
 use crate::hunt::strain::tell_of_narrow_paths;
@@ -28,7 +28,8 @@ pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
         let mut run = Run::new(scenario, trace);
         run.datacenter.run_until(run.shared.scenario.end_ns());
         let history = run.history();
-        judge(&run.datacenter, run.shared.scenario.keys, &history, trace)
+        tell(&history, trace);
+        Story { undecided: judge(run.shared.scenario.keys, &history), ..story(&run.datacenter, &history) }
     })
 }
 

@@ -2,9 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_rpc::EndpointConfig;
@@ -14,13 +12,17 @@ use dunlin_smr::{Client, ClientError};
 use dunlin_store::{Condition as Stored, Refused, Side};
 use dunlin_trial::Random;
 
-use super::run::Shared;
-use super::scenario::Scenario;
+use super::KeyValues;
 use crate::hunt::clients::driver::{self, Driver, Pace, Place, Tasks};
-use crate::hunt::clients::history::{End, Entry, Found, Input, Output};
+use crate::hunt::clients::item::{End, Found, Input, Item, Output};
+use crate::hunt::clients::object::Object;
+use crate::hunt::clients::patience::within;
+use crate::hunt::cluster::{Scenario, run};
 
 /// Operations that a client has in progress at most: what may be concurrent, the judge must try in every order.
 const IN_PROGRESS_MAX: u32 = 3;
+
+type Shared = run::Shared<KeyValues>;
 
 /// What the tasks of a client share.
 pub struct Caller {
@@ -98,6 +100,8 @@ impl Work {
 }
 
 impl driver::Caller for Caller {
+    type Object = Option<Item>;
+
     async fn read(&self, key: usize) -> bool {
         self.call(key, Input::Read, None).await
     }
@@ -108,19 +112,7 @@ impl Caller {
     async fn call(&self, key: usize, input: Input, patience: Option<Duration>) -> bool {
         let number = self.shared.clients.begin(key, self.number, input.clone(), self.clock.virtual_now());
         let name = Scenario::key(key);
-        let mut work = Box::pin(self.execute(&name, &input));
-        let mut patience = patience.map(|time| Box::pin(self.client.timers().sleep(time)));
-        let result = poll_fn(|context| {
-            if let Poll::Ready(result) = work.as_mut().poll(context) {
-                return Poll::Ready(Some(result));
-            }
-            match &mut patience {
-                Some(patience) => patience.as_mut().poll(context).map(|()| None),
-                None => Poll::Pending,
-            }
-        });
-        let result = result.await;
-        drop(work);
+        let result = within(&self.client.timers(), patience, self.execute(&name, &input)).await;
         let now = self.clock.virtual_now();
         let end = match result {
             None => End::Unknown(now, "given up".into()),
@@ -148,7 +140,7 @@ impl Caller {
 }
 
 /// What replicas are asked to execute; `None` if an operation only reads.
-fn command(key: &[u8], input: &Input) -> Option<Vec<u8>> {
+pub fn command(key: &[u8], input: &Input) -> Option<Vec<u8>> {
     let command = match input {
         Input::Put { value, condition, .. } => Command::Put { key, value, condition: conditioned(*condition) },
         Input::Extend { bytes, .. } => Command::Append { key, bytes },
@@ -156,22 +148,6 @@ fn command(key: &[u8], input: &Input) -> Option<Vec<u8>> {
         _ => return None,
     };
     Some(command.encode())
-}
-
-/// Gives writes the places that they have among commands that were committed. What two have in common, as all deletions of a key, has none.
-pub fn place<'a>(history: &mut [Entry], committed: impl Iterator<Item = &'a [u8]>) {
-    let names = |entry: &Entry| match entry.input {
-        Input::Delete => None,
-        _ => command(&Scenario::key(entry.key), &entry.input),
-    };
-    let numbers = history.iter().enumerate().filter_map(|(number, entry)| Some((names(entry)?, number)));
-    let mut numbers: HashMap<Vec<u8>, usize> = numbers.collect();
-    for (place, command) in (0..).zip(committed) {
-        // One that is committed again is not executed again.
-        if let Some(number) = numbers.remove(command) {
-            history[number].place = Some(place);
-        }
-    }
 }
 
 fn conditioned(condition: Stored) -> Condition {
@@ -191,7 +167,7 @@ fn output(input: &Input, reply: &[u8]) -> Output {
         Answer::Value { version, value } => {
             Output::Item(Some(Found { value: value.to_vec(), flags: 0, token: version, expires: None }))
         }
-        Answer::NotFound if input.is_read() => Output::Item(None),
+        Answer::NotFound if Option::<Item>::is_silent(input) => Output::Item(None),
         Answer::NotFound => Output::Refused(Refused::NotFound),
         Answer::Exists => Output::Refused(Refused::Exists),
         Answer::Changed => Output::Refused(Refused::Changed),

@@ -1,28 +1,58 @@
-//! The fault hunt of replicated state machines: replicas with their logs on disks, and clients, in a simulated datacenter; random commands on few keys, random
-//! changes of members, random faults.
-//!
-//! Replicas crash and restart with what their disks have: what was flushed, and of what was written since, some. Hosts stand still, links fail, the network
-//! is cut in two. While all that goes on, no two replicas lead in one term, logs that agree on an entry agree on all before, and what is committed stays.
-//! In the end the network heals, and every client must get an answer for every key; then the history of each must be linearizable, in which a command that was
-//! executed twice, or was lost, has no place.
+//! The fault hunt of replicated state machines: a [cluster](super::cluster) with the key-value machine; random commands on few keys.
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `scenario` | what a seed means |
-//! | `replica`, `caller`, `operator` | the programs of replicas, of clients, and of whoever changes the members |
-//! | `rot` | disks whose bits rot |
-//! | `spoiler` | faults at the worst time of an election |
-//! | `observer` | what must be true of all logs at any time |
-//! | `run` | one run, up to its verdict |
+//! | `caller` | the programs of clients |
 
 mod caller;
-mod observer;
-mod operator;
-mod replica;
-mod rot;
-mod run;
-mod scenario;
-mod spoiler;
 
-pub use run::run;
-pub use scenario::Scenario;
+use std::rc::Rc;
+
+use dunlin_rpc::Endpoint;
+use dunlin_sim::{SimTransport, ThreadClock};
+use dunlin_smr::Node;
+use dunlin_smr::kv::KvMachine;
+
+use super::clients::driver::Driver;
+use super::clients::item::{Input, Item};
+use super::cluster::replica::Log;
+use super::cluster::run::Shared;
+use super::cluster::{Clocks, Load, Scenario, Service};
+
+const MILLISECOND: u64 = 1_000_000;
+/// What items may count: more than a run writes.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// The key-value machine.
+pub struct KeyValues;
+
+impl Service for KeyValues {
+    const LOAD: Load = Load {
+        tag: 0x7261_6674,
+        gaps_ns: &[200_000, MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND],
+        clocks: Clocks::OfReplicas,
+    };
+
+    type Machine = KvMachine;
+    type Companion = ();
+    type Object = Option<Item>;
+    type Client = Driver<caller::Work>;
+
+    fn new(_: &Scenario) -> KeyValues {
+        KeyValues
+    }
+
+    fn machine(&self, scenario: &Scenario, id: u64, _: &ThreadClock) -> KvMachine {
+        KvMachine::with_secret(BYTES_MAX, [scenario.seed, id]).expect("some MiB of memory")
+    }
+
+    fn accompany(_: &Rc<Shared<Self>>, _: u64, _: &Rc<Endpoint<SimTransport>>, _: &Node<KvMachine, Log>) {}
+
+    fn start(shared: &Rc<Shared<Self>>, number: usize, incarnation: u32, transport: SimTransport) -> Driver<caller::Work> {
+        caller::start(shared, number, incarnation, transport)
+    }
+
+    fn command(key: usize, input: &Input) -> Option<Vec<u8>> {
+        caller::command(&Scenario::key(key), input)
+    }
+}

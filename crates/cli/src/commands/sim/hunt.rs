@@ -26,6 +26,7 @@ Examples:
   dunlin sim hunt --minutes 60 --jobs 2
   dunlin sim hunt --kind kv --seeds 300                  the key-value service: is the history of each key linearizable?
   dunlin sim hunt --kind raft --minutes 60               replicated state machines: is anything lost, done twice, or seen too early?
+  dunlin sim hunt --kind coord --seeds 100               the cluster manager: members, epochs, leases with fencing tokens, tree, watches
   dunlin sim hunt --seed 4711 --trace hunt-4711          one seed again, with its packets, calls, queues and faults as files
   dunlin sim hunt --seed 4711 --faults fewer.toml        with other faults than its own")]
 pub struct Arguments {
@@ -61,6 +62,8 @@ enum Kind {
     Kv,
     /// Clients and replicas of a state machine, which crash and come back
     Raft,
+    /// Members, holders of leases, writers and watchers of a cluster manager
+    Coord,
 }
 
 impl Kind {
@@ -69,6 +72,7 @@ impl Kind {
             Kind::Rpc => hunt::Kind::Rpc,
             Kind::Kv => hunt::Kind::Kv,
             Kind::Raft => hunt::Kind::Raft,
+            Kind::Coord => hunt::Kind::Coord,
         }
     }
 
@@ -78,6 +82,7 @@ impl Kind {
             Kind::Rpc => "dunlin sim hunt",
             Kind::Kv => "dunlin sim hunt --kind kv",
             Kind::Raft => "dunlin sim hunt --kind raft",
+            Kind::Coord => "dunlin sim hunt --kind coord",
         }
     }
 }

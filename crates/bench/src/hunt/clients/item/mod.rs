@@ -1,10 +1,19 @@
-//! What operations do to one item: the promises of [`dunlin_store::Store`], written down once more.
+//! The words of a key-value store, and what operations do to one item: the promises of [`dunlin_store::Store`], written down once more.
 
 use std::fmt;
 
 use dunlin_store::{Condition, Delta, Refused, Side, UnixSeconds};
 
-use super::history::{End, Entry, Found, Input, Output, Shown};
+mod words;
+
+use super::history;
+use super::object::Object;
+pub use words::{Found, Input, Output, Shown};
+
+/// An operation in the history of a key.
+pub type Entry = history::Entry<Option<Item>>;
+/// How one went.
+pub type End = history::End<Output>;
 
 /// The time on the clock of every server, for a whole run: items that expire do so when an operation says so, not between two.
 pub const NOW: UnixSeconds = 1_000;
@@ -29,10 +38,38 @@ impl fmt::Debug for Item {
     }
 }
 
-/// The state after an operation; `None` if it cannot have had the answer that it had.
-pub fn apply(state: &Option<Item>, entry: &Entry) -> Option<Option<Item>> {
-    let output = if let End::Answered(_, output) = &entry.end { Some(output) } else { None };
-    match (&entry.input, output) {
+impl Object for Option<Item> {
+    type Input = Input;
+    type Output = Output;
+
+    fn after(&self, entry: &Entry) -> Option<Option<Item>> {
+        apply(self, entry)
+    }
+
+    fn is_silent(input: &Input) -> bool {
+        matches!(input, Input::Get | Input::Read)
+    }
+
+    fn is_blind(entry: &Entry) -> bool {
+        match entry.input {
+            Input::Put { condition: Condition::Always, .. } | Input::Lost => true,
+            // With an answer it says whether there was an item. Without, it is as good as nothing if there would have been none.
+            Input::Delete => entry.answer().is_none(),
+            _ => false,
+        }
+    }
+
+    fn has_twins(input: &Input) -> bool {
+        *input == Input::Delete
+    }
+
+    fn told(&self) -> String {
+        self.as_ref().map_or("there is no item".into(), |item| format!("the item is {item:?}"))
+    }
+}
+
+fn apply(state: &Option<Item>, entry: &Entry) -> Option<Option<Item>> {
+    match (&entry.input, entry.answer()) {
         (Input::Lost, _) => Some(None),
         (Input::Get, Some(Output::Value(found))) => {
             let is_it = match (state, found) {

@@ -27,7 +27,7 @@ const ELECTIONS: u64 = 10;
 /// How much slower a clock may be than another, in percent: leases hold as long as none runs a fifth faster than another.
 const SLOWER_MAX: u64 = 19;
 /// By how many parts in a million a clock is fast or slow at most where rates change: one that is 8.7 % fast is 19 % faster than one that is 8.7 % slow.
-const CLOCK_PPM_MAX: u32 = 87_000;
+pub const CLOCK_PPM_MAX: u32 = 87_000;
 /// How many election timeouts a disk hangs at most: leaders give way after some ([`NodeConfig::flush_elections_max`]).
 const HANG_ELECTIONS_MAX: u64 = 12;
 /// Members of a cluster whose list has an address of another one.
@@ -41,6 +41,26 @@ pub struct Hang {
     /// When it begins, and how long it takes, in nanoseconds.
     pub from_ns: u64,
     pub length_ns: u64,
+}
+
+/// What a service has its clients do.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Tells the seeds of one service from those of another.
+    pub tag: u64,
+    /// Longest times between two things that a client begins, in nanoseconds: one of them is drawn.
+    pub gaps_ns: &'static [u64],
+    /// Hosts of which the clocks may run otherwise: replicas alone, or clients too.
+    pub clocks: Clocks,
+}
+
+/// Whose clocks promises hang on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clocks {
+    /// Those of replicas.
+    OfReplicas,
+    /// Those of clients too.
+    OfAll,
 }
 
 /// One run. Everything in it follows from the seed.
@@ -124,9 +144,9 @@ impl std::fmt::Debug for Scenario {
 
 impl Scenario {
     /// The run of a seed.
-    pub fn draw(seed: u64) -> Scenario {
+    pub fn draw(seed: u64, load: Load) -> Scenario {
         // Neighbouring seeds would share most of SplitMix64's sequence.
-        let mut random = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x7261_6674);
+        let mut random = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ load.tag);
         let r = &mut random;
         let mut topology = draw_topology(r);
         topology.nic.rx_descriptors = topology.nic.rx_descriptors.max(RX_DESCRIPTORS_MIN);
@@ -154,7 +174,7 @@ impl Scenario {
         let gap_max_ns = match is_long {
             // For some leaders.
             true => 2 * ELECTIONS * election_ns / u64::from(steps),
-            false => *r.pick(&[200_000, MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND]).unwrap_or(&0),
+            false => *r.pick(load.gaps_ns).unwrap_or(&0),
         };
         // Where leaders come and go, clients find the next one soon.
         let attempt_ns = if is_long { election_ns / 8 } else { r.between(5, 100) * MILLISECOND };
@@ -162,7 +182,7 @@ impl Scenario {
         let mut plan = draw_faults(r, is_steady, members, client_hosts, work_ns(steps, gap_max_ns), &topology);
         if !is_steady {
             let hosts = topology.hosts();
-            let clocks = 0..replicas as u32;
+            let clocks = 0..if load.clocks == Clocks::OfAll { own_hosts } else { replicas as u32 };
             let until_ns = work_ns(steps, gap_max_ns);
             Strain { hosts, clocks, clock_ppm_max: CLOCK_PPM_MAX, mtu: topology.mtu, until_ns }.add(&mut plan, seed);
         }
@@ -258,9 +278,14 @@ impl Scenario {
         })
     }
 
+    /// Whether there is a replica with an id.
+    pub fn exists(&self, id: u64) -> bool {
+        self.absent != Some(id)
+    }
+
     /// The first members that there are, and their hosts.
     pub fn own_members(&self) -> impl Iterator<Item = (u64, u32)> {
-        self.first.iter().copied().filter(|(id, _)| Some(*id) != self.absent)
+        self.first.iter().copied().filter(|(id, _)| self.exists(*id))
     }
 
     /// The bytes of a key.
@@ -298,7 +323,7 @@ impl Scenario {
 
     /// The members that clients are told of.
     pub fn known_members(&self) -> Vec<(u64, Addr)> {
-        self.first_members().into_iter().filter(|(id, _)| Some(*id) != self.absent).collect()
+        self.first_members().into_iter().filter(|(id, _)| self.exists(*id)).collect()
     }
 
     /// The host of a client.

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use dunlin_smr::wal::sim::{SimDisk, SimDiskConfig};
 
-use super::caller;
 use super::observer::Observer;
 use super::operator::Operator;
 use super::replica::Life;
 use super::rot::Rot;
 use super::scenario::{Hang, Scenario, host};
 use super::spoiler::Spoiler;
+use super::{Service, place};
 use crate::hunt::clients::history::Entry;
-use crate::hunt::clients::phases::{Clients, judge};
+use crate::hunt::clients::phases::{Clients, judge, story, tell};
 use crate::hunt::node::spawn;
 use crate::hunt::story::{Story, without_leaks};
 use crate::hunt::strain::tell_of_narrow_paths;
@@ -29,49 +29,50 @@ const REPLACED_WITHIN: u64 = 60_000 * MILLISECOND;
 const FLUSH_MIN: Duration = Duration::from_micros(1);
 
 /// What all programs of a cluster, and the run itself, share.
-pub struct Shared {
+pub struct Shared<S: Service> {
     pub scenario: Scenario,
     /// By replica.
     pub disks: Vec<RefCell<SimDisk>>,
     pub observer: RefCell<Observer>,
-    pub clients: Rc<Clients>,
+    pub clients: Rc<Clients<S::Object>>,
     pub rot: RefCell<Rot>,
     /// Disks that are still to hang.
     pub hangs: RefCell<Vec<Hang>>,
     /// Changes of members and of leaders that are still to be asked for, and those that were made.
     pub changes_left: Cell<u32>,
     pub changes_made: Cell<u64>,
+    pub service: S,
 }
 
-struct Run {
+struct Run<S: Service> {
     datacenter: Recorded,
-    shared: Rc<Shared>,
+    shared: Rc<Shared<S>>,
     /// Another cluster, whose list has an address of this one.
-    foreign: Option<Rc<Shared>>,
+    foreign: Option<Rc<Shared<S>>>,
 }
 
 /// Runs a scenario.
 ///
 /// # Panics
 /// If a promise is broken.
-pub fn run(scenario: Scenario, trace: Option<&Trace>) -> Story {
+pub fn run<S: Service>(scenario: Scenario, trace: Option<&Trace>) -> Story {
     without_leaks(|| {
-        let mut run = Run::new(scenario, trace);
+        let mut run = Run::<S>::new(scenario, trace);
         run.work();
         run.replace_all();
         let history = run.shared.history(&mut run.datacenter);
         let foreign = run.foreign.clone().map(|foreign| foreign.history(&mut run.datacenter));
+        tell(&history, trace);
         let keys = run.shared.scenario.keys;
-        let story = judge(&run.datacenter, keys, &history, trace);
-        let foreign = foreign.map(|history| judge(&run.datacenter, keys, &history, None));
-        let undecided = story.undecided + foreign.map_or(0, |foreign| foreign.undecided);
+        let undecided = judge(keys, &history) + foreign.map_or(0, |history| judge(keys, &history));
+        run.foreign.iter().chain([&run.shared]).for_each(|shared| S::end(shared, &mut run.datacenter));
         let replaced = run.shared.rot.borrow().count_replaced();
-        Story { undecided, replaced, changes: run.shared.changes_made.get(), ..story }
+        Story { undecided, replaced, changes: run.shared.changes_made.get(), ..story(&run.datacenter, &history) }
     })
 }
 
-impl Shared {
-    fn new(scenario: Scenario) -> Rc<Shared> {
+impl<S: Service> Shared<S> {
+    fn new(scenario: Scenario) -> Rc<Shared<S>> {
         let disk = |id: u64| {
             let flush_time = (FLUSH_MIN, FLUSH_MIN + Duration::from_nanos(scenario.flush_max_ns));
             let config = SimDiskConfig { flush_time, ..SimDiskConfig::default() };
@@ -89,25 +90,34 @@ impl Shared {
             hangs: RefCell::new(scenario.hangs.clone()),
             changes_left: Cell::new(scenario.changes),
             changes_made: Cell::new(0),
+            service: S::new(&scenario),
             scenario,
         })
     }
 
+    /// Members that there are, and whose disks are well: others may have stopped for good.
+    pub fn running_members(&self) -> Vec<u64> {
+        let has_failed = |id: &u64| self.scenario.flush_fails.is_some_and(|(failing, _)| failing == *id);
+        let (observer, rot) = (self.observer.borrow(), self.rot.borrow());
+        let is_well = |id: &u64| !has_failed(id) && !rot.is_rotten(*id) && self.scenario.exists(*id);
+        observer.members().iter().copied().filter(is_well).collect()
+    }
+
     /// All that clients did, when they have ended it and read every key.
-    fn history(&self, datacenter: &mut Recorded) -> Vec<Entry> {
+    fn history(&self, datacenter: &mut Recorded) -> Vec<Entry<S::Object>> {
         let mut history = self.clients.end_all(datacenter);
-        caller::place(&mut history, self.observer.borrow().commands());
+        place::<S>(&mut history, self.observer.borrow().commands());
         history
     }
 }
 
-impl Run {
-    fn new(scenario: Scenario, trace: Option<&Trace>) -> Run {
+impl<S: Service> Run<S> {
+    fn new(scenario: Scenario, trace: Option<&Trace>) -> Run<S> {
         let Scenario { topology, cost, seed, .. } = &scenario;
         let mut datacenter = Recorded::new(topology, *cost, *seed, trace, scenario.end_ns());
         let foreign = scenario.foreign().map(Shared::new);
         let shared = Shared::new(scenario);
-        let start_replica = |datacenter: &mut Recorded, shared: &Rc<Shared>, id, host| {
+        let start_replica = |datacenter: &mut Recorded, shared: &Rc<Shared<S>>, id, host| {
             let shared = shared.clone();
             let start = move |incarnation, transport| Life::start(&shared, id, incarnation, transport);
             spawn(datacenter, (host, 0), start);
@@ -119,13 +129,13 @@ impl Run {
             let hosts: Vec<(u64, u32)> = foreign.scenario.own_members().collect();
             hosts.iter().for_each(|(id, host)| start_replica(&mut datacenter, foreign, *id, *host));
             let shared = foreign.clone();
-            let start = move |incarnation, transport| caller::start(&shared, 0, incarnation, transport);
+            let start = move |incarnation, transport| S::start(&shared, 0, incarnation, transport);
             spawn(&mut datacenter, (hosts[0].1, 1), start);
         }
         for number in 0..shared.scenario.clients as usize {
             let at = shared.scenario.client_host(number);
             let shared = shared.clone();
-            let start = move |incarnation, transport| caller::start(&shared, number, incarnation, transport);
+            let start = move |incarnation, transport| S::start(&shared, number, incarnation, transport);
             spawn(&mut datacenter, (at, 0), start);
         }
         let operated = shared.clone();

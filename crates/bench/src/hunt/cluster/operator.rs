@@ -16,6 +16,7 @@ use dunlin_smr::wire::request::Change;
 use dunlin_smr::wire::response::{Role, Status};
 use dunlin_trial::Random;
 
+use super::Service;
 use super::run::Shared;
 use super::scenario::{Scenario, address};
 use crate::hunt::clients::driver::Tasks;
@@ -35,8 +36,8 @@ pub struct Operator {
 }
 
 /// What its task has.
-struct Desk {
-    shared: Rc<Shared>,
+struct Desk<S: Service> {
+    shared: Rc<Shared<S>>,
     client: Client<SimTransport>,
     clock: ThreadClock,
     random: RefCell<Random>,
@@ -44,7 +45,7 @@ struct Desk {
 
 impl Operator {
     /// Starts after `incarnation` crashes.
-    pub fn start(shared: &Rc<Shared>, incarnation: u32, transport: SimTransport) -> Operator {
+    pub fn start<S: Service>(shared: &Rc<Shared<S>>, incarnation: u32, transport: SimTransport) -> Operator {
         let scenario = &shared.scenario;
         let (clock, waker) = (transport.clock(), transport.waker());
         let mut random = Random::new(scenario.seed ^ 0x09e4_a704 ^ u64::from(incarnation) << 40);
@@ -69,7 +70,7 @@ impl Program for Operator {
     }
 }
 
-impl Desk {
+impl<S: Service> Desk<S> {
     async fn work(self) {
         let Scenario { changes, steps, gap_max_ns, .. } = self.shared.scenario;
         let gap_ns = u64::from(steps) * gap_max_ns / u64::from(changes.max(1));

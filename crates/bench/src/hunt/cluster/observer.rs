@@ -27,6 +27,8 @@ pub struct Observer {
     looked_at: HashMap<u64, u64>,
     /// Who was elected since that was asked.
     elected: Vec<u64>,
+    /// The last leader's term, and the members that it knows.
+    members: (u64, Vec<u64>),
 }
 
 /// An entry that was committed.
@@ -55,6 +57,11 @@ impl Observer {
         parsed.filter(|command| command.kind == Kind::Apply).map(|command| command.body)
     }
 
+    /// The members, as the last leader knows them.
+    pub fn members(&self) -> &[u64] {
+        &self.members.1
+    }
+
     /// Who was seen to be elected since this was asked.
     pub fn take_elected(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.elected)
@@ -76,6 +83,9 @@ impl Observer {
     fn look_at_leader(&mut self, status: &Status, log: &Log) {
         let Status { id, term, .. } = *status;
         assert!(status.voters.contains(&id), "replica {id} leads in term {term}, and is no member with a vote");
+        if term >= self.members.0 {
+            self.members = (term, status.voters.iter().chain(&status.learners).copied().collect());
+        }
         let is_new = !self.leaders.contains_key(&term);
         let leader = *self.leaders.entry(term).or_insert(id);
         assert_eq!(leader, id, "two replicas lead in term {term}");

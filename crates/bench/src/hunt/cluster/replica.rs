@@ -4,36 +4,35 @@ use std::rc::Rc;
 
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_sim::{Next, Program, SimTransport, ThreadClock};
-use dunlin_smr::kv::KvMachine;
 use dunlin_smr::log::OpenError;
 use dunlin_smr::wal::sim::{Crash, SimDisk};
 use dunlin_smr::wal::{Stepper, WalConfig, open_stepped};
 use dunlin_smr::{Beginning, DurableLog, Node, NodeConfig, NodeError};
 use dunlin_trial::Random;
 
+use super::Service;
 use super::run::Shared;
 use crate::hunt::node::run_endpoint;
-
-/// What items may count: more than a run writes.
-const BYTES_MAX: u64 = 1 << 20;
 
 /// The log of a replica: the real one, on a disk in memory.
 pub type Log = DurableLog<SimDisk>;
 
 /// What runs on the host of a replica.
-pub enum Life {
+pub enum Life<S: Service> {
     /// It.
-    Runs(Box<Replica>),
+    Runs(Box<Replica<S>>),
     /// Nothing: its log is damaged.
     Refused,
 }
 
 /// A replica that runs.
-pub struct Replica {
+pub struct Replica<S: Service> {
     id: u64,
-    shared: Rc<Shared>,
+    shared: Rc<Shared<S>>,
+    /// Dropped before the endpoint, which it may hold.
+    _companion: S::Companion,
     endpoint: Rc<Endpoint<SimTransport>>,
-    node: Node<KvMachine, Log>,
+    node: Node<S::Machine, Log>,
     /// What the log's thread would do.
     flusher: Stepper<SimDisk>,
     /// Errors that its disk had given when it started.
@@ -43,9 +42,9 @@ pub struct Replica {
     idle_runs: u32,
 }
 
-impl Life {
+impl<S: Service> Life<S> {
     /// Starts a replica, after `incarnation` crashes, unless its log is damaged.
-    pub fn start(shared: &Rc<Shared>, id: u64, incarnation: u32, transport: SimTransport) -> Life {
+    pub fn start(shared: &Rc<Shared<S>>, id: u64, incarnation: u32, transport: SimTransport) -> Life<S> {
         let disk = &shared.disks[id as usize - 1];
         if incarnation > 0 {
             // It was looked after.
@@ -67,7 +66,7 @@ impl Life {
     }
 }
 
-fn open(shared: &Shared, id: u64) -> Result<(Log, Stepper<SimDisk>), OpenError> {
+fn open<S: Service>(shared: &Shared<S>, id: u64) -> Result<(Log, Stepper<SimDisk>), OpenError> {
     let wal_config = WalConfig {
         segment_bytes: shared.scenario.segment_bytes,
         snapshot_piece_bytes: shared.scenario.snapshot_step_bytes,
@@ -80,8 +79,8 @@ fn open(shared: &Shared, id: u64) -> Result<(Log, Stepper<SimDisk>), OpenError> 
 }
 
 /// What a replica is made of, beside its log.
-struct Parts {
-    shared: Rc<Shared>,
+struct Parts<S: Service> {
+    shared: Rc<Shared<S>>,
     id: u64,
     endpoint: Rc<Endpoint<SimTransport>>,
     clock: ThreadClock,
@@ -89,8 +88,8 @@ struct Parts {
     random: Random,
 }
 
-impl Parts {
-    fn new(shared: &Rc<Shared>, id: u64, incarnation: u32, transport: SimTransport) -> Parts {
+impl<S: Service> Parts<S> {
+    fn new(shared: &Rc<Shared<S>>, id: u64, incarnation: u32, transport: SimTransport) -> Parts<S> {
         let scenario = &shared.scenario;
         let clock = transport.clock();
         let mut random = Random::new(scenario.seed ^ 0x4e70_11ca ^ id << 32 ^ u64::from(incarnation) << 40);
@@ -109,7 +108,7 @@ impl Parts {
     }
 }
 
-impl Program for Life {
+impl<S: Service> Program for Life<S> {
     fn run(&mut self) -> Next {
         match self {
             Life::Runs(replica) => replica.run(),
@@ -118,14 +117,14 @@ impl Program for Life {
     }
 }
 
-impl Replica {
+impl<S: Service> Replica<S> {
     /// `None` if its disk fails at once.
-    fn start(parts: &Parts, log: Log, flusher: Stepper<SimDisk>) -> Option<Replica> {
+    fn start(parts: &Parts<S>, log: Log, flusher: Stepper<SimDisk>) -> Option<Replica<S>> {
         let (id, shared) = (parts.id, &parts.shared);
         let scenario = &shared.scenario;
         let beginning = if id <= scenario.members { Beginning::First(scenario.first_members()) } else { Beginning::Join };
         let faults = shared.disks[id as usize - 1].borrow().faults();
-        let machine = KvMachine::with_secret(BYTES_MAX, [scenario.seed, id]).expect("some MiB of memory");
+        let machine = shared.service.machine(scenario, id, &parts.clock);
         let node = match Node::start(&parts.endpoint, parts.config.clone(), log, machine, beginning) {
             Ok(node) => node,
             Err(NodeError::Log(_)) => return None,
@@ -135,6 +134,7 @@ impl Replica {
         Some(Replica {
             id,
             shared: shared.clone(),
+            _companion: S::accompany(shared, id, &parts.endpoint, &node),
             endpoint: parts.endpoint.clone(),
             node,
             flusher,
@@ -170,7 +170,7 @@ impl Replica {
 }
 
 /// The host crashed, or only the process: whatever was written is there then, flushed or not.
-impl Drop for Replica {
+impl<S: Service> Drop for Replica<S> {
     fn drop(&mut self) {
         let crash = if self.random.chance(75) { Crash::Power } else { Crash::Process };
         let disk = &self.shared.disks[self.id as usize - 1];
@@ -180,7 +180,7 @@ impl Drop for Replica {
     }
 }
 
-impl Replica {
+impl<S: Service> Replica<S> {
     fn run(&mut self) -> Next {
         let now = self.clock.now();
         self.hang();

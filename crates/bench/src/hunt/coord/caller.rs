@@ -1,0 +1,321 @@
+//! The programs of clients: random operations on paths and leases at random times, all of them recorded; beside them the client's life as a member, and what
+//! it watches.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_coord::embedded::Embedded;
+use dunlin_coord::wire::{Command, Wire};
+use dunlin_coord::{Condition, CoordError, Coordinator, Health, LEASE_TTL_MIN, Lease, Membership, Revision};
+use dunlin_rpc::{EndpointConfig, Timers};
+use dunlin_sim::{SimTransport, ThreadClock};
+use dunlin_smr::Client;
+use dunlin_trial::Random;
+
+use super::settings::name;
+use super::subject::{End, Input, Output, Subject, Value};
+use super::{Shared, attendance, watcher};
+use crate::hunt::clients::driver::{self, Driver, Pace, Place, Tasks};
+use crate::hunt::clients::patience::within;
+
+/// Operations that a client has in progress at most: what may be concurrent, the judge must try in every order.
+const IN_PROGRESS_MAX: u32 = 3;
+/// Most watchers of a client.
+const WATCHERS_MAX: u64 = 2;
+
+/// What the tasks of a client share.
+pub struct Caller {
+    pub shared: Rc<Shared>,
+    pub number: usize,
+    pub coordinator: Embedded<SimTransport>,
+    clock: ThreadClock,
+    pub membership: Cell<Option<Membership>>,
+    /// By key: the version last seen.
+    versions: RefCell<HashMap<usize, Revision>>,
+    /// By key: the lease as it was granted or renewed last.
+    leases: RefCell<HashMap<usize, Lease>>,
+    /// By key: how often the client has given up what it relied on, or might have.
+    turns: RefCell<HashMap<usize, u64>>,
+}
+
+/// What a client does.
+enum Action {
+    /// Something that stands in a history.
+    On(usize, Input),
+    /// Asks who is a member.
+    Members,
+    /// Lists a part of the tree.
+    List,
+}
+
+/// What a client draws.
+pub struct Work {
+    caller: Rc<Caller>,
+    random: Random,
+    /// Values are told apart by a count.
+    written: u64,
+}
+
+/// Starts a client, after `incarnation` crashes.
+pub fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: SimTransport) -> Driver<Work> {
+    let scenario = &shared.scenario;
+    let mut random = Random::new(scenario.seed ^ 0xc11e_4700 ^ (number as u64) << 32 ^ u64::from(incarnation) << 40);
+    let config = EndpointConfig { seed: Some(random.next()), ..scenario.client_endpoint(number).clone() };
+    let place = Place::new(number, transport, config);
+    let client = Client::new(&place.endpoint, scenario.known_members(), scenario.client);
+    let caller = Caller {
+        shared: shared.clone(),
+        number,
+        coordinator: Embedded::new(client).watch_every(shared.service.settings.watch_every),
+        clock: place.clock.clone(),
+        membership: Cell::new(None),
+        versions: RefCell::default(),
+        leases: RefCell::default(),
+        turns: RefCell::default(),
+    };
+    let pace = Pace { steps: scenario.steps, gap_max_ns: scenario.gap_max_ns, keys: scenario.keys };
+    let times = Random::new(random.next());
+    let written = u64::from(incarnation) * 1_000_000;
+    let work = Work { caller: Rc::new(caller), random, written };
+    Driver::start(&shared.clients, place, pace, work, times)
+}
+
+impl driver::Work for Work {
+    type Caller = Caller;
+
+    fn caller(&self) -> &Rc<Caller> {
+        &self.caller
+    }
+
+    /// Its life as a member, and what it watches.
+    fn arrive(&mut self, tasks: &mut Tasks) {
+        tasks.keep(attendance::live(self.caller.clone(), Random::new(self.random.next())));
+        for _ in 0..self.random.between(0, WATCHERS_MAX) {
+            tasks.keep(watcher::watch(self.caller.clone(), Random::new(self.random.next())));
+        }
+    }
+
+    fn begin(&mut self, tasks: &mut Tasks) {
+        if tasks.in_progress() >= IN_PROGRESS_MAX {
+            return;
+        }
+        let Some(action) = self.draw() else { return };
+        let patience = self.random.chance(20).then(|| Duration::from_micros(self.random.between(10, 50_000)));
+        let (caller, forgets) = (self.caller.clone(), self.random.chance(30));
+        tasks.spawn(async move {
+            match action {
+                Action::On(key, input) => _ = caller.call(key, input, patience).await,
+                Action::Members => caller.look_at_members(forgets).await,
+                Action::List => _ = caller.list("/t").await,
+            }
+        });
+    }
+}
+
+impl Work {
+    /// Something at random, if there is anything to do with what is drawn.
+    fn draw(&mut self) -> Option<Action> {
+        let settings = &self.caller.shared.service.settings;
+        let r = &mut self.random;
+        let key = r.index(settings.keys());
+        match r.between(0, 99) {
+            0..=4 => Some(Action::Members),
+            5..=9 => Some(Action::List),
+            _ if settings.is_lease(key) => self.draw_for_lease(key).map(|input| Action::On(key, input)),
+            _ => Some(Action::On(key, self.draw_for_path(key))),
+        }
+    }
+
+    fn draw_for_path(&mut self, key: usize) -> Input {
+        self.written += 1;
+        let r = &mut self.random;
+        let text = format!("{}.{}", self.caller.number, self.written);
+        let value = Value::new(text, r.between(0, self.caller.shared.service.settings.value_bytes_max) as usize);
+        let version = self.caller.versions.borrow().get(&key).copied();
+        let unchanged = version.map_or(Condition::Always, |version| Condition::Version { version });
+        match r.between(0, 99) {
+            0..=34 => Input::Get,
+            35..=54 => Input::Set { value, condition: Condition::Always },
+            55..=64 => Input::Set { value, condition: Condition::Absent },
+            65..=84 => Input::Set { value, condition: unchanged },
+            85..=92 => Input::Delete { condition: Condition::Always },
+            _ => Input::Delete { condition: unchanged },
+        }
+    }
+
+    fn draw_for_lease(&mut self, key: usize) -> Option<Input> {
+        let r = &mut self.random;
+        let ttl =
+            r.between(LEASE_TTL_MIN.as_millis() as u64, self.caller.shared.service.settings.ttl_max.as_millis() as u64);
+        let token = self.caller.leases.borrow().get(&key).map(|lease| lease.token);
+        match (r.between(0, 99), token) {
+            (0..=14, _) => Some(Input::Holder),
+            // Of a lease that may be another's by now.
+            (15..=54, Some(token)) => Some(Input::Renew { token }),
+            (55..=69, Some(token)) => Some(Input::Release { token }),
+            _ => {
+                let Membership { member, incarnation, .. } = self.caller.membership.get()?;
+                Some(Input::Acquire { member, incarnation, ttl_ms: ttl })
+            }
+        }
+    }
+}
+
+impl driver::Caller for Caller {
+    type Object = Subject;
+
+    async fn read(&self, key: usize) -> bool {
+        let is_lease = self.shared.service.settings.is_lease(key);
+        self.call(key, if is_lease { Input::Holder } else { Input::Get }, None).await
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.shared.service.reliance.give_up(self.number, None);
+    }
+}
+
+impl Caller {
+    pub fn timers(&self) -> Timers {
+        self.coordinator.client().timers()
+    }
+
+    /// Does an operation and records it; says whether it got an answer.
+    async fn call(&self, key: usize, input: Input, patience: Option<Duration>) -> bool {
+        let number = self.shared.clients.begin(key, self.number, input.clone(), self.clock.virtual_now());
+        let result = within(&self.timers(), patience, self.execute(key, &input)).await;
+        let now = self.clock.virtual_now();
+        let end = match result {
+            None => End::Unknown(now, "given up".into()),
+            Some(Ok(output)) => End::Answered(now, output),
+            Some(Err(error @ (CoordError::TimedOut { .. } | CoordError::Backend { .. }))) => {
+                let why = error.to_string();
+                if error.may_have_run() { End::Unknown(now, why) } else { End::NotExecuted(now, why) }
+            }
+            Some(Err(error)) => End::Answered(now, Output::Refused(error)),
+        };
+        let is_answered = matches!(end, End::Answered(..));
+        self.shared.clients.end(number, end);
+        is_answered
+    }
+
+    async fn execute(&self, key: usize, input: &Input) -> Result<Output, CoordError> {
+        let (coordinator, testimony, name) = (&self.coordinator, &self.shared.service.testimony, name(key));
+        let floor = testimony.floor();
+        Ok(match input {
+            Input::Get => {
+                let found = coordinator.get(&name).await?;
+                found.iter().for_each(|entry| self.saw_version(key, entry.version));
+                Output::Found(found.map(|entry| (Value::of(&entry.value), entry.version)))
+            }
+            Input::Set { value, condition } => {
+                let version = coordinator.set(&name, &value.bytes(), *condition).await?;
+                testimony.told_revision(floor, version);
+                self.saw_version(key, version);
+                Output::Changed(version)
+            }
+            Input::Delete { condition } => {
+                let revision = coordinator.delete(&name, *condition).await?;
+                testimony.told_revision(floor, revision);
+                Output::Changed(revision)
+            }
+            Input::Holder => Output::Holder(coordinator.holder(&name).await?),
+            Input::Acquire { member, incarnation, ttl_ms } => {
+                let turn = self.give_up(key);
+                let membership = Membership { member: *member, incarnation: *incarnation, epoch: 0 };
+                let lease = coordinator.acquire(&membership, &name, Duration::from_millis(*ttl_ms)).await?;
+                testimony.told_revision(floor, lease.token);
+                self.rely(key, turn, &lease);
+                Output::Granted(lease.token)
+            }
+            Input::Renew { token } => {
+                let turn = self.turn(key);
+                let lease = self.leases.borrow().get(&key).filter(|lease| lease.token == *token).cloned();
+                let mut lease = lease.expect("a client renews the lease that it has seen last");
+                coordinator.renew(&mut lease).await?;
+                self.rely(key, turn, &lease);
+                Output::Done
+            }
+            Input::Release { token } => {
+                self.give_up(key);
+                let lease = self.leases.borrow().get(&key).filter(|lease| lease.token == *token).cloned();
+                let lease = lease.expect("a client releases the lease that it has seen last");
+                coordinator.release(&lease).await?;
+                Output::Done
+            }
+        })
+    }
+
+    fn saw_version(&self, key: usize, version: Revision) {
+        self.versions.borrow_mut().insert(key, version);
+    }
+
+    fn turn(&self, key: usize) -> u64 {
+        self.turns.borrow().get(&key).copied().unwrap_or(0)
+    }
+
+    /// From before it asks for a lease anew, or gives it up, a client relies on no grant before: it cannot tell when that ends.
+    fn give_up(&self, key: usize) -> u64 {
+        self.shared.service.reliance.give_up(self.number, Some(&name(key)));
+        *self.turns.borrow_mut().entry(key).and_modify(|turn| *turn += 1).or_insert(1)
+    }
+
+    /// Before it leaves, a client gives up all leases.
+    pub fn give_up_all(&self) {
+        (0..self.shared.scenario.keys).for_each(|key| _ = self.give_up(key));
+    }
+
+    /// Relies on a lease that was asked for in a turn, unless it was given up since.
+    fn rely(&self, key: usize, turn: u64, lease: &Lease) {
+        if self.turn(key) == turn {
+            self.leases.borrow_mut().insert(key, lease.clone());
+            self.shared.service.reliance.rely(self.number, lease, &self.clock);
+        }
+    }
+
+    /// Asks who is a member; gives the revision.
+    pub async fn members(&self) -> Option<Revision> {
+        self.ask_members().await.map(|members| members.revision)
+    }
+
+    async fn ask_members(&self) -> Option<dunlin_coord::Members> {
+        let testimony = &self.shared.service.testimony;
+        let floor = testimony.floor();
+        let members = self.coordinator.members().await.ok()?;
+        testimony.told_members(floor, members.clone());
+        Some(members)
+    }
+
+    /// Looks who is a member, and has one forgotten that has failed, or does not.
+    async fn look_at_members(&self, forgets: bool) {
+        let Some(members) = self.ask_members().await else { return };
+        let failed = members.members.iter().find(|member| member.health == Health::Failed);
+        if let Some(failed) = failed.filter(|_| forgets) {
+            // It may have joined again, or be forgotten by now.
+            let _ = self.coordinator.forget(failed.id).await;
+        }
+    }
+
+    /// Lists a part of the tree, the first page of it; gives the revision.
+    pub async fn list(&self, root: &str) -> Option<Revision> {
+        let testimony = &self.shared.service.testimony;
+        let floor = testimony.floor();
+        let listing = self.coordinator.list(root, None).await.ok()?;
+        let revision = listing.revision;
+        testimony.told_listing(floor, root, listing);
+        Some(revision)
+    }
+}
+
+/// What replicas are asked to execute for what changes a path, of which no two are the same.
+pub fn command(key: usize, input: &Input) -> Option<Vec<u8>> {
+    match input {
+        Input::Set { value, condition } => {
+            Some(Command::Set { path: name(key), value: value.bytes(), condition: *condition }.to_bytes())
+        }
+        _ => None,
+    }
+}

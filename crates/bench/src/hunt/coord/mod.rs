@@ -1,0 +1,139 @@
+//! The fault hunt of the cluster manager: a [cluster](super::cluster) with its machine on durable logs, a watchman beside each replica, and clients that are
+//! members, contend for leases, change a small tree and watch all of it.
+//!
+//! Clients' answers are judged twice. The history of each path and of each lease must be linearizable, whatever the machine did. And all that was executed is
+//! gone through once more by a specification of its own (`book`), whose answers and events must be those that the replicas gave and the watchers saw.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `settings` | what a seed means beyond the cluster |
+//! | `caller` | what clients ask for at random times |
+//! | `attendance` | the life of a client as a member |
+//! | `watcher` | what clients watch |
+//! | `subject` | a path of the tree, or a lease, as the judge needs it |
+//! | `reliance` | who relies on which lease, by its own clock |
+//! | `testimony` | what clients were told that stands in no history |
+//! | `witness` | what each replica executed |
+//! | `book` | what must come of that |
+//! | `ending` | what must come true when faults have ended |
+
+mod attendance;
+mod book;
+mod caller;
+mod ending;
+mod reliance;
+mod settings;
+mod subject;
+mod testimony;
+mod watcher;
+mod witness;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_coord::embedded::Watchman;
+use dunlin_coord::model::Machine;
+use dunlin_rpc::Endpoint;
+use dunlin_sim::{Datacenter, SimTransport, ThreadClock};
+use dunlin_smr::{Client, Node};
+
+use self::attendance::Attendance;
+use self::book::Book;
+use self::caller::Work;
+use self::reliance::Reliance;
+use self::settings::Settings;
+use self::subject::{Input, Subject};
+use self::testimony::Testimony;
+use self::witness::{Witness, Witnessed};
+use super::clients::driver::Driver;
+use super::cluster::replica::Log;
+use super::cluster::run;
+use super::cluster::{Clocks, Load, Scenario, Service};
+
+const MILLISECOND: u64 = 1_000_000;
+/// Fewest commands and reads of clients that a replica takes at a time: with fewer, heartbeats may starve among clients that ask again and again.
+const QUEUE_MIN: usize = 64;
+
+/// Fewest entries that are kept behind a snapshot. Heartbeats never end: with fewer, a replica with a snapshot that came in small pieces always needs another.
+const KEPT_MIN: u64 = 200;
+
+/// Within so many flushes, and so much time beside them, a command is executed in a network that is well.
+const FLUSHES: u64 = 4;
+const ATTEMPT_MIN: Duration = Duration::from_millis(4);
+
+/// What all programs of a run share.
+type Shared = run::Shared<Manager>;
+
+/// The cluster manager.
+pub struct Manager {
+    settings: Settings,
+    witness: Rc<Witness>,
+    testimony: Testimony,
+    reliance: Reliance,
+    attendance: RefCell<Vec<Attendance>>,
+    book: RefCell<Book>,
+}
+
+impl Service for Manager {
+    const LOAD: Load = Load {
+        tag: 0x0063_6f6f_7264,
+        gaps_ns: &[3 * MILLISECOND, 10 * MILLISECOND, 30 * MILLISECOND, 80 * MILLISECOND],
+        clocks: Clocks::OfAll,
+    };
+
+    fn adapt(scenario: &mut Scenario) {
+        let node = &mut scenario.node;
+        // What sessions and full queues do is for the hunt of replicated state machines to find out.
+        (node.sessions_max, node.session_idle_max) = (65_536, Duration::from_secs(600));
+        (node.proposals_max, node.reads_max) = (node.proposals_max.max(QUEUE_MIN), node.reads_max.max(QUEUE_MIN));
+        // A session is opened within an attempt, or anew.
+        let flushes = Duration::from_nanos(FLUSHES * scenario.flush_max_ns) + ATTEMPT_MIN;
+        scenario.client.attempt_timeout = scenario.client.attempt_timeout.max(flushes);
+        node.keep_entries = node.keep_entries.max(KEPT_MIN);
+        scenario.keys = Settings::draw(scenario).keys();
+    }
+
+    fn new(scenario: &Scenario) -> Manager {
+        let settings = Settings::draw(scenario);
+        Manager {
+            witness: Rc::default(),
+            testimony: Testimony::default(),
+            reliance: Reliance::default(),
+            attendance: RefCell::new(vec![Attendance::Away; scenario.clients as usize]),
+            book: RefCell::new(Book::new(&settings)),
+            settings,
+        }
+    }
+
+    fn machine(&self, _: &Scenario, id: u64, clock: &ThreadClock) -> Witnessed {
+        Witnessed::new(Machine::new(self.settings.limits), id, self.witness.clone(), clock.clone())
+    }
+
+    type Machine = Witnessed;
+    type Companion = Watchman;
+    type Object = Subject;
+    type Client = Driver<Work>;
+
+    fn accompany(
+        shared: &Rc<Shared>,
+        _: u64,
+        endpoint: &Rc<Endpoint<SimTransport>>,
+        node: &Node<Witnessed, Log>,
+    ) -> Watchman {
+        let client = Client::new(endpoint, shared.scenario.known_members(), shared.scenario.client);
+        Watchman::start(endpoint, node, client, shared.service.settings.watchman).expect("drawn settings are valid")
+    }
+
+    fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: SimTransport) -> Driver<Work> {
+        caller::start(shared, number, incarnation, transport)
+    }
+
+    fn command(key: usize, input: &Input) -> Option<Vec<u8>> {
+        caller::command(key, input)
+    }
+
+    fn end(shared: &Rc<Shared>, datacenter: &mut Datacenter) {
+        ending::end(shared, datacenter);
+    }
+}

@@ -1,0 +1,66 @@
+//! What a seed means for the cluster manager.
+
+use std::time::Duration;
+
+use dunlin_coord::{Limits, WatchmanConfig};
+use dunlin_trial::Random;
+
+use crate::hunt::cluster::Scenario;
+
+/// Longest value where many together fill more than a page of an answer.
+const BULKY_BYTES_MAX: u64 = 60_000;
+
+/// Drawn for each run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Of all watchmen.
+    pub watchman: WatchmanConfig,
+    /// Between two heartbeats of a member.
+    pub heartbeat_every: Duration,
+    /// How often watchers ask.
+    pub watch_every: Duration,
+    /// Of all machines.
+    pub limits: Limits,
+    /// Paths of the tree, and leases.
+    pub paths: usize,
+    pub leases: usize,
+    /// Longest time that a lease is asked for.
+    pub ttl_max: Duration,
+    /// Longest value, in bytes.
+    pub value_bytes_max: u64,
+}
+
+impl Settings {
+    pub fn draw(scenario: &Scenario) -> Settings {
+        let mut random = Random::new(scenario.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x7365_7474);
+        let r = &mut random;
+        let millis = |r: &mut Random, min, max| Duration::from_millis(r.between(min, max));
+        let failure_timeout = millis(r, 60, 160);
+        let history = if r.chance(60) { Limits::default().history_events_max } else { r.between(5, 100) as usize };
+        Settings {
+            watchman: WatchmanConfig { failure_timeout, look_every: failure_timeout / r.between(8, 40) as u32 },
+            heartbeat_every: failure_timeout / r.between(5, 10) as u32,
+            watch_every: millis(r, 2, 40),
+            limits: Limits { history_events_max: history, ..Limits::default() },
+            paths: r.between(1, 3) as usize,
+            leases: r.between(1, 2) as usize,
+            ttl_max: millis(r, 10, 150),
+            value_bytes_max: if r.chance(75) { 32 } else { BULKY_BYTES_MAX },
+        }
+    }
+
+    /// Keys of histories: first the paths, then the leases.
+    pub fn keys(&self) -> usize {
+        self.paths + self.leases
+    }
+
+    /// Whether a key is a lease, not a path.
+    pub fn is_lease(&self, key: usize) -> bool {
+        key >= self.paths
+    }
+}
+
+/// What a key is called, be it a path or a lease.
+pub fn name(key: usize) -> String {
+    format!("/t/{}/{key}", key % 2)
+}

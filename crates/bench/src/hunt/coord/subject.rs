@@ -1,0 +1,397 @@
+//! What operations do to a path of the tree, or to a lease: the promises of docs/coordination.md, written down once more.
+//!
+//! A lease may end between any two operations: whether it was time for that is judged apart from histories ([`super::book`]).
+
+use std::fmt;
+
+use dunlin_coord::{Condition, CoordError, Holder, Incarnation, MemberId, Revision, Token};
+
+use crate::hunt::clients::history;
+use crate::hunt::clients::object::Object;
+
+/// An operation in the history of a key.
+pub type Entry = history::Entry<Subject>;
+/// How one went.
+pub type End = history::End<Output>;
+
+/// A value: a text that tells it from all others, and dots after it. Long ones are cheap to compare.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Value {
+    text: String,
+    dots: usize,
+}
+
+impl Value {
+    pub fn new(text: String, dots: usize) -> Value {
+        Value { text, dots }
+    }
+
+    /// What these bytes are.
+    pub fn of(bytes: &[u8]) -> Value {
+        let dots = bytes.iter().rev().take_while(|byte| **byte == b'.').count();
+        Value { text: String::from_utf8_lossy(&bytes[..bytes.len() - dots]).into_owned(), dots }
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.text.clone().into_bytes();
+        bytes.resize(bytes.len() + self.dots, b'.');
+        bytes
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} and {} dots", self.text, self.dots)
+    }
+}
+
+/// An operation on a path, or on a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    Get,
+    Set { value: Value, condition: Condition },
+    Delete { condition: Condition },
+    Holder,
+    Acquire { member: MemberId, incarnation: Incarnation, ttl_ms: u64 },
+    Renew { token: Token },
+    Release { token: Token },
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// To [`Input::Get`]: value and version.
+    Found(Option<(Value, Revision)>),
+    /// To changes of a path: the revision.
+    Changed(Revision),
+    /// To [`Input::Holder`].
+    Holder(Option<Holder>),
+    /// To [`Input::Acquire`].
+    Granted(Token),
+    /// Renewed, or released.
+    Done,
+    /// Nothing was changed.
+    Refused(CoordError),
+}
+
+/// An entry of the tree. Its version is not known if nobody was told.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Leaf {
+    value: Value,
+    version: Option<Revision>,
+}
+
+/// Who holds a lease. The token is not known if nobody was told.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Held {
+    member: MemberId,
+    incarnation: Incarnation,
+    token: Option<Token>,
+}
+
+/// A path, of which `leaf` is what stands there, or a lease, of which `held` is who has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Subject {
+    leaf: Option<Leaf>,
+    held: Option<Held>,
+    /// The highest version or token that was told: those that come are above.
+    highest: Revision,
+}
+
+impl Object for Subject {
+    type Input = Input;
+    type Output = Output;
+
+    fn after(&self, entry: &Entry) -> Option<Subject> {
+        match (&entry.input, entry.answer()) {
+            (Input::Get, Some(Output::Found(found))) => self.read(found.as_ref()),
+            (Input::Set { value, condition }, None) => {
+                let is_met = self.may_meet(*condition);
+                is_met.then(|| self.with_leaf(Some(Leaf { value: value.clone(), version: None })))
+            }
+            (Input::Set { value, condition }, Some(Output::Changed(version))) => {
+                let leaf = Leaf { value: value.clone(), version: Some(*version) };
+                let is_met = self.may_meet(*condition) && *version > self.highest;
+                is_met.then(|| Subject { leaf: Some(leaf), highest: *version, ..self.clone() })
+            }
+            (Input::Delete { condition }, None) => {
+                let is_met = self.leaf.is_some() && self.may_meet(*condition);
+                is_met.then(|| self.with_leaf(None))
+            }
+            (Input::Delete { condition }, Some(Output::Changed(revision))) => {
+                let is_met = self.leaf.is_some() && self.may_meet(*condition) && *revision > self.highest;
+                is_met.then(|| Subject { leaf: None, highest: *revision, ..self.clone() })
+            }
+            (Input::Set { condition, .. } | Input::Delete { condition }, Some(Output::Refused(why))) => {
+                let is_deletion = matches!(entry.input, Input::Delete { .. });
+                self.refused(*condition, is_deletion, why)
+            }
+            (Input::Holder, Some(Output::Holder(None))) => Some(self.ended()),
+            (Input::Holder, Some(Output::Holder(Some(holder)))) => {
+                let held = self.held.as_ref()?;
+                let is_it = (held.member, held.incarnation) == (holder.member, holder.incarnation);
+                is_it.then(|| self.learned(holder.token)).flatten()
+            }
+            (Input::Acquire { member, incarnation, .. }, None) => Some(self.held_by(*member, *incarnation, None)),
+            (Input::Acquire { member, incarnation, .. }, Some(Output::Granted(token))) => {
+                let after = self.held_by(*member, *incarnation, Some(*token));
+                (*token > self.highest).then_some(Subject { highest: *token, ..after })
+            }
+            (Input::Acquire { .. }, Some(Output::Refused(CoordError::NotLive { .. }))) => Some(self.clone()),
+            (Input::Acquire { member, .. }, Some(Output::Refused(CoordError::Held { holder, token, .. }))) => {
+                let is_it = self.held.as_ref()?.member == *holder && holder != member;
+                is_it.then(|| self.learned(*token)).flatten()
+            }
+            (Input::Renew { token }, Some(Output::Done)) => self.is_held_with(*token).then(|| self.clone()),
+            (Input::Renew { token }, Some(Output::Refused(CoordError::NotLive { .. }))) => {
+                self.is_held_with(*token).then(|| self.clone())
+            }
+            (Input::Release { token }, Some(Output::Done)) => self.is_held_with(*token).then(|| self.ended()),
+            (Input::Renew { token } | Input::Release { token }, Some(Output::Refused(CoordError::LeaseLost { .. }))) => {
+                Some(if self.is_held_with(*token) { self.ended() } else { self.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    /// That a lease was renewed changes nothing here, and it may end without being given up.
+    fn is_silent(input: &Input) -> bool {
+        matches!(input, Input::Get | Input::Holder | Input::Renew { .. } | Input::Release { .. })
+    }
+
+    fn is_blind(entry: &Entry) -> bool {
+        match (&entry.input, entry.answer()) {
+            (Input::Set { condition: Condition::Always, .. }, None | Some(Output::Changed(_))) => true,
+            (Input::Delete { .. }, None) => true,
+            (Input::Get | Input::Set { .. } | Input::Delete { .. }, _) => false,
+            // Of leases, only these see that one was granted without an answer.
+            (Input::Holder, Some(Output::Holder(Some(_)))) => false,
+            (_, Some(Output::Refused(CoordError::Held { .. }))) => false,
+            _ => true,
+        }
+    }
+
+    fn has_twins(input: &Input) -> bool {
+        !matches!(input, Input::Set { .. })
+    }
+
+    fn told(&self) -> String {
+        match self {
+            Subject { leaf: Some(leaf), .. } => {
+                format!("there is {} with version {:?}", leaf.value, leaf.version)
+            }
+            Subject { held: Some(held), .. } => format!("the lease is held: {held:?}"),
+            Subject { highest, .. } => format!("there is nothing, and the highest revision told is {highest}"),
+        }
+    }
+}
+
+impl Subject {
+    fn with_leaf(&self, leaf: Option<Leaf>) -> Subject {
+        Subject { leaf, ..self.clone() }
+    }
+
+    fn ended(&self) -> Subject {
+        Subject { held: None, ..self.clone() }
+    }
+
+    /// Also if another held it: the lease of that one may have ended before.
+    fn held_by(&self, member: MemberId, incarnation: Incarnation, token: Option<Token>) -> Subject {
+        Subject { held: Some(Held { member, incarnation, token }), ..self.clone() }
+    }
+
+    fn is_held_with(&self, token: Token) -> bool {
+        self.held.as_ref().is_some_and(|held| held.token == Some(token))
+    }
+
+    /// What a read that found this makes of a path: its version is known then.
+    fn read(&self, found: Option<&(Value, Revision)>) -> Option<Subject> {
+        match (&self.leaf, found) {
+            (None, None) => Some(self.clone()),
+            (Some(leaf), Some((value, version))) => (leaf.value == *value).then(|| self.learned(*version)).flatten(),
+            _ => None,
+        }
+    }
+
+    /// What is left when somebody was told the version or the token of what is there; `None` if it cannot have that.
+    fn learned(&self, number: Revision) -> Option<Subject> {
+        let mut after = self.clone();
+        let known = match (&mut after.leaf, &mut after.held) {
+            (Some(leaf), _) => &mut leaf.version,
+            (None, Some(held)) => &mut held.token,
+            (None, None) => return None,
+        };
+        let may_be = known.map_or(number > self.highest, |known| known == number);
+        *known = Some(number);
+        after.highest = self.highest.max(number);
+        may_be.then_some(after)
+    }
+
+    /// Whether a condition holds, or may hold, as the version is not known.
+    fn may_meet(&self, condition: Condition) -> bool {
+        match (condition, &self.leaf) {
+            (Condition::Always, _) | (Condition::Absent, None) => true,
+            (Condition::Version { version }, Some(leaf)) => leaf.version.is_none_or(|known| known == version),
+            _ => false,
+        }
+    }
+
+    fn refused(&self, condition: Condition, is_deletion: bool, why: &CoordError) -> Option<Subject> {
+        match (condition, why) {
+            (Condition::Absent, CoordError::Exists { version, .. }) if self.leaf.is_some() => self.learned(*version),
+            (Condition::Version { version: wanted }, CoordError::Changed { version, .. }) if self.leaf.is_some() => {
+                (*version != wanted).then(|| self.learned(*version)).flatten()
+            }
+            (Condition::Version { .. }, CoordError::NotFound { .. }) => self.leaf.is_none().then(|| self.clone()),
+            (_, CoordError::NotFound { .. }) if is_deletion => self.leaf.is_none().then(|| self.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Input::Set { value, condition } => write!(f, "set {value} if {condition:?}"),
+            other => write!(f, "{other:?}"),
+        }
+    }
+}
+
+impl fmt::Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Output::Found(Some((value, version))) => write!(f, "{value} with version {version}"),
+            Output::Refused(why) => write!(f, "refused: {why}"),
+            other => write!(f, "{other:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hunt::clients::judge::{Verdict, judge};
+
+    const FIRST: Input = Input::Acquire { member: 1, incarnation: 1, ttl_ms: 10 };
+    const SECOND: Input = Input::Acquire { member: 2, incarnation: 2, ttl_ms: 10 };
+
+    /// Operations one after the other.
+    fn history(operations: &[(Input, Option<Output>)]) -> Vec<Entry> {
+        let entry = |(number, (input, output)): (usize, &(Input, Option<Output>))| {
+            let begun = 10 * number as u64;
+            let end =
+                output.clone().map_or(End::Unknown(begun + 5, String::new()), |output| End::Answered(begun + 5, output));
+            Entry { key: 0, client: Some(0), input: input.clone(), begun, end, place: None }
+        };
+        operations.iter().enumerate().map(entry).collect()
+    }
+
+    fn is_right(operations: &[(Input, Option<Output>)]) -> bool {
+        judge(0, &history(operations)).is_ok_and(|verdict| verdict == Verdict::Linearizable)
+    }
+
+    fn value(text: &str) -> Value {
+        Value::new(text.into(), 3)
+    }
+
+    fn set(text: &str, condition: Condition) -> Input {
+        Input::Set { value: value(text), condition }
+    }
+
+    fn found(text: &str, version: Revision) -> Option<Output> {
+        Some(Output::Found(Some((value(text), version))))
+    }
+
+    fn refused(why: CoordError) -> Option<Output> {
+        Some(Output::Refused(why))
+    }
+
+    fn held(member: MemberId, token: Token) -> Option<Output> {
+        Some(Output::Holder(Some(Holder { member, incarnation: member, token })))
+    }
+
+    fn lost(token: Token) -> Option<Output> {
+        refused(CoordError::LeaseLost { name: "/a".into(), token })
+    }
+
+    #[test]
+    fn values_are_told_from_their_bytes() {
+        assert_eq!(Value::of(&value("1.2").bytes()), value("1.2"));
+        assert_ne!(Value::of(b"1.2"), value("1.2"));
+    }
+
+    #[test]
+    fn right_histories_of_a_path_are_right() {
+        let version = |version| Condition::Version { version };
+        let changed = |version| refused(CoordError::Changed { path: "/a".into(), version });
+        assert!(is_right(&[
+            (Input::Get, Some(Output::Found(None))),
+            (set("a", Condition::Absent), Some(Output::Changed(3))),
+            (set("b", version(2)), changed(3)),
+            (set("c", version(3)), None),
+            (Input::Get, found("c", 7)),
+            (Input::Delete { condition: version(3) }, changed(7)),
+            (Input::Delete { condition: version(7) }, Some(Output::Changed(8))),
+            (set("d", Condition::Always), Some(Output::Changed(9))),
+        ]));
+        let old = [
+            (set("a", Condition::Always), Some(Output::Changed(3))),
+            (set("b", Condition::Always), Some(Output::Changed(5))),
+        ];
+        for wrong in [
+            (Input::Get, found("a", 3)),
+            (Input::Get, found("b", 4)),
+            (set("c", version(3)), Some(Output::Changed(6))),
+            (set("c", version(5)), changed(5)),
+            (set("c", Condition::Always), Some(Output::Changed(4))),
+            (Input::Delete { condition: version(3) }, Some(Output::Changed(6))),
+        ] {
+            assert!(!is_right(&[&old[..], std::slice::from_ref(&wrong)].concat()), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn right_histories_of_a_lease_are_right() {
+        let refusal = |holder, token| refused(CoordError::Held { name: "/a".into(), holder, token });
+        assert!(is_right(&[
+            (FIRST, Some(Output::Granted(4))),
+            (SECOND, refusal(1, 4)),
+            (Input::Renew { token: 4 }, Some(Output::Done)),
+            // Its time was over.
+            (SECOND, Some(Output::Granted(6))),
+            (Input::Renew { token: 4 }, lost(4)),
+            (Input::Release { token: 6 }, Some(Output::Done)),
+            (FIRST, None),
+            (Input::Holder, held(1, 9)),
+            (Input::Holder, Some(Output::Holder(None))),
+        ]));
+        let granted = [(FIRST, Some(Output::Granted(4))), (SECOND, Some(Output::Granted(6)))];
+        for wrong in [
+            (Input::Renew { token: 4 }, Some(Output::Done)),
+            (Input::Holder, held(1, 4)),
+            (SECOND, Some(Output::Granted(6))),
+            (FIRST, Some(Output::Granted(5))),
+            (FIRST, refusal(2, 5)),
+            (Input::Release { token: 4 }, Some(Output::Done)),
+        ] {
+            assert!(!is_right(&[&granted[..], std::slice::from_ref(&wrong)].concat()), "{wrong:?}");
+        }
+        // Once it was over it does not come back.
+        assert!(!is_right(&[
+            (FIRST, Some(Output::Granted(4))),
+            (Input::Renew { token: 4 }, lost(4)),
+            (Input::Holder, held(1, 4))
+        ]));
+    }
+
+    /// Many requests for a lease without an answer, of which some were granted.
+    #[test]
+    fn grants_without_an_answer_are_found_soon() {
+        let unanswered = (0..40).map(|_| (FIRST, None));
+        let seen = (0..10).map(|number| (Input::Holder, held(1, 50 + number)));
+        let free = (0..20).map(|_| (Input::Holder, Some(Output::Holder(None))));
+        let history: Vec<_> = unanswered.chain(seen).chain(free).collect();
+        assert!(is_right(&history));
+    }
+}

@@ -1,0 +1,112 @@
+//! What clients were told that stands in no history: lists of members and of the tree, epochs, and what watchers saw. What contradicts what others were told
+//! before fails at once; the rest is compared with [`super::book`] in the end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use dunlin_coord::{Event, Health, Incarnation, Listing, MemberId, Members, Revision, Scope};
+
+/// What a watcher saw.
+pub struct Watched {
+    pub client: usize,
+    pub scope: Scope,
+    pub after: Revision,
+    pub events: Vec<Event>,
+    /// Whether its program goes on to watch.
+    pub goes_on: bool,
+}
+
+/// A page of the tree that was read.
+pub struct Listed {
+    pub root: String,
+    pub listing: Listing,
+}
+
+/// What was known when a question was asked: an answer cannot be older.
+#[derive(Debug, Clone, Copy)]
+pub struct Floor {
+    revision: Revision,
+    epoch: u64,
+}
+
+/// All that was told.
+#[derive(Default)]
+pub struct Testimony {
+    revision: Cell<Revision>,
+    epoch: Cell<u64>,
+    /// By epoch.
+    live: RefCell<HashMap<u64, Vec<(MemberId, Incarnation)>>>,
+    pub members: RefCell<Vec<Members>>,
+    pub listed: RefCell<Vec<Listed>>,
+    pub watched: RefCell<Vec<Watched>>,
+}
+
+impl Testimony {
+    /// What anybody was told by now.
+    pub fn floor(&self) -> Floor {
+        Floor { revision: self.revision.get(), epoch: self.epoch.get() }
+    }
+
+    /// Somebody who asked then was told a revision.
+    ///
+    /// # Panics
+    /// If it was older than what was known.
+    pub fn told_revision(&self, floor: Floor, revision: Revision) {
+        assert!(revision >= floor.revision, "revision {revision} was told, and {} was known before", floor.revision);
+        self.revision.set(self.revision.get().max(revision));
+    }
+
+    /// Somebody who asked then was told an epoch.
+    ///
+    /// # Panics
+    /// If it was older than what was known.
+    pub fn told_epoch(&self, floor: Floor, epoch: u64) {
+        assert!(epoch >= floor.epoch, "epoch {epoch} was told, and {} was known before", floor.epoch);
+        self.epoch.set(self.epoch.get().max(epoch));
+    }
+
+    /// Somebody who asked then was told who is a member.
+    ///
+    /// # Panics
+    /// If others were told otherwise under the same epoch.
+    pub fn told_members(&self, floor: Floor, members: Members) {
+        self.told_revision(floor, members.revision);
+        self.told_epoch(floor, members.epoch);
+        let live = members.members.iter().filter(|member| member.health == Health::Live);
+        let live: Vec<_> = live.map(|member| (member.id, member.incarnation)).collect();
+        let mut known = self.live.borrow_mut();
+        let before = known.entry(members.epoch).or_insert_with(|| live.clone());
+        assert_eq!(*before, live, "two who asked were told of different members in epoch {}", members.epoch);
+        self.members.borrow_mut().push(members);
+    }
+
+    /// Somebody who asked then was told what is in the tree.
+    pub fn told_listing(&self, floor: Floor, root: &str, listing: Listing) {
+        self.told_revision(floor, listing.revision);
+        self.listed.borrow_mut().push(Listed { root: root.to_owned(), listing });
+    }
+
+    /// Somebody begins to watch; gives its number.
+    pub fn watches(&self, client: usize, scope: Scope, after: Revision) -> usize {
+        let mut watched = self.watched.borrow_mut();
+        watched.push(Watched { client, scope, after, events: Vec::new(), goes_on: true });
+        watched.len() - 1
+    }
+
+    /// A watcher saw an event.
+    ///
+    /// # Panics
+    /// If it saw a later one before.
+    pub fn saw(&self, number: usize, event: Event) {
+        let watched = &mut self.watched.borrow_mut()[number];
+        let before = watched.events.last().map_or(watched.after, |event| event.revision);
+        assert!(event.revision > before, "a watcher of client {} sees {event} after {before}", watched.client);
+        self.revision.set(self.revision.get().max(event.revision));
+        watched.events.push(event);
+    }
+
+    /// A watcher stops.
+    pub fn stops(&self, number: usize) {
+        self.watched.borrow_mut()[number].goes_on = false;
+    }
+}

@@ -1,0 +1,36 @@
+//! The fault hunt of the cluster manager: what it tells its clients is as it promises, and seeds repeat exactly.
+
+use std::fs;
+use std::path::Path;
+
+use dunlin_bench::hunt::{self, Hunt, Kind};
+use dunlin_bench::peer::Interrupt;
+
+/// Of a normal test run; `DUNLIN_SEEDS` gives more, and so does `dunlin sim hunt --kind coord`.
+const SEEDS: u64 = 30;
+
+#[test]
+fn the_cluster_manager_keeps_its_promises() {
+    let seeds = std::env::var("DUNLIN_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let hunt = Hunt { kind: Kind::Coord, first: 0, seeds: Some(seeds), time: None, jobs: 2 };
+    let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
+    if let Some(failure) = failure {
+        panic!("seed {}: {}", failure.seed, failure.why);
+    }
+    assert_eq!(progress.seeds, seeds);
+    assert!(progress.undecided <= seeds.div_ceil(100), "{} keys are undecided", progress.undecided);
+    let (calls, packets, undecided) = (progress.calls, progress.packets, progress.undecided);
+    println!("{calls} operations, {packets} packets, {undecided} keys undecided, {:?}", progress.elapsed);
+}
+
+#[test]
+fn a_seed_gives_the_same_history_again() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hunt-coord-again");
+    for seed in [1, 2, 3] {
+        let traced = hunt::replay(Kind::Coord, seed, None, Some(&directory)).unwrap().unwrap();
+        let again = hunt::replay(Kind::Coord, seed, None, None).unwrap().unwrap();
+        assert_eq!(traced, again);
+        let calls = fs::read_to_string(directory.join("calls.txt")).unwrap();
+        assert_eq!(calls.lines().count() as u64, traced.calls);
+    }
+}

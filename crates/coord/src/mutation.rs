@@ -1,0 +1,24 @@
+//! Bugs on purpose, to see that the fault hunt finds them; as those of [`dunlin_rpc::mutation`]. They exist only with the feature `mutations`.
+
+dunlin_rpc::mutations! {
+    /// A member that is granted its own lease anew keeps the token of before.
+    TokenKept,
+    /// A lease is renewed by whoever names a token of it that is over.
+    FormerHolderRenews,
+    /// A member that was taken for failed renews its leases.
+    FailedHolderRenews,
+    /// A member that joins again begins no epoch.
+    EpochKept,
+    /// A change on condition of a version is made if the entry is newer.
+    OlderVersionAccepted,
+    /// A watcher is not told of the first event that its page has no room for.
+    EventLostBetweenPages,
+    /// A holder counts the time of its lease from the answer on, not from before it asked.
+    CountedFromAnswer,
+    /// A watchman counts no more time of a lease than its holder does.
+    NoMargin,
+    /// A watchman goes on to count from the first look at a member or a lease, though it was heard since.
+    RenewalNotCounted,
+    /// A watchman has a say when another has begun.
+    FormerReignDecides,
+}
