@@ -116,7 +116,16 @@ impl StateMachine for Witnessed {
         self.machine.abandon_snapshot();
     }
 
+    fn fresh(&self) -> Result<Witnessed, RestoreError> {
+        let Witnessed { machine, id, witness, clock } = self;
+        Ok(Witnessed::new(machine.fresh()?, *id, witness.clone(), clock.clone()))
+    }
+
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError> {
         self.machine.restore(snapshot)
+    }
+
+    fn restore_piece(&mut self, snapshot: &[u8], from: usize, bytes: usize) -> Result<usize, RestoreError> {
+        self.machine.restore_piece(snapshot, from, bytes)
     }
 }
