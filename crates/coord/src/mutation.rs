@@ -13,12 +13,8 @@ dunlin_rpc::mutations! {
     OlderVersionAccepted,
     /// A watcher is not told of the first event that its page has no room for.
     EventLostBetweenPages,
-    /// A holder counts the time of its lease from the answer on, not from before it asked.
-    CountedFromAnswer,
     /// A watchman counts no more time of a lease than its holder does.
     NoMargin,
     /// A watchman goes on to count from the first look at a member or a lease, though it was heard since.
     RenewalNotCounted,
-    /// A watchman has a say when another has begun.
-    FormerReignDecides,
 }

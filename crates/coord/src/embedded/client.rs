@@ -8,7 +8,6 @@ use dunlin_smr::{Client, ClientError};
 
 use crate::coordinator::{Coordinator, sleep_until};
 use crate::error::CoordError;
-use crate::mutation::{Mutation, is_planted};
 use crate::path::{check_path, check_root};
 use crate::types::{
     Changes, Condition, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
@@ -125,14 +124,12 @@ impl<T: Transport> Coordinator for Embedded<T> {
         let (member, incarnation) = (membership.member, membership.incarnation);
         let command = Command::Acquire { name: name.to_owned(), member, incarnation, ttl_ms };
         let token = answer_of!(execute(&self.client, command).await?, Answer::Granted { token } => token)?;
-        let sent_at = if is_planted(Mutation::CountedFromAnswer) { self.now() } else { sent_at };
         Ok(Lease::granted(name, token, ttl_ms, sent_at))
     }
 
     async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
         let sent_at = self.now();
         self.done(Command::Renew { name: lease.name.clone(), token: lease.token }).await?;
-        let sent_at = if is_planted(Mutation::CountedFromAnswer) { self.now() } else { sent_at };
         lease.renewed(sent_at);
         Ok(())
     }

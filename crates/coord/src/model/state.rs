@@ -96,11 +96,7 @@ impl State {
     }
 
     pub fn check_reign(&self, reign: u64) -> Result<(), CoordError> {
-        if reign == self.reign || is_planted(Mutation::FormerReignDecides) {
-            Ok(())
-        } else {
-            Err(CoordError::ReignOver { reign })
-        }
+        if reign == self.reign { Ok(()) } else { Err(CoordError::ReignOver { reign }) }
     }
 
     /// What happened after a revision, a page of it.
