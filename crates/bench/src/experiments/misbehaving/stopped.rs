@@ -24,7 +24,7 @@ const CASES: [Stops; 2] = [
 ];
 /// No stop is longer than so many measured runs, so that short experiments are short.
 const RUNS_STOPPED_MAX: u32 = 5;
-/// No load is shorter, so that a sender is caught during each: one stop in six catches one, and there are sixty in a second.
+/// No load is shorter, so that a sender is caught during each: about every other stop catches one.
 const LOAD_MIN: Duration = Duration::from_millis(500);
 /// Memory by which the server may grow: sessions and the regions of the senders.
 const MEMORY_MAX: u64 = 64 << 20;

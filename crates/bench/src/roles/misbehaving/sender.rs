@@ -12,10 +12,9 @@ use crate::roles::setup::{OnTransport, Setup, Side};
 
 /// Packets in a burst: as many as take their places in the queue at once.
 const BURST: usize = 64;
-/// Time between two bursts, in times of a burst: a fifth of all stops come within one, and the server keeps up with what is sent.
-const PAUSE_BURSTS: u32 = 4;
-/// Longest time of a burst that counts for this: one in which it was stopped takes longer.
-const BURST_MAX: Duration = Duration::from_micros(20);
+/// Between two bursts it waits for as long as one takes, so that half of all stops come within one, and at most for so long: one in which it was
+/// stopped takes longer.
+const PAUSE_MAX: Duration = Duration::from_micros(20);
 /// Bytes of a packet, which are none of the protocol.
 const BYTES: usize = 32;
 
@@ -54,7 +53,7 @@ impl OnTransport for Send<'_> {
             let begun = Instant::now();
             transport.tx_burst(&burst);
             transport.tx_flush();
-            let next = Instant::now() + begun.elapsed().min(BURST_MAX) * PAUSE_BURSTS;
+            let next = Instant::now() + begun.elapsed().min(PAUSE_MAX);
             while Instant::now() < next {
                 hint::spin_loop();
             }

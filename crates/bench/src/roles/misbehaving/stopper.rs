@@ -67,9 +67,13 @@ impl OnTransport for Stop<'_> {
     fn run<T: Transport>(self, transport: T) -> Result<Stopped, BenchError> {
         let Stopper { setup, server, senders, stop } = self.stopper;
         let endpoint = Endpoint::new(transport, setup.endpoint())?;
-        let session = endpoint.block_on(endpoint.connect(&server.parse()?))?;
-        // The question itself stands behind the places of the stopped, so the server has passed those when it answers.
-        let awaits = || Counted::ask(&endpoint, &session).map(|counted| counted.awaited > 0);
+        let server = server.parse()?;
+        // The question itself stands behind the places of the stopped, so the server has passed those when it answers. A session for each, since
+        // a stop is longer than the server keeps a session on which it hears nothing.
+        let awaits = || {
+            let session = endpoint.block_on(endpoint.connect(&server))?;
+            Counted::ask(&endpoint, &session).map(|counted| counted.awaited > 0)
+        };
         let mut stopped = Stopped::default();
         while !self.control.stopping() {
             signal(senders, Signal::CONT)?;
