@@ -189,7 +189,7 @@ pub struct TransportCounters {
     pub tx_dropped_no_memory: u64,
     /// Packets dropped here for any other reason: the peer is gone, the system refused.
     pub tx_dropped_error: u64,
-    /// Reports of the network that nobody listens where a datagram was sent. A hint and no proof: see [`PeerHealth::Refused`].
+    /// Reports of the network that nobody listens at a peer's address. Hints and no proof: see [`PeerHealth::Refused`].
     pub tx_refused: u64,
     /// Packets handed to the caller.
     pub rx_packets: u64,

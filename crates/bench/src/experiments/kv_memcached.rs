@@ -32,12 +32,20 @@ pub(super) struct Case {
     pub operation: TextOperation,
     pub connections: usize,
     pub window: usize,
+    pub value_bytes: usize,
+}
+
+impl Case {
+    /// With values of [`VALUE_BYTES`].
+    pub const fn small(name: &'static str, operation: TextOperation, connections: usize, window: usize) -> Self {
+        Case { name, operation, connections, window, value_bytes: VALUE_BYTES }
+    }
 }
 
 const CASES: [Case; 3] = [
-    Case { name: "GET, 8 connections x 64", operation: TextOperation::Get, connections: 8, window: 64 },
-    Case { name: "SET, 8 connections x 64", operation: TextOperation::Set, connections: 8, window: 64 },
-    Case { name: "GET, 1 connection x 1", operation: TextOperation::Get, connections: 1, window: 1 },
+    Case::small("GET, 8 connections x 64", TextOperation::Get, 8, 64),
+    Case::small("SET, 8 connections x 64", TextOperation::Set, 8, 64),
+    Case::small("GET, 1 connection x 1", TextOperation::Get, 1, 1),
 ];
 
 /// What one server did in one round.
@@ -75,15 +83,15 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 
 /// Starts a server, stores the items, and puts each load on it, each after its floor.
 fn round<S: Role<Ready = Serving, Output = ()>>(lab: &Lab, server: S, items: u64) -> Result<Round, BenchError> {
-    with_items(lab, server, items, |serving| {
+    with_items(lab, server, (items, VALUE_BYTES), |serving| {
         let bytes_per_item = serving.filled_bytes as f64 / items as f64;
         let mut loads = Vec::new();
         for case in &CASES {
-            let bare = BareServer { operation: case.operation, value_bytes: VALUE_BYTES };
+            let bare = BareServer { operation: case.operation, value_bytes: case.value_bytes };
             let mut bare = lab.server(bare, lab.run_length())?;
-            let floor = load(lab, case, bare.ready()?.address, items, Answers::Bare)?;
+            let floor = load(lab, case, bare.ready()?.address, (items, lab.run_length()), Answers::Bare)?;
             bare.stop()?;
-            let ours = load(lab, case, serving.address, items, Answers::Verified)?;
+            let ours = load(lab, case, serving.address, (items, lab.run_length()), Answers::Verified)?;
             loads.push(Measured { ours, floor });
         }
         Ok(Round { loads, bytes_per_item })
@@ -99,18 +107,18 @@ pub(super) struct Filled {
     filled_bytes: u64,
 }
 
-/// Starts a server, stores the items, and hands it over.
+/// Starts a server, stores so many items with values of so many bytes, and hands it over.
 pub(super) fn with_items<S: Role<Ready = Serving, Output = ()>, T>(
     lab: &Lab,
     server: S,
-    items: u64,
+    (items, value_bytes): (u64, usize),
     then: impl FnOnce(&Filled) -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
     let time = fill_time(items) + lab.run_length() * 4 * CASES.len() as u32 + CLIENT_SLACK;
     let mut server = lab.server(server, time)?;
     let Serving { address, process } = server.ready()?;
     let before = resident_bytes_of(process)?;
-    lab.client(MemcachedLoad::Fill { server: address, items, value_bytes: VALUE_BYTES }, fill_time(items))?.result()?;
+    lab.client(MemcachedLoad::Fill { server: address, items, value_bytes }, fill_time(items))?.result()?;
     let filled_bytes = resident_bytes_of(process)?.saturating_sub(before);
     let outcome = then(&Filled { address, process, filled_bytes })?;
     server.stop()?;
@@ -124,24 +132,25 @@ pub(super) enum Answers {
     Bare,
 }
 
+/// Takes one load, of this length.
 pub(super) fn load(
     lab: &Lab,
     case: &Case,
     server: SocketAddr,
-    items: u64,
+    (items, run): (u64, Duration),
     answers: Answers,
 ) -> Result<MemcachedFigures, BenchError> {
     let load = MemcachedLoad::Run {
         server,
         items,
-        value_bytes: VALUE_BYTES,
+        value_bytes: case.value_bytes,
         operation: case.operation,
         connections: case.connections,
         window: case.window,
-        run: lab.run_length(),
+        run,
         bare: answers == Answers::Bare,
     };
-    lab.client(load, lab.run_length())?.result()
+    lab.client(load, run)?.result()
 }
 
 /// What storing items takes at most.

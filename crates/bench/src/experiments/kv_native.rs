@@ -10,13 +10,13 @@ use crate::BenchError;
 use crate::lab::{Lab, spread};
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, MemcachedProcess, TextOperation, installed_version};
+use crate::workload::item::VALUE_BYTES;
 use crate::workload::{Mix, Popularity};
 
 /// How much faster Dunlin must be.
 const ADVANTAGE: f64 = 10.0;
-const PIPELINED: Case =
-    Case { name: "pipelined, 8 connections x 64", operation: TextOperation::Get, connections: 8, window: 64 };
-const ONE_BY_ONE: Case = Case { name: "one at a time", operation: TextOperation::Get, connections: 1, window: 1 };
+const PIPELINED: Case = Case::small("pipelined, 8 connections x 64", TextOperation::Get, 8, 64);
+const ONE_BY_ONE: Case = Case::small("one at a time", TextOperation::Get, 1, 1);
 
 /// Operations per second of each, in one round.
 struct Round {
@@ -38,9 +38,10 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let rounds = lab.case("in turn", |lab| {
         let ours = kv_runs::filled(lab, &ask)?.rate;
         let server = MemcachedProcess { memory_mib: kv_memcached::MEMORY_MIB };
-        let [pipelined, one_by_one] = kv_memcached::with_items(lab, server, items, |server| {
+        let [pipelined, one_by_one] = kv_memcached::with_items(lab, server, (items, VALUE_BYTES), |server| {
             let rate = |case: &Case| {
-                kv_memcached::load(lab, case, server.address, items, Answers::Verified).map(|figures| figures.rate)
+                let length = (items, lab.run_length());
+                kv_memcached::load(lab, case, server.address, length, Answers::Verified).map(|figures| figures.rate)
             };
             Ok([rate(&PIPELINED)?, rate(&ONE_BY_ONE)?])
         })?;

@@ -346,6 +346,8 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::ConnectBursts>(),
     Entry::of::<roles::ForgedUnreachables>(),
     Entry::of::<roles::Guesses>(),
+    Entry::of::<roles::ForgedGuesses>(),
+    Entry::of::<roles::Stopper>(),
     Entry::of::<roles::AskCounted>(),
     Entry::of::<roles::LostCalls>(),
     Entry::of::<roles::ShortPath>(),

@@ -32,8 +32,9 @@ pub use memcached::{
     BareServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, TextOperation, installed_version,
 };
 pub use misbehaving::{
-    AskCounted, BULK_BYTES, Claims, ConnectBursts, Connections, Counted, ForgedUnreachables, Guesses, Hoarder, Holding,
-    LimitedServer, LostCalls, RpcServing, Sender, ShortPath, ShortPathCalls, UNREAD_BYTES,
+    AskCounted, BULK_BYTES, Claims, ConnectBursts, Connections, Counted, ForgedGuesses, ForgedUnreachables, Guesses,
+    Hoarder, Holding, LimitedServer, LostCalls, RpcServing, Sender, ShortPath, ShortPathCalls, Stopped, Stopper,
+    UNREAD_BYTES,
 };
 pub(crate) use rate::open_sessions;
 pub use rate::{RateClient, RateFigures};
@@ -63,6 +64,9 @@ pub const IDLE_TIMES: u8 = 6;
 
 /// Answers with [`BULK_BYTES`] of memory that is the application's own.
 pub const BULK: u8 = 7;
+
+/// Answers with [`BULK_BYTES`] in a message buffer.
+pub const BULK_IN_BUFFERS: u8 = 9;
 
 /// Answers with what a [`LimitedServer`] has counted of clients that misbehave: [`Counted`].
 pub const COUNTED: u8 = 8;

@@ -85,8 +85,7 @@ impl Link {
             let error = self.socket.take_error().or_else(|| self.direct.socket().and_then(Socket::take_error));
             let Some(error) = error else { return taken };
             if let (true, Some(to)) = (error.refused, error.to) {
-                self.counters.tx_refused += 1;
-                self.routes.on_refused(to);
+                self.counters.tx_refused += u64::from(self.routes.on_refused(to));
             }
         }
         ERRORS_MAX

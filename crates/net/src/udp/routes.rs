@@ -114,11 +114,10 @@ impl Routes {
         Some(Route(self.last))
     }
 
-    /// Notes that packets to `addr` find nobody. Strangers are not noted.
-    pub(super) fn on_refused(&mut self, addr: SocketAddr) {
-        if let Some(&index) = self.by_addr.get(&canonical(addr)) {
-            self.peers[index as usize].refused = true;
-        }
+    /// Notes that packets to `addr` find nobody, and says whether it did: strangers are not noted.
+    pub(super) fn on_refused(&mut self, addr: SocketAddr) -> bool {
+        let peer = self.by_addr.get(&canonical(addr)).map(|&index| &mut self.peers[index as usize]);
+        peer.map(|peer| peer.refused = true).is_some()
     }
 
     /// Notes that the way to this peer does not carry segmentation offload.
@@ -218,9 +217,9 @@ mod tests {
     fn a_packet_clears_a_refusal() {
         let mut routes = Routes::new(4);
         let route = routes.resolve(addr(1)).unwrap();
-        routes.on_refused(addr(2));
+        assert!(!routes.on_refused(addr(2)));
         assert!(!routes.get(route).unwrap().refused);
-        routes.on_refused(addr(1));
+        assert!(routes.on_refused(addr(1)));
         assert!(routes.get(route).unwrap().refused);
         routes.of_source(addr(1));
         assert!(!routes.get(route).unwrap().refused);

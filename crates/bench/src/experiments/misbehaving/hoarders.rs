@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
-use super::{Growth, Seen, Work, push, push_seen, sharing};
+use super::{Cost, Growth, Order, Seen, Work, load_length, push, push_seen, sharing, with_threads};
 use crate::BenchError;
 use crate::experiments::runs::SMALL_BYTES;
 use crate::lab::{Lab, spread};
 use crate::peer::{Peer, Role};
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{
-    AskCounted, BULK_BYTES, Carrier, Claims, ConnectBursts, Counted, ForgedUnreachables, Guesses, Hoarder, LatencyClient,
-    LimitedServer, RpcServing, Setup,
+    AskCounted, BULK, BULK_BYTES, BULK_IN_BUFFERS, Carrier, Claims, ConnectBursts, Counted, ForgedGuesses,
+    ForgedUnreachables, Guesses, Hoarder, LatencyClient, LimitedServer, RpcServing, Setup,
 };
 
-/// Bytes that other ends may make the server hold, of which one host gets half.
-const HELD_BYTES_MAX: u64 = 64 << 20;
-/// Sessions of the client that has large responses kept: with eight slots each they ask for four times what the server may hold.
+/// Bytes of message buffers that the server may have.
+const BUFFER_BYTES_MAX: u64 = 64 << 20;
+/// Bytes that other ends may make the server hold, of which one host gets half: three quarters of its buffers, as it would be without this limit.
+const HELD_BYTES_MAX: u64 = BUFFER_BYTES_MAX / 4 * 3;
+/// Sessions of the client that has large responses kept: with eight slots each they ask for over five times what the server may hold.
 const HOARDING_SESSIONS: u32 = 32;
 /// Sessions that one host may open.
 const SESSIONS_OF_HOST: u32 = 64;
@@ -28,16 +30,48 @@ const CLIENT_SLACK: Duration = Duration::from_secs(60);
 /// What a server of calls needs beside its budget: sessions, and the one response that is made and refused.
 pub(super) const BESIDE_BUDGET: u64 = (4 << 20) + BULK_BYTES as u64;
 
-/// Responses that a client has the server keep, while it says that it is alive.
+/// What the server holds for working clients: a response of each of their slots.
+const WORKING_BYTES: u64 = 1 << 20;
+
+/// Calls of a working client, one at a time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Echo {
+    pub name: &'static str,
+    pub bytes: usize,
+}
+
+/// One that needs nothing of the budget.
+pub(super) const SMALL: Echo = Echo { name: "echo of 32 B", bytes: SMALL_BYTES };
+/// One whose request is held until it is whole, and whose response until it was fetched.
+const LARGE: Echo = Echo { name: "echo of 100 kB", bytes: 100_000 };
+
+/// Responses that a client has the server keep, while it says that it is alive: memory of the application's own.
 pub(super) fn responses(lab: &mut Lab) -> Result<(), BenchError> {
+    hoarded(lab, "responses", BULK)
+}
+
+/// The same in message buffers, which have a limit for all of the server.
+pub(super) fn buffers(lab: &mut Lab) -> Result<(), BenchError> {
+    hoarded(lab, "responses in message buffers", BULK_IN_BUFFERS)
+}
+
+fn hoarded(lab: &mut Lab, what: &str, request: u8) -> Result<(), BenchError> {
     let mib = u64::from(HOARDING_SESSIONS) * 8 * BULK_BYTES as u64 / (1 << 20);
-    let case = format!("udp, {HOARDING_SESSIONS} sessions that have {mib} MiB of responses kept");
-    let runs = lab.case(&case, |lab| round(lab, |server| Hoarder { server, sessions: HOARDING_SESSIONS }))?;
-    push(lab, &case, Metric::Rate, &seen(&runs), (HELD_BYTES_MAX / 2 + BESIDE_BUDGET) as f64)?;
+    let case = with_threads(&format!("udp, {HOARDING_SESSIONS} sessions that have {mib} MiB of {what} kept"), 1);
+    let echoes = [SMALL, LARGE];
+    let role = |server| Hoarder { server, sessions: HOARDING_SESSIONS, request };
+    let runs = rounds(lab, &case, &echoes, role)?;
+    push(
+        lab,
+        &case,
+        (Metric::Rate, &echoes.map(|echo| echo.name)),
+        &seen(&runs),
+        (HELD_BYTES_MAX / 2 + BESIDE_BUDGET) as f64,
+    )?;
     // Else nothing is kept, and the rows above show nothing.
     let held = spread(&runs, |run| run.after.held_bytes as f64)?;
     let row = RowBuilder::new(format!("{case}, counted by the server"), Metric::Memory, held);
-    lab.push(row.target(Target::Absolute((HELD_BYTES_MAX / 2) as f64)));
+    lab.push(row.target(Target::Absolute((HELD_BYTES_MAX / 2 + WORKING_BYTES) as f64)));
     let kept = runs.iter().map(|run| run.before.held_bytes.min(run.after.held_bytes) / BULK_BYTES as u64);
     push_seen(lab, format!("{case}, responses kept meanwhile"), kept);
     Ok(())
@@ -45,11 +79,10 @@ pub(super) fn responses(lab: &mut Lab) -> Result<(), BenchError> {
 
 /// Datagrams of CONNECTs.
 pub(super) fn connects(lab: &mut Lab) -> Result<(), BenchError> {
-    let case = format!("udp, datagrams of {CONNECTS} CONNECTs");
-    let runs = lab.case(&case, |lab| round(lab, |server| ConnectBursts { server, connects: CONNECTS }))?;
-    push(lab, &case, Metric::Rate, &seen(&runs), BESIDE_BUDGET as f64)?;
-    let refused = runs.iter().map(|run| run.after.refused - run.before.refused);
-    push_seen(lab, format!("{case}, refused meanwhile"), refused);
+    let case = with_threads(&format!("udp, datagrams of {CONNECTS} CONNECTs"), 1);
+    let runs = rounds(lab, &case, &[SMALL], |server| ConnectBursts { server, connects: CONNECTS })?;
+    push(lab, &case, (Metric::Rate, &[SMALL.name]), &seen(&runs), BESIDE_BUDGET as f64)?;
+    push_counted(lab, format!("{case}, refused meanwhile"), &runs, |counted| counted.refused);
     let accepted = spread(&runs, |run| {
         let Claims { accepted } = run.output;
         f64::from(accepted)
@@ -61,28 +94,46 @@ pub(super) fn connects(lab: &mut Lab) -> Result<(), BenchError> {
 
 /// Forged ICMP messages that say that clients of the server are not there.
 pub(super) fn unreachable(lab: &mut Lab) -> Result<(), BenchError> {
-    let case = "udp, forged ICMP port-unreachables";
+    let case = with_threads("udp, forged ICMP port-unreachables", 1);
     if let Err(error) = ForgedUnreachables::check_allowed() {
         lab.note(format!("{case} was skipped: {error}."));
         return Ok(());
     }
-    let runs = lab.case(case, |lab| round(lab, |server| ForgedUnreachables { server }))?;
-    push(lab, case, Metric::Rate, &seen(&runs), BESIDE_BUDGET as f64)?;
-    // A server that hears its client does not look into them, so it counts nothing: these are those that the system took.
-    push_seen(lab, format!("{case}, sent"), runs.iter().map(|run| run.output));
+    let runs = rounds(lab, &case, &[SMALL], |server| ForgedUnreachables { server })?;
+    push(lab, &case, (Metric::Rate, &[SMALL.name]), &seen(&runs), BESIDE_BUDGET as f64)?;
+    push_counted(lab, format!("{case}, heard by the server meanwhile"), &runs, |counted| counted.reports);
     Ok(())
 }
 
 /// Guessed tags of the sessions of other clients, from an address of the guesser's own.
 pub(super) fn guesses(lab: &mut Lab) -> Result<(), BenchError> {
-    let case = "udp, guessed tags of others' sessions";
-    let runs = lab.case(case, |lab| round(lab, |server| Guesses { server }))?;
-    push(lab, case, Metric::Rate, &seen(&runs), BESIDE_BUDGET as f64)?;
-    let rejected = runs.iter().map(|run| run.after.unknown_session - run.before.unknown_session);
-    push_seen(lab, format!("{case}, rejected meanwhile"), rejected);
-    let taken = spread(&runs, |run| run.after.bulk as f64)?;
+    let case = with_threads("udp, guessed tags of others' sessions", 1);
+    let runs = rounds(lab, &case, &[SMALL], |server| Guesses { server })?;
+    push_guesses(lab, &case, &runs)
+}
+
+/// The same from the addresses of those clients, as often as a session is still heard.
+pub(super) fn guesses_in_name(lab: &mut Lab) -> Result<(), BenchError> {
+    let case = with_threads("udp, guessed tags of others' sessions, from their addresses", 1);
+    if let Err(error) = ForgedGuesses::check_allowed() {
+        lab.note(format!("{case} was skipped: {error}."));
+        return Ok(());
+    }
+    let runs = rounds(lab, &case, &[SMALL], |server| ForgedGuesses { server })?;
+    push_guesses(lab, &case, &runs)
+}
+
+fn push_guesses<O>(lab: &mut Lab, case: &str, runs: &[Round<O>]) -> Result<(), BenchError> {
+    push(lab, case, (Metric::Rate, &[SMALL.name]), &seen(runs), BESIDE_BUDGET as f64)?;
+    push_counted(lab, format!("{case}, rejected meanwhile"), runs, |counted| counted.unknown_session);
+    let taken = spread(runs, |run| run.after.bulk as f64)?;
     lab.push(RowBuilder::new(format!("{case}, taken"), Metric::Calls, taken).target(Target::Absolute(0.0)));
     Ok(())
+}
+
+/// A row of what the server counted while the working load was measured beside misbehaving clients.
+fn push_counted<O>(lab: &mut Lab, case: String, runs: &[Round<O>], count: impl Fn(&Counted) -> u64) {
+    push_seen(lab, case, runs.iter().map(|run| count(&run.after) - count(&run.before)));
 }
 
 /// One run, with what the server had counted before and after the working load beside misbehaving clients.
@@ -95,25 +146,41 @@ pub(super) struct Round<O> {
 }
 
 pub(super) fn seen<O>(runs: &[Round<O>]) -> Vec<Seen> {
-    runs.iter().map(|run| run.seen).collect()
+    runs.iter().map(|run| run.seen.clone()).collect()
 }
 
-/// One run beside a client of any kind, which is given the server's address.
-pub(super) fn round<M: Role<Ready = ()>>(lab: &Lab, role: impl FnOnce(String) -> M) -> Result<Round<M::Output>, BenchError> {
-    let mut server = server(lab, Carrier::Udp, 2 * lab.run_length())?;
+/// The runs of a case beside a client of any kind, which is given the server's address.
+pub(super) fn rounds<M: Role<Ready = ()>>(
+    lab: &mut Lab,
+    case: &str,
+    works: &[Echo],
+    role: impl Fn(String) -> M,
+) -> Result<Vec<Round<M::Output>>, BenchError> {
+    let mut order = Order::AloneFirst;
+    lab.case(case, |lab| round(lab, order.next(), works, &role))
+}
+
+fn round<M: Role<Ready = ()>>(
+    lab: &Lab,
+    order: Order,
+    works: &[Echo],
+    role: impl Fn(String) -> M,
+) -> Result<Round<M::Output>, BenchError> {
+    let mut server = server(lab, Carrier::Udp, 4 * lab.run_length())?;
     let RpcServing { address, process } = server.ready()?;
-    let work = || echoes(lab, Carrier::Udp, &address, lab.run_length());
-    let alone = work()?;
+    let work = || works.iter().map(|work| echoes(lab, Carrier::Udp, &address, (work, load_length(lab)))).collect();
     let growth = Growth::of(process)?;
-    let mut misbehaving = lab.client(role(address.clone()), 4 * lab.run_length())?;
-    misbehaving.ready()?;
-    let before = counted(lab, &address)?;
-    let (beside, taken) = sharing(&[misbehaving.id()], work)?;
-    let after = counted(lab, &address)?;
-    let grown = growth.most()?;
-    let output = misbehaving.stop()?;
+    let (alone, (beside, before, after, output, cost)) = order.take(work, || {
+        let mut misbehaving = lab.client(role(address.clone()), 4 * lab.run_length())?;
+        misbehaving.ready()?;
+        let before = counted(lab, &address)?;
+        let (beside, taken) = sharing(&[misbehaving.id()], work)?;
+        let after = counted(lab, &address)?;
+        let grown = growth.most()?;
+        Ok((beside, before, after, misbehaving.stop()?, Cost { taken, grown }))
+    })?;
     server.stop()?;
-    Ok(Round { seen: Seen { alone, beside, taken, grown }, before, after, output })
+    Ok(Round { seen: Seen::new(alone, beside, cost), before, after, output })
 }
 
 /// What the server has counted until now.
@@ -124,15 +191,19 @@ fn counted(lab: &Lab, server: &str) -> Result<Counted, BenchError> {
 
 /// A server for working loads of this length together.
 pub(super) fn server(lab: &Lab, carrier: Carrier, work: Duration) -> Result<Peer<LimitedServer>, BenchError> {
-    let setup = Setup::as_shipped(carrier, SESSIONS_PLANNED);
-    let role = LimitedServer { setup, held_bytes_max: HELD_BYTES_MAX, sessions_of_host: SESSIONS_OF_HOST };
+    let role = LimitedServer {
+        setup: Setup::as_shipped(carrier, SESSIONS_PLANNED),
+        held_bytes_max: HELD_BYTES_MAX,
+        buffer_bytes_max: BUFFER_BYTES_MAX,
+        sessions_of_host: SESSIONS_OF_HOST,
+    };
     lab.server(role, 2 * work + CLIENT_SLACK)
 }
 
-/// Small echoes, one at a time.
-pub(super) fn echoes(lab: &Lab, carrier: Carrier, server: &str, run: Duration) -> Result<Work, BenchError> {
+/// Echoes, one at a time.
+pub(super) fn echoes(lab: &Lab, carrier: Carrier, server: &str, (echo, run): (&Echo, Duration)) -> Result<Work, BenchError> {
     let setup = Setup::as_shipped(carrier, SESSIONS_PLANNED);
-    let client = LatencyClient { setup, server: server.to_owned(), size: SMALL_BYTES, run };
+    let client = LatencyClient { setup, server: server.to_owned(), size: echo.bytes, run };
     let latency = lab.client(client, run)?.result()?;
     Ok(Work { rate: latency.count as f64 / run.as_secs_f64(), p99: latency.p99 })
 }

@@ -2,23 +2,28 @@
 //! stopped in the middle of it, beside a client that works. Its rate should stay what it is alone, and the server's memory within its
 //! budget.
 //!
-//! Each run starts a server, takes the working load alone, starts the misbehaving clients, and takes the load again. Both share the core
-//! of clients, so what the misbehaving ones use of it is measured, and the working client is held to what is left.
+//! Each run starts a server and takes the working load alone and beside the misbehaving clients, in the other order each time. *Rate kept* is one
+//! rate divided by the other, and nothing is taken off: so the misbehaving clients may use only little of the core that they share with the
+//! working one, and a row says how much.
 
 mod connections;
 mod hoarders;
 mod losses;
 mod stopped;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::BenchError;
 use crate::lab::{Lab, spread};
 use crate::measure::{Spread, main_thread_cpu_nanos_of, peak_resident_bytes_of, resident_bytes_of};
 use crate::report::{Metric, RowBuilder, Target};
 
-/// Share of its rate that a working client keeps, of the processor time that is left to it.
+/// Share of its rate that a working client keeps.
 const RATE_KEPT_MIN: f64 = 0.95;
+/// Most that the misbehaving clients may use of the clients' core, in percent: of what the working client may lose, half is left to the server.
+const TAKEN_MAX: f64 = 2.5;
+/// A load is a measured run divided by this: there are many, and all of them are to take less than three minutes.
+const LOADS_PER_RUN: u32 = 2;
 
 /// What a working client came to.
 #[derive(Debug, Clone, Copy)]
@@ -27,39 +32,105 @@ struct Work {
     p99: f64,
 }
 
-/// One run of a case.
+/// A working client alone and beside others, in one run.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct Pair {
     alone: Work,
     beside: Work,
-    /// Share of the clients' core that the misbehaving clients had meanwhile, from 0 to 1.
+}
+
+impl Pair {
+    /// What is kept of the rate.
+    fn kept(&self) -> f64 {
+        self.beside.rate / self.alone.rate
+    }
+}
+
+/// What the misbehaving clients took in one run.
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    /// Share of the clients' core, from 0 to 1.
     taken: f64,
-    /// Bytes by which the server grew at its most, from before the misbehaving clients came.
+    /// Bytes by which the server grew at its most.
     grown: f64,
 }
 
+/// One run: each working load, and what was taken from the server and the core meanwhile.
+#[derive(Debug, Clone)]
+struct Seen {
+    works: Vec<Pair>,
+    cost: Cost,
+}
+
 impl Seen {
-    /// What is kept of the rate, of the processor time that is left.
-    fn kept(&self) -> f64 {
-        self.beside.rate / self.alone.rate / (1.0 - self.taken).max(f64::EPSILON)
+    fn new(alone: Vec<Work>, beside: Vec<Work>, cost: Cost) -> Self {
+        let works = alone.into_iter().zip(beside).map(|(alone, beside)| Pair { alone, beside }).collect();
+        Seen { works, cost }
+    }
+}
+
+/// Whether the working load is first taken alone or beside others. Runs alternate, so that what drifts with time favours neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    AloneFirst,
+    BesideFirst,
+}
+
+impl Order {
+    /// That of this run; the next has the other.
+    fn next(&mut self) -> Order {
+        let other = if *self == Order::AloneFirst { Order::BesideFirst } else { Order::AloneFirst };
+        std::mem::replace(self, other)
+    }
+
+    /// Measures both.
+    fn take<A, B>(
+        self,
+        alone: impl FnOnce() -> Result<A, BenchError>,
+        beside: impl FnOnce() -> Result<B, BenchError>,
+    ) -> Result<(A, B), BenchError> {
+        match self {
+            Order::AloneFirst => {
+                let alone = alone()?;
+                Ok((alone, beside()?))
+            }
+            Order::BesideFirst => {
+                let beside = beside()?;
+                Ok((alone()?, beside))
+            }
+        }
     }
 }
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(9);
-    lab.note(
-        "In the column of floors stands the working client alone. It, the misbehaving clients and nothing else share one core, the server has \
-         the other, with one thread each. *Rate kept* is against the processor time that the misbehaving clients leave; what they cost \
-         the server counts as lost. The memory of a server is that by which it grew, at its most.",
-    );
-    connections::run(lab)?;
+    lab.expect_cases(12);
+    lab.note(format!(
+        "In the column of floors stands the working client alone. *Rate kept* is its rate beside the misbehaving clients divided by that, and \
+         nothing is taken off. It, the misbehaving clients and nothing else share one core, and the server has the other: in brackets stand \
+         the threads of the server's core | those of the clients' core. The row of the misbehaving clients is what they use of that core, at most \
+         {TAKEN_MAX} %: more would spoil the rate that they are there to threaten. The memory of a server is that by which it grew, at its most."
+    ));
+    connections::small(lab)?;
+    connections::large(lab)?;
     hoarders::responses(lab)?;
+    hoarders::buffers(lab)?;
     hoarders::connects(lab)?;
     hoarders::unreachable(lab)?;
     hoarders::guesses(lab)?;
+    hoarders::guesses_in_name(lab)?;
     stopped::run(lab)?;
     losses::calls(lab)?;
     losses::short_path(lab)
+}
+
+/// Length of one load.
+fn load_length(lab: &Lab) -> Duration {
+    lab.run_length() / LOADS_PER_RUN
+}
+
+/// Names a case with the threads of either core.
+fn with_threads(case: &str, misbehaving: usize) -> String {
+    format!("{case} [1 | 1 + {misbehaving}]")
 }
 
 /// How much memory a process gained.
@@ -89,18 +160,34 @@ fn sharing<T>(processes: &[u32], measure: impl FnOnce() -> Result<T, BenchError>
     Ok((measured, taken))
 }
 
-/// The rows that every case has. `memory_max` is the budget of the server, in bytes.
-fn push(lab: &mut Lab, case: &str, rate: Metric, seen: &[Seen], memory_max: f64) -> Result<(), BenchError> {
-    let row = RowBuilder::new(case, rate, spread(seen, |seen| seen.beside.rate)?);
-    lab.push(row.floor(spread(seen, |seen| seen.alone.rate)?));
-    let row = RowBuilder::new(format!("{case}, rate kept"), Metric::Advantage, spread(seen, Seen::kept)?);
-    lab.push(row.target(Target::Absolute(RATE_KEPT_MIN)));
-    let row = RowBuilder::new(case, Metric::LatencyP99, spread(seen, |seen| seen.beside.p99)?);
-    lab.push(row.floor(spread(seen, |seen| seen.alone.p99)?));
-    let taken = spread(seen, |seen| seen.taken * 100.0)?;
-    lab.push(RowBuilder::new(format!("{case}, the misbehaving clients"), Metric::CoreShare, taken));
-    let row = RowBuilder::new(format!("{case}, the server"), Metric::Memory, spread(seen, |seen| seen.grown)?);
+/// The rows that every case has, for each of the loads with these names. `memory_max` is the budget of the server, in bytes.
+fn push(
+    lab: &mut Lab,
+    case: &str,
+    (rate, loads): (Metric, &[&str]),
+    seen: &[Seen],
+    memory_max: f64,
+) -> Result<(), BenchError> {
+    for (place, load) in loads.iter().enumerate() {
+        let pairs: Vec<Pair> = seen.iter().filter_map(|seen| seen.works.get(place).copied()).collect();
+        push_load(lab, &format!("{case}, {load}"), rate, &pairs)?;
+    }
+    let taken = spread(seen, |seen| seen.cost.taken * 100.0)?;
+    let row = RowBuilder::new(format!("{case}, the misbehaving clients"), Metric::CoreShare, taken);
+    lab.push(row.target(Target::Absolute(TAKEN_MAX)));
+    let row = RowBuilder::new(format!("{case}, the server"), Metric::Memory, spread(seen, |seen| seen.cost.grown)?);
     lab.push(row.target(Target::Absolute(memory_max)));
+    Ok(())
+}
+
+/// The rows of one load.
+fn push_load(lab: &mut Lab, case: &str, rate: Metric, pairs: &[Pair]) -> Result<(), BenchError> {
+    let row = RowBuilder::new(case, rate, spread(pairs, |pair| pair.beside.rate)?);
+    lab.push(row.floor(spread(pairs, |pair| pair.alone.rate)?));
+    let row = RowBuilder::new(format!("{case}, rate kept"), Metric::Advantage, spread(pairs, Pair::kept)?);
+    lab.push(row.target(Target::Absolute(RATE_KEPT_MIN)));
+    let row = RowBuilder::new(case, Metric::LatencyP99, spread(pairs, |pair| pair.beside.p99)?);
+    lab.push(row.floor(spread(pairs, |pair| pair.alone.p99)?));
     Ok(())
 }
 
@@ -109,4 +196,38 @@ fn push(lab: &mut Lab, case: &str, rate: Metric, seen: &[Seen], memory_max: f64)
 fn push_seen(lab: &mut Lab, case: String, events: impl Iterator<Item = u64>) {
     let least = Spread::single(events.min().unwrap_or(0) as f64);
     lab.push(RowBuilder::new(case, Metric::Events, least).target(Target::Absolute(1.0)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(alone: f64, beside: f64) -> Pair {
+        Pair { alone: Work { rate: alone, p99: 1.0 }, beside: Work { rate: beside, p99: 1.0 } }
+    }
+
+    /// A client that sleeps between its calls does not get slower because others use the core meanwhile: if it does, something else is slower.
+    #[test]
+    fn half_of_the_rate_is_lost_however_much_of_the_core_is_taken() {
+        for taken in [0.0, 0.5, 0.9] {
+            let cost = Cost { taken, grown: 0.0 };
+            let seen = Seen::new(vec![pair(100.0, 50.0).alone], vec![pair(100.0, 50.0).beside], cost);
+            assert!(seen.works[0].kept() < RATE_KEPT_MIN, "{taken} taken");
+        }
+        assert!(pair(100.0, 96.0).kept() >= RATE_KEPT_MIN);
+    }
+
+    #[test]
+    fn orders_are_mirrored() {
+        let mut order = Order::AloneFirst;
+        let calls = std::cell::RefCell::new(String::new());
+        let note = |what: &str| {
+            calls.borrow_mut().push_str(what);
+            Ok(())
+        };
+        for _ in 0..4 {
+            order.next().take(|| note("A"), || note("B")).unwrap();
+        }
+        assert_eq!(calls.into_inner(), "ABBAABBA");
+    }
 }

@@ -14,8 +14,9 @@ use crate::report::Metric;
 use crate::roles::WARM_UP_SHARE;
 use crate::workload::{Numbers, Popularity};
 
-/// How long a server may stay silent.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// How long a server may stay silent. A connection has its turn when each other one that has something moved up to 256 KiB. With over a thousand of
+/// them, on a machine whose cores a dozen other processes want too, that can take many seconds.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// Time between two figures for the progress bar.
 const LIVE_INTERVAL: Duration = Duration::from_millis(200);
 /// Connections, and requests on each, with which items are stored before anything is measured.

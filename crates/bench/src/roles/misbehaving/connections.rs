@@ -1,14 +1,16 @@
 //! Connections to a memcached port that hold what a server must keep for them: commands that never end, and answers that nobody reads.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use rustix::io::ioctl_fionread;
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
+use super::raw::HOST;
 use crate::BenchError;
 use crate::peer::{Control, Role};
 
@@ -22,6 +24,8 @@ const REQUESTS_UNREAD: usize = 4;
 const WRITE_BYTES: usize = 64 << 10;
 /// Time between two attempts to send what did not fit: short for the server, long enough to cost nothing.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same beside the working load, when there is nothing to settle: over a thousand attempts each time.
+const PAUSE_MEANWHILE: Duration = Duration::from_millis(500);
 /// Rounds in which nothing moved, after which nothing will; and rounds after which that is not waited for any more.
 const ROUNDS_QUIET: u32 = 5;
 const ROUNDS_MAX: u32 = 100;
@@ -61,7 +65,7 @@ impl Role for Connections {
         settle(&mut held)?;
         control.ready(());
         while !control.stopping() {
-            thread::sleep(PAUSE);
+            thread::sleep(PAUSE_MEANWHILE);
             // The server may close those that hold memory too long: that is its right.
             held.retain_mut(Held::send);
         }
@@ -93,6 +97,14 @@ fn counted_bytes(server: SocketAddr) -> Result<u64, BenchError> {
     })
 }
 
+/// A connection from another host than that of honest clients.
+fn connected(server: SocketAddr) -> rustix::io::Result<TcpStream> {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&socket, &SocketAddrV4::new(HOST, 0))?;
+    connect(&socket, &server)?;
+    Ok(socket.into())
+}
+
 /// A connection, and what it has not sent yet.
 struct Held {
     stream: TcpStream,
@@ -103,7 +115,7 @@ struct Held {
 impl Held {
     fn open(server: SocketAddr, head: Vec<u8>, body_left: usize) -> Result<Self, BenchError> {
         let doing = || BenchError::io(format!("connect to {server}"));
-        let stream = TcpStream::connect(server).map_err(doing())?;
+        let stream = connected(server).map_err(|error| doing()(error.into()))?;
         stream.set_nonblocking(true).map_err(doing())?;
         Ok(Held { stream, head, body_left })
     }

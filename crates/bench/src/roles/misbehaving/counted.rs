@@ -1,7 +1,7 @@
 //! What a server has counted of clients that misbehave.
 
 use dunlin_net::Transport;
-use dunlin_rpc::{Endpoint, EndpointStats, MsgBuf};
+use dunlin_rpc::{Endpoint, EndpointStats, MsgBuf, Session};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
@@ -10,7 +10,7 @@ use crate::roles::COUNTED;
 use crate::roles::setup::{OnTransport, Setup, Side};
 
 /// Counts of a server since it started.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// Packets for no session, or with a wrong tag or from a wrong address.
     pub unknown_session: u64,
@@ -20,31 +20,45 @@ pub struct Counted {
     pub bulk: u64,
     /// Bytes held for other ends now.
     pub held_bytes: u64,
+    /// Reports of the network that nobody listens at a client's address.
+    pub reports: u64,
+    /// Places of its queue over shared memory that it set aside now, whose packets living senders have still to write.
+    pub awaited: u64,
 }
 
 impl Counted {
     /// Of an endpoint whose handler ran so often.
     pub(super) fn of(stats: &EndpointStats, bulk: u64) -> Self {
-        let counters = &stats.counters;
+        let (counters, transport) = (&stats.counters, &stats.transport);
         Counted {
             unknown_session: counters.dropped_unknown_session,
             refused: counters.sessions_refused,
             bulk,
             held_bytes: stats.held_bytes,
+            reports: transport.tx_refused,
+            awaited: transport.rx_set_aside.saturating_sub(transport.rx_late + transport.rx_reclaimed),
         }
     }
 
     /// As a response.
     pub(super) fn to_bytes(self) -> Vec<u8> {
-        let Counted { unknown_session, refused, bulk, held_bytes } = self;
-        [unknown_session, refused, bulk, held_bytes].iter().flat_map(|count| count.to_le_bytes()).collect()
+        let Counted { unknown_session, refused, bulk, held_bytes, reports, awaited } = self;
+        let counts = [unknown_session, refused, bulk, held_bytes, reports, awaited];
+        counts.iter().flat_map(|count| count.to_le_bytes()).collect()
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (words, []) = bytes.as_chunks::<8>() else { return None };
         let counts: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let [unknown_session, refused, bulk, held_bytes] = counts[..] else { return None };
-        Some(Counted { unknown_session, refused, bulk, held_bytes })
+        let [unknown_session, refused, bulk, held_bytes, reports, awaited] = counts[..] else { return None };
+        Some(Counted { unknown_session, refused, bulk, held_bytes, reports, awaited })
+    }
+
+    /// Asks on an open session.
+    pub(super) fn ask<T: Transport>(endpoint: &Endpoint<T>, session: &Session) -> Result<Self, BenchError> {
+        let call = session.call(COUNTED, MsgBuf::with_len(0)?);
+        let response = endpoint.block_on(call).map_err(|failure| failure.error)?.response;
+        Counted::parse(&response).ok_or(BenchError::WrongEcho)
     }
 }
 
@@ -75,9 +89,7 @@ impl OnTransport for Ask<'_> {
     fn run<T: Transport>(self, transport: T) -> Result<Counted, BenchError> {
         let endpoint = Endpoint::new(transport, dunlin_rpc::EndpointConfig::default())?;
         let session = endpoint.block_on(endpoint.connect(&self.0.parse()?))?;
-        let call = session.call(COUNTED, MsgBuf::with_len(0)?);
-        let response = endpoint.block_on(call).map_err(|failure| failure.error)?.response;
-        Counted::parse(&response).ok_or(BenchError::WrongEcho)
+        Counted::ask(&endpoint, &session)
     }
 }
 
@@ -87,9 +99,8 @@ mod tests {
 
     #[test]
     fn counts_arrive_as_they_were_sent() {
-        let counted = Counted { unknown_session: 1, refused: 2, bulk: 4, held_bytes: 5 };
-        let parsed = Counted::parse(&counted.to_bytes()).unwrap();
-        assert_eq!(parsed.to_bytes(), counted.to_bytes());
-        assert!(Counted::parse(&[0; 31]).is_none() && Counted::parse(&[0; 40]).is_none());
+        let counted = Counted { unknown_session: 1, refused: 2, bulk: 4, held_bytes: 5, reports: 6, awaited: 7 };
+        assert_eq!(Counted::parse(&counted.to_bytes()), Some(counted));
+        assert!(Counted::parse(&[0; 47]).is_none() && Counted::parse(&[0; 56]).is_none());
     }
 }

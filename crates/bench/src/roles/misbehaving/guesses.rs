@@ -14,7 +14,7 @@ use crate::roles::BULK;
 /// Packets in a datagram.
 const GUESSES: u32 = 100;
 /// Session numbers that are tried, from zero on: those of the working client are among them.
-const SESSIONS: u32 = 16;
+pub(super) const SESSIONS: u32 = 16;
 /// Time between two datagrams: 10,000 guesses a second.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -48,7 +48,7 @@ impl Role for Guesses {
 }
 
 /// A request, the first of its slot: no two in a row have the same tag, and no tag is zero, which is none.
-fn guess(number: u64) -> Vec<u8> {
+pub(super) fn guess(number: u64) -> Vec<u8> {
     /// Odd, so that all tags come before one comes again.
     const STEP: u64 = 0x9e_3779;
     let tag = (number.wrapping_mul(STEP) as u32 & MASK_24).max(1);

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::raw::{Opened, RawPeer, packet};
 use crate::BenchError;
 use crate::peer::{Control, Role};
-use crate::roles::BULK;
 
 /// Slots of a session, in each of which a response can be kept.
 const SLOTS: u64 = 8;
@@ -24,6 +23,8 @@ pub struct Hoarder {
     pub server: String,
     /// Sessions.
     pub sessions: u32,
+    /// What is asked for: [`crate::roles::BULK`] or [`crate::roles::BULK_IN_BUFFERS`].
+    pub request: u8,
 }
 
 impl Role for Hoarder {
@@ -38,7 +39,7 @@ impl Role for Hoarder {
             sessions.push(peer.open_session(number)?);
         }
         for session in &sessions {
-            peer.send(&requests(session))?;
+            peer.send(&requests(session, self.request))?;
             peer.drain()?;
         }
         control.ready(());
@@ -55,7 +56,7 @@ impl Role for Hoarder {
 }
 
 /// A request in each slot, the first there.
-fn requests(session: &Opened) -> Vec<Vec<u8>> {
-    let request = |slot| packet(&session.header(Kind::Request, Header::data_aux(BULK, 0), SLOTS + slot), &[]);
-    (0..SLOTS).map(request).collect()
+fn requests(session: &Opened, request: u8) -> Vec<Vec<u8>> {
+    let in_slot = |slot| packet(&session.header(Kind::Request, Header::data_aux(request, 0), SLOTS + slot), &[]);
+    (0..SLOTS).map(in_slot).collect()
 }

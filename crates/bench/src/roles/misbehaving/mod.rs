@@ -4,7 +4,9 @@
 mod connections;
 mod connects;
 mod counted;
+mod forged;
 mod guesses;
+mod guesses_in_name;
 mod hoarder;
 mod losing;
 mod lost_calls;
@@ -12,15 +14,18 @@ mod raw;
 mod sender;
 mod server;
 mod short_path;
+mod stopper;
 mod unreachable;
 
 pub use connections::{Connections, Holding, UNREAD_BYTES};
 pub use connects::{Claims, ConnectBursts};
 pub use counted::{AskCounted, Counted};
 pub use guesses::Guesses;
+pub use guesses_in_name::ForgedGuesses;
 pub use hoarder::Hoarder;
 pub use lost_calls::LostCalls;
 pub use sender::Sender;
 pub use server::{BULK_BYTES, LimitedServer, RpcServing};
 pub use short_path::{ShortPath, ShortPathCalls};
+pub use stopper::{Stopped, Stopper};
 pub use unreachable::ForgedUnreachables;

@@ -12,7 +12,7 @@ use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24};
 use crate::BenchError;
 
 /// Where these clients are: another host than that of honest ones, whose address is 127.0.0.1.
-const HOST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+pub(super) const HOST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Bytes of the largest datagram.
 const DATAGRAM_BYTES: usize = 65_535;
 /// Bytes in front of each packet of a datagram, which say how long it is.
@@ -80,12 +80,7 @@ impl RawPeer {
 
     /// Sends packets as one datagram. One that the system has no room for is lost, as packets are.
     pub fn send(&self, packets: &[Vec<u8>]) -> Result<(), BenchError> {
-        let mut datagram = Vec::with_capacity(packets.iter().map(|packet| LENGTH_BYTES + packet.len()).sum());
-        for packet in packets {
-            datagram.extend((packet.len() as u16).to_le_bytes());
-            datagram.extend(packet);
-        }
-        match self.socket.send(&datagram) {
+        match self.socket.send(&datagram(packets)) {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
             Err(error) => Err(BenchError::io("send a datagram")(error)),
@@ -153,6 +148,16 @@ impl RawPeer {
         }
         Err(BenchError::NoAnswer { time: PATIENCE, why: format!("a CONNECT was not answered with {kind:?}") })
     }
+}
+
+/// The payload of a datagram of these packets.
+pub(super) fn datagram(packets: &[Vec<u8>]) -> Vec<u8> {
+    let mut datagram = Vec::with_capacity(packets.iter().map(|packet| LENGTH_BYTES + packet.len()).sum());
+    for packet in packets {
+        datagram.extend((packet.len() as u16).to_le_bytes());
+        datagram.extend(packet);
+    }
+    datagram
 }
 
 /// The packet of a CONNECT.

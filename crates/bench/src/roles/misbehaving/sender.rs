@@ -1,30 +1,27 @@
-//! A client for others to stop in the middle of what it does.
+//! A client over shared memory for others to stop in the middle of what it sends.
 
-use std::time::Duration;
+use std::hint;
+use std::time::{Duration, Instant};
 
-use dunlin_net::Transport;
-use dunlin_rpc::Endpoint;
+use dunlin_net::{Transport, TxPacket};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 use crate::peer::{Control, Role};
-use crate::roles::load::Load;
-use crate::roles::rate::open_sessions;
 use crate::roles::setup::{OnTransport, Setup, Side};
 
-/// Sessions over which its calls are spread.
-const SESSIONS: usize = 8;
-/// Calls in a batch, and on the way.
-const BATCHES: (usize, usize) = (3, 60);
-/// Bytes of a call.
+/// Packets in a burst: as many as take their places in the queue at once.
+const BURST: usize = 64;
+/// Between two bursts it waits for as long as one takes, so that half of all stops come within one, and at most for so long: one in which it was
+/// stopped takes longer.
+const PAUSE_MAX: Duration = Duration::from_micros(20);
+/// Bytes of a packet, which are none of the protocol.
 const BYTES: usize = 32;
-/// Longer than any experiment.
-const FOR_EVER: Duration = Duration::from_secs(3600);
 
-/// Sends small calls as fast as it can.
+/// Sends bursts of packets that mean nothing, and cost the server no more than a look.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Sender {
-    /// Transport and endpoint.
+    /// Transport, over shared memory.
     pub setup: Setup,
     /// The server's address.
     pub server: String,
@@ -36,33 +33,29 @@ impl Role for Sender {
     type Output = ();
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
-        self.setup.on_transport(Side::Client, Call { sender: &self, control })
+        self.setup.on_transport(Side::Client, Send { sender: &self, control })
     }
 }
 
-struct Call<'a> {
+struct Send<'a> {
     sender: &'a Sender,
     control: &'a Control<Sender>,
 }
 
-impl OnTransport for Call<'_> {
+impl OnTransport for Send<'_> {
     type Output = ();
 
-    fn run<T: Transport>(self, transport: T) -> Result<(), BenchError> {
-        let endpoint = Endpoint::new(transport, self.sender.setup.endpoint())?;
-        let server = self.sender.server.parse()?;
-        let mut was_ready = false;
+    fn run<T: Transport>(self, mut transport: T) -> Result<(), BenchError> {
+        let route = transport.resolve(&self.sender.server.parse()?)?;
+        let burst = [TxPacket { route, header: &[0; BYTES], payload: &[] }; BURST];
+        self.control.ready(());
         while !self.control.stopping() {
-            let sessions = open_sessions(&endpoint, &server, SESSIONS)?;
-            if !std::mem::replace(&mut was_ready, true) {
-                self.control.ready(());
-            }
-            let (batch, in_flight) = BATCHES;
-            let load = Load::uniform(batch, in_flight, BYTES, FOR_EVER);
-            // Who is stopped for long is taken for dead by the server, and begins anew.
-            match load.run(&endpoint, sessions, |_| !self.control.stopping()) {
-                Ok(_) | Err(BenchError::Call(_) | BenchError::NoSamples { .. }) => {}
-                Err(error) => return Err(error),
+            let begun = Instant::now();
+            transport.tx_burst(&burst);
+            transport.tx_flush();
+            let next = Instant::now() + begun.elapsed().min(PAUSE_MAX);
+            while Instant::now() < next {
+                hint::spin_loop();
             }
         }
         Ok(())

@@ -4,25 +4,27 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use dunlin_net::Transport;
-use dunlin_rpc::{Endpoint, EndpointConfig, PeerLimits};
+use dunlin_rpc::{Endpoint, EndpointConfig, PeerLimits, msgbuf};
 use serde::{Deserialize, Serialize};
 
 use super::counted::Counted;
 use crate::BenchError;
 use crate::peer::{Control, Role};
 use crate::roles::setup::{OnTransport, Setup, Side};
-use crate::roles::{BULK, COUNTED, ECHO};
+use crate::roles::{BULK, BULK_IN_BUFFERS, COUNTED, ECHO};
 
-/// Bytes of the response of [`BULK`].
+/// Bytes of the responses of [`BULK`] and [`BULK_IN_BUFFERS`].
 pub const BULK_BYTES: usize = 1 << 20;
 
-/// Serves [`ECHO`], [`BULK`] and [`COUNTED`] until it is stopped.
+/// Serves [`ECHO`], [`BULK`], [`BULK_IN_BUFFERS`] and [`COUNTED`] until it is stopped.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LimitedServer {
     /// Transport and endpoint.
     pub setup: Setup,
     /// Bytes that other ends may make it hold.
     pub held_bytes_max: u64,
+    /// Bytes of message buffers that its process may have.
+    pub buffer_bytes_max: u64,
     /// Sessions that one host may open.
     pub sessions_of_host: u32,
 }
@@ -55,7 +57,8 @@ impl OnTransport for Serve<'_> {
     type Output = ();
 
     fn run<T: Transport + 'static>(self, transport: T) -> Result<(), BenchError> {
-        let LimitedServer { setup, held_bytes_max, sessions_of_host } = self.server;
+        let LimitedServer { setup, held_bytes_max, buffer_bytes_max, sessions_of_host } = self.server;
+        msgbuf::set_limit_bytes(*buffer_bytes_max);
         let peer_limits = PeerLimits { sessions_max: *sessions_of_host, ..PeerLimits::default() };
         let config = EndpointConfig { held_bytes_max: *held_bytes_max, peer_limits, ..setup.endpoint() };
         let endpoint = Rc::new(Endpoint::new(transport, config)?);
@@ -70,6 +73,13 @@ impl OnTransport for Serve<'_> {
             // Memory of its own for each, as of a value that was made for this request. If the host that asks holds its share, this is refused, and
             // the client is told: nothing is left to do here.
             let _ = request.respond_from(vec![1; BULK_BYTES]);
+        })?;
+        endpoint.register(BULK_IN_BUFFERS, |request| {
+            // Beyond the share of its host, the client gets an error instead.
+            request.respond_written(BULK_BYTES, |buffer| {
+                buffer.fill(1);
+                buffer.len()
+            });
         })?;
         let counting = Rc::downgrade(&endpoint);
         endpoint.register_async(COUNTED, move |_| {

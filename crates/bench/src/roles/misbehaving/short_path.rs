@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use dunlin_net::Transport;
@@ -21,6 +22,11 @@ const PACKET_BYTES_MAX: usize = 1_400;
 const BYTES: usize = 20_000;
 /// The longest that a call may take until it ends in one way or the other.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time between two calls, for they are there to come through and not to be many.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time between two looks whether a call has ended.
+const LOOK_AROUND: Duration = Duration::from_millis(1);
 
 /// Calls over such a path, one call at a time and without deadlines.
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,6 +88,7 @@ impl OnTransport for Calls<'_> {
                 if since.elapsed() > PATIENCE || (self.control.stopping() && !is_first) {
                     break None;
                 }
+                thread::sleep(LOOK_AROUND);
             };
             match ended {
                 Some(Ok(_)) => calls.answered += 1,
@@ -91,6 +98,7 @@ impl OnTransport for Calls<'_> {
                     break;
                 }
             }
+            thread::sleep(PAUSE);
         }
         Ok(calls)
     }

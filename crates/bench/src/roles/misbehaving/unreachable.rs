@@ -1,22 +1,18 @@
 //! Forged news that nobody listens where a client is.
 
-use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::OwnedFd;
+use std::net::SocketAddrV4;
 use std::thread;
 use std::time::Duration;
 
-use dunlin_net::Addr;
-use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+use rustix::net::ipproto;
 use serde::{Deserialize, Serialize};
 
+use super::forged::{Forger, raw_socket};
 use crate::BenchError;
 use crate::peer::{Control, Role};
 
 /// Time between two rounds.
-const PAUSE: Duration = Duration::from_millis(10);
-/// UDP sockets of this host, one a line.
-const UDP_SOCKETS: &str = "/proc/net/udp";
+const PAUSE: Duration = Duration::from_millis(20);
 const ICMP_HEADER_BYTES: usize = 8;
 const IP_HEADER_BYTES: usize = 20;
 const UDP_HEADER_BYTES: usize = 8;
@@ -35,13 +31,8 @@ impl ForgedUnreachables {
     /// # Errors
     /// [`BenchError::Io`] if it may not.
     pub fn check_allowed() -> Result<(), BenchError> {
-        raw_socket().map(drop)
+        raw_socket(ipproto::ICMP).map(drop)
     }
-}
-
-fn raw_socket() -> Result<OwnedFd, BenchError> {
-    let opened = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP));
-    opened.map_err(|error| BenchError::io("open a raw socket; run this as root, or with CAP_NET_RAW")(error.into()))
 }
 
 impl Role for ForgedUnreachables {
@@ -51,33 +42,17 @@ impl Role for ForgedUnreachables {
     type Output = u64;
 
     fn run(self, control: &Control<Self>) -> Result<u64, BenchError> {
-        let Addr::Udp(SocketAddr::V4(server)) = self.server.parse()? else {
-            return Err(BenchError::io("forge ICMP messages")(std::io::ErrorKind::Unsupported.into()));
-        };
-        let socket = raw_socket()?;
+        let forger = Forger::open(ipproto::ICMP, &self.server)?;
         let mut sent = 0;
         control.ready(());
         while !control.stopping() {
-            let list = fs::read_to_string(UDP_SOCKETS).map_err(BenchError::io(format!("read {UDP_SOCKETS}")))?;
-            for client in list.lines().filter_map(local_address).filter(|client| *client != server) {
-                let message = unreachable(server, client);
-                let to = SocketAddrV4::new(*server.ip(), 0);
-                // One that the system has no room for is lost, as packets are.
-                sent += u64::from(sendto(&socket, &message, SendFlags::DONTWAIT, &to).is_ok());
+            for client in forger.clients()? {
+                sent += u64::from(forger.send(&unreachable(forger.server, client)));
             }
             thread::sleep(PAUSE);
         }
         Ok(sent)
     }
-}
-
-/// The local address of a line of [`UDP_SOCKETS`], if it is on the loopback interface.
-fn local_address(line: &str) -> Option<SocketAddrV4> {
-    let (ip, port) = line.split_whitespace().nth(1)?.split_once(':')?;
-    // The address stands there as the processor reads its bytes, the port as a number.
-    let ip = Ipv4Addr::from(u32::from_str_radix(ip, 16).ok()?.to_ne_bytes());
-    let port = u16::from_str_radix(port, 16).ok()?;
-    ip.is_loopback().then_some(SocketAddrV4::new(ip, port))
 }
 
 /// Port unreachable (RFC 792), quoting the headers of a datagram.
@@ -111,16 +86,6 @@ fn checksum(bytes: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sockets_of_loopback_are_found() {
-        let line = "  7: 0100007F:1E14 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 1 2 0 0";
-        let expected = if cfg!(target_endian = "little") { Some("127.0.0.1:7700".parse().unwrap()) } else { None };
-        assert_eq!(local_address(line), expected);
-        for other in ["   sl  local_address rem_address", "  7: 00000000:1E14 00000000:0000 07", ""] {
-            assert_eq!(local_address(other), None);
-        }
-    }
 
     #[test]
     fn a_message_is_whole() {
