@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dunlin_net::Addr;
+use dunlin_serve::Interrupt;
 use dunlin_store::{KeyFunction, Mode};
 
 use crate::memcached::{CONNECTION_BYTES_DEFAULT, LOOK_DEFAULT, Listen};
@@ -51,6 +52,8 @@ pub struct ServerConfig {
     pub pin: Vec<usize>,
     /// How long operations in progress have at the end.
     pub patience: Duration,
+    /// Rung when a core fails, so that whoever waits for it looks at the server.
+    pub interrupt: Interrupt,
 }
 
 impl Default for ServerConfig {
@@ -69,6 +72,7 @@ impl Default for ServerConfig {
             snapshot: None,
             pin: Vec::new(),
             patience: Duration::from_secs(2),
+            interrupt: Interrupt::default(),
         }
     }
 }

@@ -4,27 +4,35 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use dunlin_serve::side;
 use dunlin_store::snapshot::{Canceller, Report, SaveError, SnapshotLock, save};
 use tokio::sync::oneshot;
 
-use super::ANSWER_MAX;
 use super::clock::moment;
 use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
 use crate::routing::Core;
 
-/// Saves snapshots.
+/// How long a core may take to accept its part in a snapshot.
+const ACCEPT_MAX: Duration = Duration::from_secs(10);
+
+/// Where and how snapshots are saved.
 #[derive(Debug, Clone)]
-pub(super) struct Saver {
+pub(super) struct Saving {
     target: Option<Arc<Target>>,
-    mailboxes: Mailboxes,
     turns: Arc<Turns>,
     taking: Arc<Mutex<Taking>>,
     /// What keys are divided by, which is kept with them.
     seed: [u8; 16],
+}
+
+/// Saves snapshots of the cores that have these mailboxes.
+#[derive(Debug, Clone)]
+pub(super) struct Saver {
+    saving: Saving,
+    mailboxes: Mailboxes,
 }
 
 /// Where snapshots are saved, and the right to do so, for as long as anything of the server may.
@@ -75,23 +83,23 @@ impl Drop for Turn {
 }
 
 /// What comes of a snapshot, when it is over.
-pub(super) type Saving = oneshot::Receiver<Result<Report, ServerError>>;
+pub(super) type Outcome = oneshot::Receiver<Result<Report, ServerError>>;
 
-impl Saver {
+impl Saving {
     /// Saves to `path`, if there is one, and keeps other servers from it.
     ///
     /// # Errors
     /// [`ServerError::Lock`].
-    pub fn new(path: Option<&Path>, mailboxes: Mailboxes) -> Result<Saver, ServerError> {
+    pub fn new(path: Option<&Path>) -> Result<Saving, ServerError> {
         let lock = |path: &Path| SnapshotLock::take(path).map(|lock| Target { path: path.to_owned(), _lock: lock });
         let target = path.map(lock).transpose().map_err(ServerError::Lock)?;
-        Ok(Saver { target: target.map(Arc::new), mailboxes, turns: Arc::default(), taking: Arc::default(), seed: [0; 16] })
+        Ok(Saving { target: target.map(Arc::new), turns: Arc::default(), taking: Arc::default(), seed: [0; 16] })
     }
 
     /// Keeps the seed that keys are divided by with each snapshot.
     #[must_use]
-    pub fn routed_by(self, seed: [u8; 16]) -> Saver {
-        Saver { seed, ..self }
+    pub fn routed_by(self, seed: [u8; 16]) -> Saving {
+        Saving { seed, ..self }
     }
 
     /// Whether there is a file to save to.
@@ -99,35 +107,9 @@ impl Saver {
         self.target.is_some()
     }
 
-    /// Begins a snapshot of what all cores have now. Its end comes through the channel.
-    ///
-    /// # Errors
-    /// [`ServerError::NoSnapshot`], [`ServerError::Saving`], [`ServerError::System`].
-    pub fn begin(&self) -> Result<Saving, ServerError> {
-        let target = self.target.clone().ok_or(ServerError::NoSnapshot)?;
-        let turn = Turn::try_take(&self.turns).ok_or(ServerError::Saving)?;
-        let saver = self.clone();
-        let (done, end) = oneshot::channel();
-        let work = move || {
-            let result = saver.collect(&[], &target.path);
-            // Before anybody hears of the end: a server that saves its last snapshot ends then, and the last who has the lock takes its file away.
-            drop((turn, target, saver));
-            // Whoever asked may have gone away.
-            let _ = done.send(result);
-        };
-        let thread = thread::Builder::new().name("snapshot".into()).spawn(work);
-        thread.map_err(|why| ServerError::System { what: "a thread", why: why.to_string() })?;
-        Ok(end)
-    }
-
-    /// Saves a last snapshot, after one that is being saved: that one misses what was stored since it began.
-    ///
-    /// # Errors
-    /// [`ServerError::NoSnapshot`], [`ServerError::Save`].
-    pub fn save_last(&self) -> Result<Report, ServerError> {
-        let target = self.target.as_ref().ok_or(ServerError::NoSnapshot)?;
-        let _turn = Turn::take(&self.turns);
-        self.collect(&[], &target.path)
+    /// Saves what the cores with these mailboxes have.
+    pub fn of(&self, mailboxes: &Mailboxes) -> Saver {
+        Saver { saving: self.clone(), mailboxes: mailboxes.clone() }
     }
 
     /// Gives up cores that hang: a snapshot that waits for one of them ends, and [`Saver::save_after_failure`] leaves them out.
@@ -142,12 +124,44 @@ impl Saver {
     }
 
     /// The cores that were given up.
-    pub fn hung(&self) -> Vec<Core> {
+    fn hung(&self) -> Vec<Core> {
         self.taking().hung.clone()
     }
 
     fn taking(&self) -> MutexGuard<'_, Taking> {
         self.taking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Saver {
+    /// Begins a snapshot of what all cores have now. Its end comes through the channel.
+    ///
+    /// # Errors
+    /// [`ServerError::NoSnapshot`], [`ServerError::Saving`], [`ServerError::System`].
+    pub fn begin(&self) -> Result<Outcome, ServerError> {
+        let target = self.saving.target.clone().ok_or(ServerError::NoSnapshot)?;
+        let turn = Turn::try_take(&self.saving.turns).ok_or(ServerError::Saving)?;
+        let saver = self.clone();
+        let (done, end) = oneshot::channel();
+        let work = move || {
+            let result = saver.collect(&[], &target.path);
+            // Before anybody hears of the end: a server that saves its last snapshot ends then, and the last who has the lock takes its file away.
+            drop((turn, target, saver));
+            // Whoever asked may have gone away.
+            let _ = done.send(result);
+        };
+        side::start("snapshot", work)?;
+        Ok(end)
+    }
+
+    /// Saves a last snapshot, after one that is being saved: that one misses what was stored since it began.
+    ///
+    /// # Errors
+    /// [`ServerError::NoSnapshot`], [`ServerError::Save`].
+    pub fn save_last(&self) -> Result<Report, ServerError> {
+        let target = self.saving.target.as_ref().ok_or(ServerError::NoSnapshot)?;
+        let _turn = Turn::take(&self.saving.turns);
+        self.collect(&[], &target.path)
     }
 
     /// Saves what can be saved after cores failed. Says what was saved, and where. It ends if every core that hangs is given up meanwhile.
@@ -155,11 +169,11 @@ impl Saver {
     /// A snapshot of all cores takes the place of the one before, which is kept beside it, unless something is kept there already. One that
     /// lacks a core does not.
     pub fn save_after_failure(&self) -> String {
-        let Some(target) = &self.target else { return "nothing was saved: the server has no snapshot file".into() };
-        let _turn = Turn::take(&self.turns);
+        let Some(target) = &self.saving.target else { return "nothing was saved: the server has no snapshot file".into() };
+        let _turn = Turn::take(&self.saving.turns);
         let path = target.path.display();
         let rescue = beside(&target.path, ".rescue");
-        let mut missing = self.hung();
+        let mut missing = self.saving.hung();
         loop {
             match self.collect(&missing, &rescue) {
                 Ok(report) if missing.is_empty() => return self.take_over(target, &rescue, &report),
@@ -172,7 +186,7 @@ impl Saver {
                     );
                 }
                 Err(ServerError::Save(SaveError::Abandoned)) if missing.len() < usize::from(self.mailboxes.len()) => {
-                    let hung = self.hung();
+                    let hung = self.saving.hung();
                     if hung.iter().any(|core| !missing.contains(core)) {
                         missing.retain(|core| !hung.contains(core));
                         missing.extend(hung);
@@ -205,19 +219,19 @@ impl Saver {
         let cores: Vec<Core> = (0..self.mailboxes.len()).filter(|core| !missing.contains(core)).collect();
         let (parts, collector) = save(cores.len().max(1), moment());
         {
-            let mut taking = self.taking();
+            let mut taking = self.saving.taking();
             if cores.iter().any(|core| taking.hung.contains(core)) {
                 return Err(SaveError::Abandoned.into());
             }
             taking.running = Some((cores.clone(), collector.canceller()));
         }
-        let deadline = Instant::now() + ANSWER_MAX;
+        let deadline = Instant::now() + ACCEPT_MAX;
         for (core, part) in cores.into_iter().zip(parts) {
             // A part that a core does not take is dropped and ends the snapshot, as the collector finds out.
-            self.mailboxes.send_by(deadline, core, Mail::Snapshot(part));
+            let _ = self.mailboxes.send_by(deadline, core, Mail::Snapshot(part));
         }
-        let result = collector.routed_by(self.seed).write_to(path);
-        self.taking().running = None;
+        let result = collector.routed_by(self.saving.seed).write_to(path);
+        self.saving.taking().running = None;
         result.map_err(ServerError::from)
     }
 
@@ -263,6 +277,8 @@ fn beside(path: &Path, more: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use dunlin_store::snapshot::{Part, Turn as PartTurn};
     use dunlin_store::{Model, Put, Store as _};
 
@@ -277,10 +293,10 @@ mod tests {
     #[test]
     fn the_last_snapshot_waits_for_one_that_is_being_saved() {
         let file = std::env::temp_dir().join(format!("dunlin-kv-last-{}", std::process::id()));
-        let (mailboxes, mut receivers) = Mailboxes::new(1);
-        let saver = Saver::new(Some(&file), mailboxes).unwrap();
+        let (mailboxes, mut receivers) = dunlin_serve::mailbox::mailboxes(1, 8);
+        let saver = Saving::new(Some(&file)).unwrap().of(&mailboxes);
         let mut store = Model::new();
-        let mut part = || match receivers[0].blocking_recv() {
+        let mut part = || match receivers[0].letter_blocking() {
             Some(Mail::Snapshot(part)) => part,
             other => panic!("{other:?}"),
         };

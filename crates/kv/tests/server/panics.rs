@@ -19,13 +19,13 @@ use super::fragile::{Fragile, Gate};
 const ITEMS: u32 = 200;
 
 /// A server of two cores that is to save to a file, and whose cores panic when they are asked to.
-fn fragile(name: &str, unreadable: bool) -> (Server, ServerConfig, PathBuf) {
+fn fragile(name: &str, unreadable: bool) -> (Server<Fragile>, ServerConfig, PathBuf) {
     let (server, config, file, _) = gated(name, unreadable, Duration::from_secs(5));
     (server, config, file)
 }
 
 /// The same with its gate.
-fn gated(name: &str, unreadable: bool, patience: Duration) -> (Server, ServerConfig, PathBuf, Arc<Gate>) {
+fn gated(name: &str, unreadable: bool, patience: Duration) -> (Server<Fragile>, ServerConfig, PathBuf, Arc<Gate>) {
     let mut config = config(name, 2);
     let file = path(name).with_extension("snapshot");
     config.mode = Mode::Store;

@@ -5,52 +5,61 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::mpsc;
-
-use super::mail::Mail;
-use crate::routing::Core;
+use crate::interrupt::Interrupt;
+use crate::mailbox::{Mail, Mailboxes};
 
 /// A core that failed, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Failed {
-    pub core: Core,
+pub struct Failed {
+    /// The core.
+    pub core: u16,
+    /// Why.
     pub why: String,
 }
 
-/// The first failure of a server, if there was one.
+/// The first failure of a server, if there was one. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Failure(Arc<Mutex<Option<Failed>>>);
+pub struct Failure {
+    first: Arc<Mutex<Option<Failed>>>,
+    interrupt: Interrupt,
+}
 
 impl Failure {
+    pub(crate) fn ringing(interrupt: Interrupt) -> Failure {
+        Failure { interrupt, ..Failure::default() }
+    }
+
     /// Notes a failure. The first one is the cause of others.
-    pub fn note(&self, core: Core, why: String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(Failed { core, why });
+    pub(crate) fn note(&self, core: u16, why: String) {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(Failed { core, why });
+        self.interrupt.ring();
     }
 
     /// The failure.
     pub fn get(&self) -> Option<Failed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// The health of one core, for the tasks of its thread. A core that failed executes nothing more: its partition may be in the middle of a
-/// change. It only takes part in a last snapshot.
+/// The health of one core, for the tasks of its thread. A core that failed executes nothing more: its state may be in the middle of a change.
 #[derive(Clone)]
-pub(super) struct Health(Rc<Inner>);
+pub struct Health(Rc<Inner>);
 
 struct Inner {
-    core: Core,
+    core: u16,
     has_failed: Cell<bool>,
     failure: Failure,
-    mailbox: mpsc::Sender<Mail>,
+    tell: Box<dyn Fn()>,
     stops: RefCell<Vec<Box<dyn Fn()>>>,
 }
 
 impl Health {
-    /// A core that is well, with its own mailbox.
-    pub fn new(core: Core, failure: Failure, mailbox: mpsc::Sender<Mail>) -> Health {
-        let inner = Inner { core, has_failed: Cell::new(false), failure, mailbox, stops: RefCell::default() };
-        Health(Rc::new(inner))
+    /// A core that is well.
+    pub fn new<L: 'static>(core: u16, failure: Failure, mailboxes: &Mailboxes<L>) -> Health {
+        let mailbox = mailboxes.of(core).clone();
+        // A mailbox that is full needs no letter to be looked at.
+        let tell = Box::new(move || drop(mailbox.try_send(Mail::Failed)));
+        Health(Rc::new(Inner { core, has_failed: Cell::new(false), failure, tell, stops: RefCell::default() }))
     }
 
     /// Has `stop` called when the core fails, from within what failed, to end some of its work before it does anything more.
@@ -58,7 +67,7 @@ impl Health {
         self.0.stops.borrow_mut().push(Box::new(stop));
     }
 
-    /// Notes why the core serves no more, and ends its work.
+    /// Notes why the core serves no more, and ends its work. The server ends with this reason.
     pub fn fail(&self, why: String) {
         let inner = &*self.0;
         if inner.has_failed.replace(true) {
@@ -67,8 +76,7 @@ impl Health {
         tracing::error!(core = inner.core, why, "a core has failed, and the server ends");
         inner.failure.note(inner.core, why);
         inner.stops.borrow().iter().for_each(|stop| stop());
-        // A mailbox that is full needs no letter to be looked at.
-        let _ = inner.mailbox.try_send(Mail::Failed);
+        (inner.tell)();
     }
 
     /// Whether it serves no more.

@@ -31,7 +31,7 @@ const SLEEP_MIN: Duration = Duration::from_millis(1);
 /// ```
 /// use std::rc::Rc;
 ///
-/// use dunlin_kv::drive::drive;
+/// use dunlin_serve::drive::drive;
 /// use dunlin_net::AnyTransport;
 /// use dunlin_rpc::{Endpoint, EndpointConfig};
 ///
