@@ -17,20 +17,22 @@ const RECEIVE_BUFFER_BYTES: u64 = 64 << 20;
 /// Makes sure that this process may have so many descriptors: raises its soft limit as far as that is allowed.
 ///
 /// # Errors
-/// [`ServeError::System`] if the hard limit is lower; it says what to change.
+/// [`ServeError::System`] if the hard limit is lower; it says what to change. A service may go on with as many as there are.
 pub fn allow_descriptors(needed: u64) -> Result<(), ServeError> {
     let limit = getrlimit(Resource::Nofile);
     match plan(limit, needed) {
         Plan::Enough => Ok(()),
         Plan::Raise(limit) => setrlimit(Resource::Nofile, limit)
             .map_err(|error| ServeError::System { what: "a higher limit of open files", why: error.to_string() }),
-        Plan::TooLow { hard } => Err(ServeError::System {
-            what: "enough open files",
-            why: format!(
-                "{needed} are needed and {hard} are allowed; raise the hard limit with `ulimit -Hn {needed}` as root or \
+        Plan::TooLow { hard } => {
+            // As many as there may be.
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) });
+            let why = format!(
+                "{needed} may be needed and {hard} are allowed; raise the hard limit with `ulimit -Hn {needed}` as root or \
                  LimitNOFILE={needed} in the unit, or allow fewer connections"
-            ),
-        }),
+            );
+            Err(ServeError::System { what: "enough open files", why })
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! What a program writes to be a service.
 
-use std::error::Error;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -150,7 +149,7 @@ pub trait Core: 'static {
     /// What it learns when all cores are built.
     type Plan: Send + Sync + 'static;
     /// What goes wrong.
-    type Error: From<ServeError> + Error + Send + 'static;
+    type Error: From<ServeError> + Send + 'static;
 
     /// Begins to serve: every core is built.
     ///

@@ -4,30 +4,36 @@ use std::io::{IsTerminal, stderr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::RangedU64ValueParser;
-use dunlin_bench::peer::Interrupt;
 use dunlin_net::{Addr, AnyTransport, PollPolicy};
-use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
+use dunlin_serve::{
+    Core, Draining, Health, Interrupt, ServeConfig, ServeError, Server, Service, Site, StartError, addresses,
+};
 use dunlin_smr::wire::response::{Role, Status};
 use dunlin_smr::{Beginning, ClusterId, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
 use tracing::Level;
 
-use super::cluster::{Replicas, SIGNAL_LOOK, within};
+use super::cluster::Replicas;
 use super::home::{self, Kind, Owner, Start};
 use crate::commands::kv::size::bytes;
 use crate::output;
 
 /// How often is looked whether leadership has gone to another, when the replica ends.
 const HAND_OVER_LOOK: Duration = Duration::from_millis(1);
-/// How long a replica that ends waits for what is in progress, and then until the others know.
+/// How often is looked who leads.
+const STATUS_LOOK: Duration = Duration::from_millis(50);
+/// How long a replica that ends waits for what is in progress.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long it has to end beyond that.
+const DRAIN_SPARE: Duration = Duration::from_secs(5);
 
 /// A replica.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Replica {
     /// The id of this replica: above 0, never used before, and never again for another
     #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
@@ -178,11 +184,11 @@ impl Replica {
 }
 
 /// What a replica replicates.
-pub trait Service {
+pub trait Machinery: Send + Sync + 'static {
     /// The machine.
     type Machine: StateMachine + 'static;
     /// What goes on beside it until this is dropped.
-    type Companion;
+    type Companion: 'static;
 
     /// A machine as all replicas begin with.
     fn machine(&self) -> Result<Self::Machine>;
@@ -199,7 +205,7 @@ pub trait Service {
 }
 
 /// Serves until a signal comes.
-pub fn serve(arguments: &Replica, service: &impl Service, interrupt: &Interrupt) -> Result<ExitCode> {
+pub fn serve(arguments: &Replica, machinery: impl Machinery, interrupt: &Interrupt) -> Result<ExitCode> {
     let config = arguments.config()?;
     arguments.check_kinds()?;
     tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
@@ -210,9 +216,9 @@ pub fn serve(arguments: &Replica, service: &impl Service, interrupt: &Interrupt)
              one. One that has ended, whose promises are lost, must not come back under its id: remove it (dunlin raft remove), and add another with an id that \
              was never used"
         );
-        return serve_on(arguments, service, config, MemoryLog::new(), interrupt);
+        return serve_on(arguments, machinery, &config, MemoryLog::new(), interrupt);
     };
-    let owner = Owner { id: arguments.id, kind: service.kind() };
+    let owner = Owner { id: arguments.id, kind: machinery.kind() };
     let (log, opening) =
         home::open(path, owner, arguments.start()).with_context(|| format!("replica {} cannot start", arguments.id))?;
     if let Some(torn) = &opening.torn {
@@ -221,67 +227,136 @@ pub fn serve(arguments: &Replica, service: &impl Service, interrupt: &Interrupt)
             torn.bytes, torn.segment, torn.offset
         );
     }
-    serve_on(arguments, service, config, log, interrupt)
+    serve_on(arguments, machinery, &config, log, interrupt)
 }
 
-fn serve_on<S: Service, L: LogStore + 'static>(
+fn serve_on<S: Machinery, L: LogStore + Send + 'static>(
     arguments: &Replica,
-    service: &S,
-    config: NodeConfig,
+    machinery: S,
+    config: &NodeConfig,
     log: L,
     interrupt: &Interrupt,
 ) -> Result<ExitCode> {
-    let (own, listen) = (arguments.own_address()?, arguments.listen_address()?);
+    let listen = arguments.listen_address()?;
     warn_if_exposed(listen);
-    let machine = service.machine()?;
-    let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(listen)?, arguments.endpoint_config())?);
-    let patience = config.tick * config.election_ticks * 2;
-    let node = Node::start(&endpoint, config, log, machine, arguments.beginning())
-        .with_context(|| format!("replica {} cannot start", arguments.id))?;
-    check_members(arguments, own, &node.status())?;
-    if arguments.start() == Start::Again && node.status().addresses.is_empty() {
-        eprintln!(
-            "dunlin: nothing is in the log yet, so a leader is waited for; if this replica is to found a cluster, start it with --new"
-        );
-    }
-    // It may hold the endpoint, so it goes first.
-    let companion = service.accompany(&endpoint, &node)?;
-    output::line(ready_line(arguments, &endpoint.local_addr(), &node.status()))?;
-    endpoint.block_on(async {
-        let timers = endpoint.timers();
-        let (mut said, mut cluster) = (None, node.status().cluster);
-        while !interrupt.is_set() {
-            if let Some(failure) = node.failure() {
-                bail!("replica {} has stopped: {failure}", arguments.id);
-            }
-            let status = node.status();
-            if cluster != status.cluster {
-                cluster = status.cluster;
-                eprintln!("dunlin: this is replica {} of cluster {}", arguments.id, name(cluster));
-            }
-            said = say_who_leads(&status, said);
-            timers.sleep(SIGNAL_LOOK).await;
+    let hand_over_max = config.tick * config.election_ticks * 2;
+    let serving = ServeConfig {
+        listen: vec![listen.clone()],
+        endpoint: arguments.endpoint_config(),
+        patience: LAST_WORDS,
+        drain_max: hand_over_max + LAST_WORDS + DRAIN_SPARE,
+        interrupt: interrupt.clone(),
+        ..ServeConfig::named("replica")
+    };
+    let (replica, log) = (arguments.clone(), Mutex::new(Some(log)));
+    let service = ReplicaService { replica, machinery, log, hand_over_max };
+    let server = Server::start(Arc::new(service), serving).map_err(|StartError { error, .. }| error)?;
+    server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
+    output::line(server.plan())?;
+    server.run().map_err(|error| match error.downcast() {
+        Ok(ServeError::CoreFailed { why, .. }) => anyhow!(why),
+        Ok(other) => other.into(),
+        Err(error) => error,
+    })?;
+    output::line("ended")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A replica as a service of one core.
+struct ReplicaService<S, L> {
+    replica: Replica,
+    machinery: S,
+    /// Until the core takes it.
+    log: Mutex<Option<L>>,
+    hand_over_max: Duration,
+}
+
+impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for ReplicaService<S, L> {
+    type Core = ReplicaCore<S, L>;
+    /// What it says when it is ready.
+    type Ready = String;
+    type Finish = ();
+
+    fn build(&self, site: Site<AnyTransport, ()>) -> Result<(ReplicaCore<S, L>, String)> {
+        let (replica, endpoint) = (&self.replica, site.endpoint);
+        let cannot_start = || format!("replica {} cannot start", replica.id);
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner).take().context("its log is taken")?;
+        let machine = self.machinery.machine()?;
+        let node =
+            Node::start(&endpoint, replica.config()?, log, machine, replica.beginning()).with_context(cannot_start)?;
+        check_members(replica, replica.own_address()?, &node.status())?;
+        if replica.start() == Start::Again && node.status().addresses.is_empty() {
+            eprintln!(
+                "dunlin: nothing is in the log yet, so a leader is waited for; if this replica is to found a cluster, start it with --new"
+            );
         }
-        let begun = Instant::now();
-        if let Some(to) = node.hand_over() {
+        let companion = self.machinery.accompany(&endpoint, &node)?;
+        let line = ready_line(replica, &endpoint.local_addr(), &node.status());
+        endpoint.spawn(watch(replica.id, node.clone(), endpoint.timers(), site.health));
+        let timers = endpoint.timers();
+        let core = ReplicaCore { id: replica.id, node, companion, timers, hand_over_max: self.hand_over_max };
+        Ok((core, line))
+    }
+
+    fn plan(&self, mut ready: Vec<String>) -> Result<String> {
+        Ok(ready.pop().unwrap_or_default())
+    }
+}
+
+/// Says on standard error what others would like to know, until the replica stops.
+async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, node: Node<M, L>, timers: Timers, health: Health) {
+    let (mut said, mut cluster) = (None, node.status().cluster);
+    loop {
+        if let Some(failure) = node.failure() {
+            return health.fail(format!("replica {id} has stopped: {failure}"));
+        }
+        let status = node.status();
+        if cluster != status.cluster {
+            cluster = status.cluster;
+            eprintln!("dunlin: this is replica {id} of cluster {}", name(cluster));
+        }
+        said = say_who_leads(&status, said);
+        timers.sleep(STATUS_LOOK).await;
+    }
+}
+
+/// A replica at work.
+struct ReplicaCore<S: Machinery, L: LogStore> {
+    id: u64,
+    node: Node<S::Machine, L>,
+    companion: S::Companion,
+    timers: Timers,
+    hand_over_max: Duration,
+}
+
+impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
+    type Letter = ();
+    type Plan = String;
+    type Error = anyhow::Error;
+
+    /// If it leads, another is asked to lead first.
+    fn drain(&mut self, _: Duration) -> Draining {
+        let (node, timers, patience) = (self.node.clone(), self.timers.clone(), self.hand_over_max);
+        Box::pin(async move {
+            let begun = Instant::now();
+            let Some(to) = node.hand_over() else { return };
             while node.status().role == Role::Leader && begun.elapsed() < patience {
                 timers.sleep(HAND_OVER_LOOK).await;
             }
             let is_over = node.status().role != Role::Leader;
             eprintln!("dunlin: replica {to} {}", if is_over { "takes over" } else { "did not take over in time" });
-        }
-        // Those who do not answer are not waited for.
-        within(GOODBYE, &timers, endpoint.shutdown(LAST_WORDS)).await;
-        Ok(())
-    })?;
-    drop(companion);
-    node.close().with_context(|| format!("replica {} did not end in order", arguments.id))?;
-    output::line("ended")?;
-    Ok(ExitCode::SUCCESS)
+        })
+    }
+
+    fn end(self) -> Result<()> {
+        // It may hold the endpoint, so it goes first.
+        drop(self.companion);
+        self.node.close().with_context(|| format!("replica {} did not end in order", self.id))
+    }
 }
 
 fn warn_if_exposed(listen: &Addr) {
-    if matches!(listen, Addr::Udp(addr) if !addr.ip().is_loopback()) {
+    if addresses::is_exposed(listen) {
         eprintln!(
             "dunlin: warning: traffic at {listen} is neither encrypted nor authenticated: let only those reach it whom you trust"
         );
