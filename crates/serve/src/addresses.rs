@@ -6,6 +6,7 @@ use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::udp::{UdpConfig, UdpTransport};
 use dunlin_net::{Addr, AnyTransport, NetError, ShmName};
 
+use crate::config::ServeConfig;
 use crate::error::ServeError;
 
 /// What a core tries to bind for an address of core 0, in this order.
@@ -33,9 +34,12 @@ pub fn is_exposed(addr: &Addr) -> bool {
 }
 
 /// Opens the transport of a core.
-pub(crate) fn open(listen: &[Addr], core: u16) -> Result<AnyTransport, ServeError> {
-    match listen {
-        [] => Err(ServeError::NoAddress),
+pub(crate) fn open(config: &ServeConfig, core: u16) -> Result<AnyTransport, ServeError> {
+    match &config.listen[..] {
+        [] => {
+            let peer = config.peer.as_ref().ok_or(ServeError::NoAddress)?;
+            AnyTransport::for_peer(peer).map_err(|why| ServeError::Listen { addr: peer.clone(), why })
+        }
         [one] => first(one, core, AnyTransport::bind),
         [shm @ Addr::Shm(_), udp @ Addr::Udp(_)] | [udp @ Addr::Udp(_), shm @ Addr::Shm(_)] => {
             let near = first(shm, core, open_shm)?;

@@ -41,7 +41,8 @@ impl Failure {
     }
 }
 
-/// The health of one core, for the tasks of its thread. A core that failed executes nothing more: its state may be in the middle of a change.
+/// The health of one core, for the tasks of its thread. A core that failed executes nothing more: its state may be in
+/// the middle of a change.
 #[derive(Clone)]
 pub struct Health(Rc<Inner>);
 
@@ -62,7 +63,8 @@ impl Health {
         Health(Rc::new(Inner { core, has_failed: Cell::new(false), failure, tell, stops: RefCell::default() }))
     }
 
-    /// Has `stop` called when the core fails, from within what failed, to end some of its work before it does anything more.
+    /// Has `stop` called when the core fails, from within what failed, to end some of its work before it does anything
+    /// more.
     pub fn on_failure(&self, stop: impl Fn() + 'static) {
         self.0.stops.borrow_mut().push(Box::new(stop));
     }

@@ -23,9 +23,11 @@ type ErrorOf<S, T> = <<S as Service<T>>::Core as Core>::Error;
 /// How a core ends, when it does.
 type End<E> = oneshot::Receiver<Result<(), E>>;
 
-/// A service on one core, whose tasks are tasks of its endpoint: whoever turns that runs it. A core that needs tokio cannot run this way.
+/// A service on one core, whose tasks are tasks of its endpoint: whoever turns that runs it. A core that needs tokio
+/// cannot run this way.
 ///
-/// A panic is not caught: it reaches whoever turns the endpoint. Dropped, the core ends when the endpoint is turned next; until then it holds the endpoint.
+/// A panic is not caught: it reaches whoever turns the endpoint. Dropped, the core ends when the endpoint is turned
+/// next; until then it holds the endpoint.
 ///
 /// ```
 /// # use std::rc::Rc;

@@ -1,4 +1,5 @@
-//! Limits of the system that a service may reach: they are checked at the start, and the operator is told what to change.
+//! Limits of the system that a service may reach: they are checked at the start, and the operator is told what to
+//! change.
 
 use std::fs;
 
@@ -17,7 +18,8 @@ const RECEIVE_BUFFER_BYTES: u64 = 64 << 20;
 /// Makes sure that this process may have so many descriptors: raises its soft limit as far as that is allowed.
 ///
 /// # Errors
-/// [`ServeError::System`] if the hard limit is lower; it says what to change. A service may go on with as many as there are.
+/// [`ServeError::System`] if the hard limit is lower; it says what to change. A service may go on with as many as there
+/// are.
 pub fn allow_descriptors(needed: u64) -> Result<(), ServeError> {
     let limit = getrlimit(Resource::Nofile);
     match plan(limit, needed) {
@@ -52,7 +54,8 @@ fn plan(limit: Rlimit, needed: u64) -> Plan {
     }
 }
 
-/// What to change so that a UDP endpoint, with `places` in its receive queue, has room for more sessions; `None` if there is room enough.
+/// What to change so that a UDP endpoint, with `places` in its receive queue, has room for more sessions; `None` if
+/// there is room enough.
 pub fn of_receive_queue(addresses: &[Addr], places: usize) -> Option<String> {
     let udp = addresses.iter().find(|addr| matches!(addr, Addr::Udp(_)))?;
     let sessions = places / PLACES_PER_SESSION;

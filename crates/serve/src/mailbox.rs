@@ -72,7 +72,8 @@ impl<L> fmt::Debug for Mailboxes<L> {
 pub struct Mailbox<L>(pub(crate) mpsc::Receiver<Mail<L>>);
 
 impl<L> Mailbox<L> {
-    /// The next letter; `None` if nobody can send one any more. For tests of a service, which read in the place of a core.
+    /// The next letter; `None` if nobody can send one any more. For tests of a service, which read in the place of a
+    /// core.
     pub async fn letter(&mut self) -> Option<L> {
         loop {
             if let Mail::Letter(letter) = self.0.recv().await? {
@@ -91,7 +92,8 @@ impl<L> Mailbox<L> {
     }
 }
 
-/// Makes mailboxes that hold `letters_max` letters each, and their other ends. A server makes its own; this is for tests of a service.
+/// Makes mailboxes that hold `letters_max` letters each, and their other ends. A server makes its own; this is for
+/// tests of a service.
 ///
 /// # Panics
 /// If `letters_max` is 0.
@@ -166,7 +168,8 @@ impl<L> Mailboxes<L> {
         }
     }
 
-    /// Asks every core and waits for their answers, in order; those of cores that have ended, or drop the question, are left out.
+    /// Asks every core and waits for their answers, in order; those of cores that have ended, or drop the question, are
+    /// left out.
     pub async fn ask_all<R>(&self, letter: impl Fn(oneshot::Sender<R>) -> L) -> Vec<R> {
         let mut waiting = Vec::with_capacity(self.0.len());
         for core in 0..self.len() {
@@ -196,8 +199,8 @@ impl<L> Mailboxes<L> {
         waiting.into_iter().filter_map(|answered| answered.blocking_recv().ok()).collect()
     }
 
-    /// Writes to every core but some, and waits no longer than `patience` until all that run have answered. Returns the cores that did not, although their
-    /// threads run.
+    /// Writes to every core but some, and waits no longer than `patience` until all that run have answered. Returns the
+    /// cores that did not, although their threads run.
     pub(crate) fn silent_but(&self, without: &[u16], patience: Duration, mail: impl Fn(Answer) -> Mail<L>) -> Vec<u16> {
         let deadline = Instant::now() + patience;
         let (answer, answers) = blocking::channel();

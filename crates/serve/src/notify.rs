@@ -1,4 +1,5 @@
-//! Tells a service manager how a service is: systemd's protocol, for units of `Type=notify`. Without one (`NOTIFY_SOCKET`) nothing happens.
+//! Tells a service manager how a service is: systemd's protocol, for units of `Type=notify`. Without one
+//! (`NOTIFY_SOCKET`) nothing happens.
 
 use sd_notify::NotifyState;
 

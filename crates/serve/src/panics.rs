@@ -14,7 +14,8 @@ fn reason(payload: &(dyn Any + Send)) -> String {
 
 /// Runs `work`. If it panics, tells `failed` what it said instead of passing the panic on.
 ///
-/// What the work shared with others is as the panic left it: whoever is told must not let them go on as if nothing had happened.
+/// What the work shared with others is as the panic left it: whoever is told must not let them go on as if nothing had
+/// happened.
 pub async fn guarded<F: Future>(work: F, failed: impl FnOnce(String)) -> Option<F::Output> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(output) => Some(output),

@@ -1,4 +1,5 @@
-//! The HTTP port of a service: `/metrics` for Prometheus and `/healthz` for whoever watches it, on a thread of its own and never on a core's.
+//! The HTTP port of a service: `/metrics` for Prometheus and `/healthz` for whoever watches it, on a thread of its own
+//! and never on a core's.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -103,7 +104,8 @@ impl Drop for Port {
     }
 }
 
-/// Serves pages until it is dropped. Run it in a `LocalSet`. Metrics that fail are answered with status 503 and their error.
+/// Serves pages until it is dropped. Run it in a `LocalSet`. Metrics that fail are answered with status 503 and their
+/// error.
 ///
 /// # Panics
 /// If it is polled outside of a `LocalSet`.

@@ -17,7 +17,8 @@ use crate::notify;
 use crate::service::Service;
 use crate::thread::{ErrorOf, Letter, Plan, Report, Setup};
 
-/// How often cores are asked whether they hang while the end waits for them, and how long a silent one has when it is asked again.
+/// How often cores are asked whether they hang while the end waits for them, and how long a silent one has when it is
+/// asked again.
 const HANG_LOOK: Duration = Duration::from_secs(1);
 /// How often a thread is looked at that is about to end.
 const END_LOOK: Duration = Duration::from_millis(1);
@@ -50,7 +51,8 @@ impl<S: Service<AnyTransport>> Server<S> {
     /// Starts a server, and returns when every core serves.
     ///
     /// # Errors
-    /// Why a core, or the server, cannot: a setting is wrong, an address is in use, or the service says no. All cores have ended then.
+    /// Why a core, or the server, cannot: a setting is wrong, an address is in use, or the service says no. All cores
+    /// have ended then.
     pub fn start(service: Arc<S>, config: ServeConfig) -> Result<Server<S>, StartError<ErrorOf<S>>> {
         check(&config)?;
         let (mailboxes, receivers) = mailboxes(config.cores, config.letters_max.max(1));
@@ -143,12 +145,14 @@ impl<S: Service<AnyTransport>> Server<S> {
         &self.advice
     }
 
-    /// Whether all its cores serve. Once one has failed, the others serve on until [`Server::stop`] ends the server and says why.
+    /// Whether all its cores serve. Once one has failed, the others serve on until [`Server::stop`] ends the server and
+    /// says why.
     pub fn is_running(&self) -> bool {
         self.failure.get().is_none() && self.threads.iter().all(|thread| !thread.is_finished())
     }
 
-    /// Serves until the interrupt of its settings is set or a core fails, and then stops. A service manager is told when it is ready, and when it stops.
+    /// Serves until the interrupt of its settings is set or a core fails, and then stops. A service manager is told
+    /// when it is ready, and when it stops.
     ///
     /// # Errors
     /// As [`Server::stop`].
@@ -161,11 +165,12 @@ impl<S: Service<AnyTransport>> Server<S> {
         self.stop()
     }
 
-    /// Ends gracefully: cores drain for [`ServeConfig::drain_max`] together, [`Service::finish`] is done if all are well and
-    /// [`Service::rescue`] if one is not, and the threads end.
+    /// Ends gracefully: cores drain for [`ServeConfig::drain_max`] together, [`Service::finish`] is done if all are
+    /// well and [`Service::rescue`] if one is not, and the threads end.
     ///
     /// # Errors
-    /// What the service said at its end; [`ServeError::CoreFailed`] if a core failed or hangs. The server has ended all the same.
+    /// What the service said at its end; [`ServeError::CoreFailed`] if a core failed or hangs. The server has ended all
+    /// the same.
     pub fn stop(mut self) -> Result<S::Finish, ErrorOf<S>> {
         self.drain();
         let mut watch = HangWatch {
@@ -328,7 +333,7 @@ fn check(config: &ServeConfig) -> Result<(), ServeError> {
     if !config.pin.is_empty() && config.pin.len() != usize::from(cores) {
         return Err(ServeError::Pins { cores, processors: config.pin.len() });
     }
-    if config.listen.is_empty() {
+    if config.listen.is_empty() && config.peer.is_none() {
         return Err(ServeError::NoAddress);
     }
     Ok(())

@@ -27,7 +27,8 @@ pub struct Site<T: Transport, L> {
     pub health: Health,
 }
 
-/// A service: it builds cores, and is what they have in common. All its methods but [`Service::build`] run on the thread that owns the server.
+/// A service: it builds cores, and is what they have in common. All its methods but [`Service::build`] run on the
+/// thread that owns the server.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -93,7 +94,8 @@ pub trait Service<T: Transport>: Send + Sync + 'static {
     /// Why they cannot begin; then the server does not start.
     fn plan(&self, ready: Vec<Self::Ready>) -> Result<<Self::Core as Core>::Plan, <Self::Core as Core>::Error>;
 
-    /// Joins the errors of two cores, if all cores are to be heard before the start fails; otherwise gives back the first, which ends it at once.
+    /// Joins the errors of two cores, if all cores are to be heard before the start fails; otherwise gives back the
+    /// first, which ends it at once.
     ///
     /// # Errors
     /// The error that ends the start at once.
@@ -116,8 +118,8 @@ pub trait Service<T: Transport>: Send + Sync + 'static {
         async { Ok(Self::Finish::default()) }
     }
 
-    /// Saves what can be saved after a core failed, and says what. Cores that failed read letters with [`Core::read_after_failure`]; one that hangs
-    /// does not read any.
+    /// Saves what can be saved after a core failed, and says what. Cores that failed read letters with
+    /// [`Core::read_after_failure`]; one that hangs does not read any.
     fn rescue(
         &self,
         _mailboxes: &Mailboxes<<Self::Core as Core>::Letter>,
@@ -141,8 +143,8 @@ pub enum Pace {
 
 /// One core of a service. It lives on one thread, and need not be `Send`.
 ///
-/// After [`Core::begin`] its endpoint is turned, and its letters are read one after the other. Whatever panics in it, a handler included, is a
-/// failure: [`Failed`].
+/// After [`Core::begin`] its endpoint is turned, and its letters are read one after the other. Whatever panics in it, a
+/// handler included, is a failure: [`Failed`].
 pub trait Core: 'static {
     /// What cores and the owner of the server send it.
     type Letter: Send + 'static;
@@ -165,7 +167,8 @@ pub trait Core: 'static {
         Pace::Go
     }
 
-    /// Reads a letter after this core has failed: its state may be in the middle of a change. What is dropped here is answered by nobody.
+    /// Reads a letter after this core has failed: its state may be in the middle of a change. What is dropped here is
+    /// answered by nobody.
     fn read_after_failure(&mut self, letter: Self::Letter) {
         drop(letter);
     }

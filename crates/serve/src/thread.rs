@@ -49,7 +49,8 @@ pub(crate) struct Setup<S: Service<AnyTransport>> {
 type AnyAttendant<S> = Attendant<AnyTransport, <S as Service<AnyTransport>>::Core>;
 
 impl<S: Service<AnyTransport>> Setup<S> {
-    /// Runs the core until it is told to end. Whoever starts it is told why it does not; later the error is given to whoever joins the thread.
+    /// Runs the core until it is told to end. Whoever starts it is told why it does not; later the error is given to
+    /// whoever joins the thread.
     pub fn run(self) -> Result<(), ErrorOf<S>> {
         let (reports, core, failure) = (self.reports.clone(), self.core, self.failure.clone());
         let interrupt = self.config.interrupt.clone();
@@ -127,7 +128,7 @@ impl<S: Service<AnyTransport>> Setup<S> {
     /// Opens the endpoint, builds the core, and tells the owner, who sends the plan when all cores are built.
     #[allow(clippy::type_complexity, reason = "a pair of two things that are used at once")]
     fn build(self) -> Result<(AnyAttendant<S>, oneshot::Receiver<Arc<Plan<S>>>), ErrorOf<S>> {
-        let transport = addresses::open(&self.config.listen, self.core)?;
+        let transport = addresses::open(&self.config, self.core)?;
         let places = dunlin_net::Transport::rx_queue_len(&transport);
         let endpoint = Endpoint::new(transport, self.config.endpoint.clone()).map_err(ServeError::from)?;
         let endpoint = Rc::new(endpoint);

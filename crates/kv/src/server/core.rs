@@ -174,7 +174,8 @@ fn answer_snapshot(saver: &Saver, request: DeferredRequest) {
     });
 }
 
-/// Takes part in a snapshot: a little between two bursts, as tasks of one thread do. Also after the core failed: what can be read is saved.
+/// Takes part in a snapshot: a little between two bursts, as tasks of one thread do. Also after the core failed: what
+/// can be read is saved.
 async fn take_part<P: Sweep>(shard: Rc<Shard<P>>, mut part: Part, health: Health) {
     loop {
         let turn = guarded_now(|| part.turn(&mut *shard.store.borrow_mut()), |why| health.fail(why));

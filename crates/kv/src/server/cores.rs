@@ -123,8 +123,8 @@ impl<P: Sweep + 'static> Cores<P> {
         Ok(partition)
     }
 
-    /// What the partition of a core was like when the snapshot was taken: with the same again, all of its items have place. Of other cores
-    /// it has other items.
+    /// What the partition of a core was like when the snapshot was taken: with the same again, all of its items have
+    /// place. Of other cores it has other items.
     fn shape(&self, core: u16) -> Option<&Shape> {
         let origin = self.origin.as_ref()?;
         let is_same = origin.partitions.len() == usize::from(self.routing.cores());

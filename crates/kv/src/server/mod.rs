@@ -1,5 +1,5 @@
-//! The server: one thread for each core, each with an endpoint, a partition and its memcached connections in one event loop. The threads, their
-//! mailboxes and their end are `dunlin-serve`'s.
+//! The server: one thread for each core, each with an endpoint, a partition and its memcached connections in one event
+//! loop. The threads, their mailboxes and their end are `dunlin-serve`'s.
 //!
 //! | File | What it holds |
 //! |---|---|
@@ -68,11 +68,12 @@ pub struct Server<P: Sweep + 'static = Partition> {
 }
 
 impl Server {
-    /// Starts a server, and returns when all of it listens. `loading` is told how far a snapshot is loaded, on the thread of a core.
+    /// Starts a server, and returns when all of it listens. `loading` is told how far a snapshot is loaded, on the
+    /// thread of a core.
     ///
     /// # Errors
-    /// [`ServerError`]: a setting is wrong, an address is in use, memory is not available, or the snapshot cannot be loaded or
-    /// belongs to another server.
+    /// [`ServerError`]: a setting is wrong, an address is in use, memory is not available, or the snapshot cannot be
+    /// loaded or belongs to another server.
     pub fn start(config: ServerConfig, loading: impl Fn(Progress) + Send + Sync + 'static) -> Result<Server, ServerError> {
         Server::start_with(config, partitions::make, loading)
     }
@@ -136,8 +137,8 @@ impl<P: Sweep + 'static> Server<P> {
         self.cores.advice()
     }
 
-    /// Serves metrics for Prometheus at `http://ADDRESS/metrics` and health at `/healthz` from now on, on a thread of its own. Gives the address, with
-    /// the port that the system chose.
+    /// Serves metrics for Prometheus at `http://ADDRESS/metrics` and health at `/healthz` from now on, on a thread of
+    /// its own. Gives the address, with the port that the system chose.
     ///
     /// # Errors
     /// [`ServeError::Port`].
@@ -187,17 +188,18 @@ impl<P: Sweep + 'static> Server<P> {
         self.cores.service().saving.of(self.cores.mailboxes()).begin()
     }
 
-    /// Whether all its cores serve. Once one has failed, the others serve on until [`Server::stop`] ends the server and says why.
+    /// Whether all its cores serve. Once one has failed, the others serve on until [`Server::stop`] ends the server and
+    /// says why.
     pub fn is_running(&self) -> bool {
         self.cores.is_running()
     }
 
-    /// Ends gracefully: what is in progress is answered, peers are told, and the snapshot is saved if there is a file for it; its report is
-    /// given then. A snapshot that is being saved is waited for, and another one saved after it.
+    /// Ends gracefully: what is in progress is answered, peers are told, and the snapshot is saved if there is a file
+    /// for it; its report is given then. A snapshot that is being saved is waited for, and another one saved after it.
     ///
     /// # Errors
-    /// [`ServerError::Save`]; [`ServerError::CoreFailed`] if a core panicked or hangs, with what was saved of its items and those of the other
-    /// cores. The server has ended all the same.
+    /// [`ServerError::Save`]; [`ServerError::CoreFailed`] if a core panicked or hangs, with what was saved of its items
+    /// and those of the other cores. The server has ended all the same.
     pub fn stop(self) -> Result<Option<Report>, ServerError> {
         self.cores.stop()
     }
@@ -258,7 +260,8 @@ impl StatsSource {
     }
 }
 
-/// The addresses of a configuration that others than processes of this host may reach. Traffic is neither encrypted nor authenticated.
+/// The addresses of a configuration that others than processes of this host may reach. Traffic is neither encrypted nor
+/// authenticated.
 pub fn exposed_addresses(config: &ServerConfig) -> Vec<String> {
     let native = config.listen.iter().filter(|addr| is_exposed(addr)).map(Addr::to_string);
     let is_open = |listen: &&Listen| matches!(listen, Listen::Tcp(addr) if !addr.ip().is_loopback());
