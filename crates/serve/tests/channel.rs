@@ -280,3 +280,24 @@ fn sessions_that_nobody_turned_are_opened_anew_before_anything_is_sent() {
     // knows.
     assert_eq!(world.run(channel.call(ECHO, vec![2])).unwrap()[..], [2]);
 }
+
+#[test]
+fn a_call_that_takes_long_keeps_its_sessions_for_itself_and_later_calls() {
+    let world = World::new(&[1]);
+    let timeout = Some(Duration::from_secs(10));
+    let config = ChannelConfig { turning: Turning::DuringCalls, seed: Some(1), timeout, ..ChannelConfig::default() };
+    let channel = Channel::new(&world.client, vec![Addr::Node(1)], config);
+    let answer = world.run(async {
+        let long = channel.call(KEEP, vec![1]);
+        let later = async {
+            // Longer than unused sessions are trusted.
+            world.client.timers().sleep(Duration::from_secs(1)).await;
+            channel.call(ECHO, vec![2]).await.unwrap();
+            let kept = world.behaviour.kept.borrow_mut().pop().unwrap();
+            kept.enqueue_response(vec![3]).unwrap();
+        };
+        futures::join!(long, later).0
+    });
+    assert_eq!(answer.unwrap()[..], [3]);
+    assert_eq!(world.sessions(), 1);
+}

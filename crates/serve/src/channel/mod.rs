@@ -21,7 +21,7 @@ use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{CallError, CallOptions, ConnectError, Endpoint, MsgBuf, Payload};
 use thiserror::Error;
 
-use self::connection::Connection;
+use self::connection::{Connected, Connection};
 pub use self::pool::SLOTS;
 use self::pool::{Place, Pool};
 use self::retry::Budget;
@@ -305,7 +305,11 @@ impl<T: Transport + 'static> Inner<T> {
             || self.endpoint.now(),
             async |unused: Option<Rc<Pool>>| {
                 if let Some(unused) = unused {
-                    connection::Connected::close(&*unused);
+                    // A call in progress turns the endpoint.
+                    if unused.has_calls() {
+                        return Ok(unused);
+                    }
+                    unused.close();
                 }
                 self.connect().await
             },

@@ -54,6 +54,11 @@ impl Pool {
         self.lanes.borrow().len()
     }
 
+    /// Whether calls are in progress.
+    pub fn has_calls(&self) -> bool {
+        self.lanes.borrow().iter().any(|lane| lane.in_flight.get() > 0)
+    }
+
     /// A session: the first with a free slot, so that few sessions stay in the cache and requests leave in one burst.
     /// If all are busy, the one with the fewest calls, and one more is opened for calls that come later. `None` if all
     /// sessions are over.
