@@ -1,6 +1,7 @@
 //! What every replica has in common, whatever its machine: its arguments, its log, and its life until ctrl-C.
 
 use std::io::{IsTerminal, stderr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -11,20 +12,25 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::RangedU64ValueParser;
 use dunlin_net::{Addr, AnyTransport, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
+use dunlin_serve::metrics::{Family, Kind, exposition, of_endpoint};
+use dunlin_serve::port::{Pages, Port};
 use dunlin_serve::{
-    Core, Draining, Health, Interrupt, ServeConfig, ServeError, Server, Service, Site, StartError, addresses,
+    Core, Draining, Health, Interrupt, Pace, ServeConfig, ServeError, Server, Service, Site, StartError, addresses,
 };
 use dunlin_smr::wire::response::{Role, Status};
-use dunlin_smr::{Beginning, ClusterId, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
+use dunlin_smr::{Beginning, ClusterId, Counters, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
+use tokio::sync::oneshot;
 use tracing::Level;
 
 use super::cluster::Replicas;
-use super::home::{self, Kind, Owner, Start};
+use super::home::{self, Kind as Kept, Owner, Start};
 use crate::commands::kv::size::bytes;
 use crate::output;
 
 /// How often is looked whether leadership has gone to another, when the replica ends.
 const HAND_OVER_LOOK: Duration = Duration::from_millis(1);
+/// What the names of metrics begin with.
+const METRICS_PREFIX: &str = "dunlin_replica";
 /// How often is looked who leads.
 const STATUS_LOOK: Duration = Duration::from_millis(50);
 /// How long a replica that ends waits for what is in progress.
@@ -74,6 +80,9 @@ pub struct Replica {
     /// Microseconds that a replica goes on looking for packets before it sleeps, while others have its core in between; 0 for never
     #[arg(long, value_name = "MICROSECONDS", default_value = "300")]
     spin: u32,
+    /// Serve metrics for Prometheus at http://HOST:PORT/metrics, and health at /healthz
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<SocketAddr>,
     /// Take a snapshot after so many entries of the log
     #[arg(long, value_name = "ENTRIES", default_value = "1000000", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     snapshot_entries: u64,
@@ -194,7 +203,7 @@ pub trait Machinery: Send + Sync + 'static {
     fn machine(&self) -> Result<Self::Machine>;
 
     /// What its directory says of it.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> Kept;
 
     /// Begins what goes on beside a replica that has started.
     fn accompany<L: LogStore + 'static>(
@@ -252,7 +261,9 @@ fn serve_on<S: Machinery, L: LogStore + Send + 'static>(
     let service = ReplicaService { replica, machinery, log, hand_over_max };
     let server = Server::start(Arc::new(service), serving).map_err(|StartError { error, .. }| error)?;
     server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
-    output::line(server.plan())?;
+    let port = arguments.metrics.map(|address| serve_metrics(address, &server)).transpose()?;
+    let metrics = port.as_ref().map(|port| format!("; metrics at http://{}/metrics", port.address()));
+    output::line(format_args!("{}{}; ctrl-C ends it", server.plan(), metrics.unwrap_or_default()))?;
     server.run().map_err(|error| match error.downcast() {
         Ok(ServeError::CoreFailed { why, .. }) => anyhow!(why),
         Ok(other) => other.into(),
@@ -260,6 +271,59 @@ fn serve_on<S: Machinery, L: LogStore + Send + 'static>(
     })?;
     output::line("ended")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Serves the metrics of a replica while what it gives lives.
+fn serve_metrics<S: Service<AnyTransport>>(address: SocketAddr, server: &Server<S>) -> Result<Port, ServeError>
+where
+    S::Core: Core<Letter = Inquiry>,
+{
+    let mailboxes = server.mailboxes().clone();
+    let metrics = async move || {
+        let mut answers = mailboxes.ask_all(Inquiry).await;
+        answers.pop().map(|families| exposition(METRICS_PREFIX, families)).ok_or("the replica does not answer")
+    };
+    Port::open(address, Pages { title: "Dunlin replica", metrics, failure: server.failure().clone() })
+}
+
+/// Asks a replica what it counts.
+struct Inquiry(oneshot::Sender<Vec<Family>>);
+
+/// What a replica tells of itself.
+fn families(status: &Status, counters: &Counters) -> Vec<Family> {
+    let gauge = |name, help, value| Family::one(Kind::Gauge, name, help, value);
+    vec![
+        gauge("is_leader", "1 if this replica leads, else 0.", (status.role == Role::Leader).into()),
+        gauge("term", "Its term.", status.term),
+        gauge("committed_entry", "Last entry of the log that it knows is committed.", status.committed),
+        gauge("applied_entry", "Last entry of the log that it has executed.", status.applied),
+        gauge("first_entry", "First entry of the log that it still has.", status.first),
+        gauge("voters", "Replicas with a vote.", status.voters.len() as u64),
+        gauge("learners", "Replicas without one.", status.learners.len() as u64),
+        gauge("client_sessions", "Sessions of clients.", status.sessions),
+        gauge("disk_hangs_now", "1 while a write or flush takes too long, else 0.", status.disk_hangs.into()),
+        Family::events(
+            "events",
+            "Counts of the replica, by their names in the documentation of dunlin_smr.",
+            [
+                ("proposed", counters.proposed),
+                ("applied", counters.applied),
+                ("reads", counters.reads),
+                ("lease_reads", counters.lease_reads),
+                ("elected", counters.elected),
+                ("pushed_back", counters.pushed_back),
+                ("envelopes", counters.envelopes),
+                ("messages", counters.messages),
+                ("bad", counters.bad),
+                ("foreign", counters.foreign),
+                ("snapshots_taken", counters.snapshots_taken),
+                ("snapshots_sent", counters.snapshots_sent),
+                ("snapshots_restored", counters.snapshots_restored),
+                ("disk_hangs", counters.disk_hangs),
+                ("left_unread", counters.left_unread),
+            ],
+        ),
+    ]
 }
 
 /// A replica as a service of one core.
@@ -277,7 +341,7 @@ impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for Repli
     type Ready = String;
     type Finish = ();
 
-    fn build(&self, site: Site<AnyTransport, ()>) -> Result<(ReplicaCore<S, L>, String)> {
+    fn build(&self, site: Site<AnyTransport, Inquiry>) -> Result<(ReplicaCore<S, L>, String)> {
         let (replica, endpoint) = (&self.replica, site.endpoint);
         let cannot_start = || format!("replica {} cannot start", replica.id);
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner).take().context("its log is taken")?;
@@ -293,8 +357,7 @@ impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for Repli
         let companion = self.machinery.accompany(&endpoint, &node)?;
         let line = ready_line(replica, &endpoint.local_addr(), &node.status());
         endpoint.spawn(watch(replica.id, node.clone(), endpoint.timers(), site.health));
-        let timers = endpoint.timers();
-        let core = ReplicaCore { id: replica.id, node, companion, timers, hand_over_max: self.hand_over_max };
+        let core = ReplicaCore { id: replica.id, endpoint, node, companion, hand_over_max: self.hand_over_max };
         Ok((core, line))
     }
 
@@ -323,20 +386,28 @@ async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, node: 
 /// A replica at work.
 struct ReplicaCore<S: Machinery, L: LogStore> {
     id: u64,
+    endpoint: Rc<Endpoint<AnyTransport>>,
     node: Node<S::Machine, L>,
     companion: S::Companion,
-    timers: Timers,
     hand_over_max: Duration,
 }
 
 impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
-    type Letter = ();
+    type Letter = Inquiry;
     type Plan = String;
     type Error = anyhow::Error;
 
+    fn read(&mut self, Inquiry(answer): Inquiry) -> Pace {
+        let mut all = families(&self.node.status(), &self.node.counters());
+        all.extend(of_endpoint(&self.endpoint.stats()));
+        // Whoever asked may have gone away.
+        let _ = answer.send(all);
+        Pace::Go
+    }
+
     /// If it leads, another is asked to lead first.
     fn drain(&mut self, _: Duration) -> Draining {
-        let (node, timers, patience) = (self.node.clone(), self.timers.clone(), self.hand_over_max);
+        let (node, timers, patience) = (self.node.clone(), self.endpoint.timers(), self.hand_over_max);
         Box::pin(async move {
             let begun = Instant::now();
             let Some(to) = node.hand_over() else { return };
@@ -385,7 +456,7 @@ fn ready_line(arguments: &Replica, listening: &Addr, status: &Status) -> String 
         false => format!("members {}", members.join(", ")),
     };
     let (id, cluster, place) = (arguments.id, name(status.cluster), arguments.place());
-    format!("serving replica {id} of cluster {cluster} at {listening}; {members}; log in {place}; ctrl-C ends it")
+    format!("serving replica {id} of cluster {cluster} at {listening}; {members}; log in {place}")
 }
 
 /// How a cluster is called of which this replica is, or will be.
