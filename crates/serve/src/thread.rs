@@ -92,8 +92,8 @@ impl<S: Service<AnyTransport>> Setup<S> {
         let Ok(plan) = plan.blocking_recv() else { return Ok(()) };
         let mut attendant = begin(attendant, &plan, &reports)?;
         let (endpoint, health) = (attendant.endpoint.clone(), attendant.health.clone());
-        guarded_now(|| endpoint.block_on(attendant.attend()), |why| health.fail(why));
-        if health.has_failed() {
+        // A core that only says that it has failed has read its last letter here.
+        if guarded_now(|| endpoint.block_on(attendant.attend()), |why| health.fail(why)).is_none() {
             attendant.attend_after_failure();
         }
         attendant.core.end()

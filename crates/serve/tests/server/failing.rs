@@ -1,5 +1,6 @@
 //! A core that fails ends the server with its reason, after what can be saved was saved.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use dunlin_rpc::CallOptions;
@@ -70,5 +71,17 @@ fn a_failure_ends_a_server_that_runs() {
         let server = Server::start(program(Fault::None), config("panic-run", 2, event_loop)).unwrap();
         server.mailboxes().try_send(1, Letter::Panic).map_err(|(why, _)| why).unwrap();
         assert_eq!(server.run().unwrap_err().to_string(), TOLD);
+    });
+}
+
+#[test]
+fn a_core_that_says_that_it_has_failed_ends_as_others_do() {
+    with_each_loop(|event_loop| {
+        let program = program(Fault::None);
+        let server = Server::start(program.clone(), config("says", 2, event_loop)).unwrap();
+        server.mailboxes().try_send(1, Letter::Fail).map_err(|(why, _)| why).unwrap();
+        let told = server.run().unwrap_err().to_string();
+        assert_eq!(told, "core 1 has failed: it was told to; 2 cores answered after core 1 failed");
+        assert_eq!(program.0.ended.load(Ordering::Relaxed), 2, "no thread is left behind");
     });
 }

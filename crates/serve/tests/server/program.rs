@@ -28,6 +28,8 @@ pub enum Letter {
     Block(mpsc::Receiver<()>),
     /// Panic.
     Panic,
+    /// Say that you have failed.
+    Fail,
     /// Send so many counts to another core.
     Forward(u16, u64),
 }
@@ -85,6 +87,7 @@ impl<T: Transport + 'static> Core for ProgramCore<T> {
     fn read(&mut self, letter: Letter) -> Pace {
         match letter {
             Letter::Panic => panic!("a fault on purpose"),
+            Letter::Fail => self.site.health.fail("it was told to".into()),
             Letter::Block(blocked) => drop(blocked.recv()),
             Letter::Forward(core, counts) => {
                 let (mailboxes, endpoint) = (self.site.mailboxes.clone(), self.site.endpoint.clone());

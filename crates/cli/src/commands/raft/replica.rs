@@ -248,6 +248,9 @@ fn serve_on<S: Machinery, L: LogStore + Send + 'static>(
 ) -> Result<ExitCode> {
     let listen = arguments.listen_address()?;
     warn_if_exposed(listen);
+    if let Some(address) = arguments.metrics.filter(|address| !address.ip().is_loopback()) {
+        warn_of_exposure(&format!("http://{address}"));
+    }
     let hand_over_max = config.tick * config.election_ticks * 2;
     let serving = ServeConfig {
         listen: vec![listen.clone()],
@@ -428,10 +431,14 @@ impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
 
 fn warn_if_exposed(listen: &Addr) {
     if addresses::is_exposed(listen) {
-        eprintln!(
-            "dunlin: warning: traffic at {listen} is neither encrypted nor authenticated: let only those reach it whom you trust"
-        );
+        warn_of_exposure(&listen.to_string());
     }
+}
+
+fn warn_of_exposure(place: &str) {
+    eprintln!(
+        "dunlin: warning: traffic at {place} is neither encrypted nor authenticated: let only those reach it whom you trust"
+    );
 }
 
 /// A log that has begun knows the members. Its own address it must share with them.
