@@ -6,8 +6,8 @@ use dunlin_net::{Addr, AnyTransport, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig, EndpointStats, SessionStats};
 
 use crate::BenchError;
-use crate::peer::Interrupt;
 use crate::roles::{ECHO, Load, open_sessions};
+use dunlin_serve::Interrupt;
 
 /// Serves echoes at `addr` until interrupted; `ready` is told the address, with the port if the system chose it.
 ///

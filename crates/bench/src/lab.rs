@@ -6,11 +6,12 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dunlin_serve::Interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::BenchError;
 use crate::measure::{BesideFloor, BusyNeighbour, Cores, Measured, RUNS, Spread};
-use crate::peer::{Interrupt, Launcher, Peer, Role};
+use crate::peer::{Launcher, Peer, Role};
 use crate::report::{Plot, Report, ReportBuilder, RowBuilder};
 
 pub use simulate::{Simulations, Trial};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use dunlin_bench::hunt::{self, Hunt, Kind, Scenario};
-use dunlin_bench::peer::Interrupt;
+use dunlin_serve::Interrupt;
 use dunlin_sim::{FaultPlan, Topology};
 
 /// Of a normal test run; `DUNLIN_SEEDS` gives more, and so does `dunlin sim hunt`.

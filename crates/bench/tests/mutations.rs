@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use dunlin_bench::hunt::{self, Hunt, Kind};
-use dunlin_bench::peer::Interrupt;
 use dunlin_rpc::mutation::{Mutation, plant};
+use dunlin_serve::Interrupt;
 
 /// Seeds within which each is found.
 const SEEDS: u64 = 500;

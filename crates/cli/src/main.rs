@@ -1,11 +1,12 @@
 //! The `dunlin` command. Each subcommand is one file under `commands`.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "bench")]
 mod capture;
 mod commands;
 mod output;
+#[cfg(feature = "bench")]
 mod reports;
-mod signals;
 
 use std::process::ExitCode;
 
@@ -38,17 +39,22 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[cfg(feature = "bench")]
     Demo(commands::demo::Arguments),
+    #[cfg(feature = "bench")]
     Echo(commands::echo::Arguments),
     Kv(commands::kv::Arguments),
     Raft(commands::raft::Arguments),
     Coord(commands::coord::Arguments),
     Top(commands::top::Arguments),
+    #[cfg(feature = "bench")]
     Bench(commands::bench::Arguments),
+    #[cfg(feature = "bench")]
     Sim(commands::sim::Arguments),
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "bench")]
     if std::env::args_os().nth(1).is_some_and(|first| first == dunlin_bench::peer::ARGUMENT) {
         return dunlin_bench::experiments::serve_peer();
     }
@@ -77,15 +83,19 @@ fn refuse(error: &clap::Error) -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode> {
-    let interrupt = signals::interrupt()?;
+    let interrupt = dunlin_serve::signals::install()?;
     match arguments.command {
+        #[cfg(feature = "bench")]
         Command::Demo(arguments) => commands::demo::run(arguments, interrupt),
+        #[cfg(feature = "bench")]
         Command::Echo(arguments) => commands::echo::run(arguments, interrupt),
         Command::Kv(arguments) => commands::kv::run(arguments, interrupt),
         Command::Raft(arguments) => commands::raft::run(arguments, interrupt),
         Command::Coord(arguments) => commands::coord::run(arguments, interrupt),
         Command::Top(arguments) => commands::top::run(arguments, interrupt),
+        #[cfg(feature = "bench")]
         Command::Bench(arguments) => commands::bench::run(arguments, interrupt),
+        #[cfg(feature = "bench")]
         Command::Sim(arguments) => commands::sim::run(arguments, interrupt),
     }
 }

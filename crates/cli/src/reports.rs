@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail};
 use dunlin_bench::BenchError;
 use dunlin_bench::experiments::Outcome;
 use dunlin_bench::report::{self, Report, html, table};
+use dunlin_serve::signals::EXIT_INTERRUPTED;
 
 use crate::output;
-use crate::signals::EXIT_INTERRUPTED;
 
 /// Files to keep reports in.
 #[derive(Debug, clap::Args)]

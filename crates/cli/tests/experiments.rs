@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use dunlin_bench::experiments::{ALL, Experiment};
 use dunlin_bench::lab::Settings;
-use dunlin_bench::peer::{Interrupt, Launcher};
+use dunlin_bench::peer::Launcher;
+use dunlin_serve::Interrupt;
 
 /// Items of key-value experiments: enough for every case, and quick without optimization.
 const ITEMS_MAX: u64 = 5000;

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use dunlin_bench::BenchError;
 use dunlin_bench::measure::BusyNeighbour;
-use dunlin_bench::peer::{ARGUMENT, Interrupt, Launcher, Peer};
+use dunlin_bench::peer::{ARGUMENT, Launcher, Peer};
+use dunlin_serve::Interrupt;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dunlin");
 /// Far longer than anything here takes, also on a busy machine.

@@ -3,6 +3,7 @@
 mod program;
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use program::raft::{Directory, ask, done, found, free_replica, serve, status};
@@ -88,6 +89,30 @@ fn values_have_versions_and_conditions() {
     assert_eq!(put(1 << 20), Some(0));
     assert!(done(&["get", &replica, "long", "--facts"]).contains("length   1048576 B"));
     server.stop("-INT");
+}
+
+#[test]
+fn metrics_and_health_are_served_over_http() {
+    let directory = Directory::new("metrics");
+    let replica = free_replica(1);
+    let server = found(&directory, &replica, 1, &["--metrics", "127.0.0.1:0"]);
+    assert_eq!(ask(&["put", &replica, "bird", "dunlin"]).0, 0);
+    let place = server.ready.split("metrics at http://").nth(1).unwrap().split('/').next().unwrap();
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(place).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let metrics = get("/metrics");
+    for line in ["dunlin_replica_is_leader 1", "dunlin_replica_voters 1", "dunlin_replica_events_total{event=\"elected\"} 1"]
+    {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+    }
+    assert!(metrics.contains("dunlin_replica_endpoint_events_total{event=\"rx_packets\"}"), "{metrics}");
+    assert!(get("/healthz").ends_with("\r\n\r\nok\n"));
+    assert!(server.stop("-TERM").ends_with("ended\n"));
 }
 
 #[test]

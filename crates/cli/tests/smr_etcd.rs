@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use dunlin_bench::experiments::find;
 use dunlin_bench::lab::Settings;
-use dunlin_bench::peer::{Interrupt, Launcher};
+use dunlin_bench::peer::Launcher;
+use dunlin_serve::Interrupt;
 
 #[test]
 fn replicas_are_measured_beside_an_etcd() {

@@ -7,7 +7,6 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`client`] | operations over one endpoint, each to the core that owns its key |
-//! | [`drive`] | an rpc endpoint inside a tokio runtime |
 //! | [`memcached`] | memcached's protocol over TCP and Unix sockets |
 //! | [`metrics`] | what a core counts, and how it is told |
 //! | [`routing`] | which core owns a key |
@@ -19,14 +18,12 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
-pub mod drive;
 pub mod memcached;
 pub mod metrics;
 #[cfg(feature = "mutations")]
 pub mod mutation;
 #[cfg(not(feature = "mutations"))]
 mod mutation;
-mod panics;
 pub mod routing;
 pub mod server;
 pub mod service;

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_serve::Interrupt;
 use dunlin_smr::kv::{Answer, Command, Condition, Query};
 use dunlin_smr::wire::response::{Role, Status};
 use dunlin_smr::{Client, ClientConfig, ClientError};
 
 use crate::BenchError;
 use crate::lab::Lab;
-use crate::peer::{Interrupt, Peer};
+use crate::peer::Peer;
 use crate::report::{Line, Places, Plot};
 use crate::roles::{Carrier, KvReplica};
 

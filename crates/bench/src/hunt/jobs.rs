@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{Failure, Hunt, Progress};
-use crate::peer::Interrupt;
+use dunlin_serve::Interrupt;
 
 /// A run gets nowhere in which all jobs together have taken so much of the processor, for each that runs. The wall's clock would also count how long
 /// the process was stopped, or a busy machine let it wait.

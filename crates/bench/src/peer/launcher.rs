@@ -4,33 +4,15 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use dunlin_serve::Interrupt;
 use indicatif::ProgressBar;
 
 use super::message::Assignment;
 use super::parent::Peer;
 use super::{ARGUMENT, Role};
 use crate::BenchError;
-
-/// Set when the user wants to stop. A clone is the same flag.
-#[derive(Debug, Clone, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
-
-impl Interrupt {
-    /// The flag, for a signal handler to set.
-    pub fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.0)
-    }
-
-    /// Whether it is set.
-    #[inline]
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// Starts peers, all from one program, that are stopped by one interrupt.
 #[derive(Debug, Clone)]

@@ -20,7 +20,7 @@ mod message;
 mod parent;
 
 pub use child::{Control, Entry, Role, serve};
-pub use launcher::{Interrupt, Launcher};
+pub use launcher::Launcher;
 pub use parent::Peer;
 
 /// The hidden argument that makes the program a peer.

@@ -7,12 +7,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dunlin_serve::Interrupt;
 use indicatif::ProgressBar;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::Role;
 use super::message::{Message, STOP};
-use super::{Interrupt, Role};
 use crate::BenchError;
 use crate::report::human;
 

@@ -9,7 +9,8 @@ use clap::Subcommand;
 use clap::builder::RangedU64ValueParser;
 use dunlin_bench::experiments::{self, ALL};
 use dunlin_bench::lab::{Settings, Simulations};
-use dunlin_bench::peer::{Interrupt, Launcher};
+use dunlin_bench::peer::Launcher;
+use dunlin_serve::Interrupt;
 use dunlin_sim::CostModel;
 
 use super::seconds;

@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::Result;
 use dunlin_bench::experiments::{self, DEMO};
 use dunlin_bench::lab::Settings;
-use dunlin_bench::peer::{Interrupt, Launcher};
+use dunlin_bench::peer::Launcher;
 use dunlin_bench::report::Machine;
+use dunlin_serve::Interrupt;
 
 use super::seconds;
 use crate::reports::{Collected, Files};

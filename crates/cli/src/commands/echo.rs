@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use clap::builder::RangedU64ValueParser;
 use dunlin_bench::echo::{self, Calls, EchoFigures};
-use dunlin_bench::peer::Interrupt;
 use dunlin_bench::report::{Metric, human};
 use dunlin_net::pcap::PcapWriter;
 use dunlin_net::{Addr, AnyTransport};
+use dunlin_serve::Interrupt;
 
 use super::seconds;
 use crate::capture::Capture;

@@ -1,11 +1,15 @@
 //! The subcommands.
 
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod coord;
+#[cfg(feature = "bench")]
 pub mod demo;
+#[cfg(feature = "bench")]
 pub mod echo;
 pub mod kv;
 pub mod raft;
+#[cfg(feature = "bench")]
 pub mod sim;
 pub mod top;
 

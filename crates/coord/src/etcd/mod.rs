@@ -41,9 +41,9 @@ mod work;
 
 use std::future::Future;
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 
+use dunlin_serve::side;
 use etcd_client::{Client, ConnectOptions};
 use tokio::runtime::{self, Handle};
 use tokio::sync::oneshot;
@@ -154,7 +154,7 @@ impl Etcd {
         let (running, end) = oneshot::channel::<()>();
         let (made, client_made) = mpsc::sync_channel(1);
         let (addresses, settings) = (endpoints.to_vec(), config.clone());
-        let thread = thread::Builder::new().name("dunlin-etcd".into()).spawn(move || {
+        let thread = side::start("dunlin-etcd", move || {
             // Nothing is sent yet, so this does not wait for anything.
             if made.send(runtime.block_on(client(&addresses, &settings))).is_ok() {
                 // An error is what it ends with: nobody sends anything.

@@ -3,6 +3,7 @@
 use dunlin_net::Addr;
 use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{CallError, ConnectError};
+use dunlin_serve::channel::may_have_run;
 use dunlin_store::{KeyError, Refused};
 use thiserror::Error;
 
@@ -99,23 +100,11 @@ impl KvError {
     /// Whether the operation may have been done although it failed.
     pub fn outcome(&self) -> Outcome {
         match self {
-            KvError::Call {
-                error:
-                    CallError::QueueFull
-                    | CallError::Busy
-                    | CallError::NoHandler
-                    | CallError::RequestTooLarge
-                    | CallError::NoReverseCredits,
-            } => Outcome::NotExecuted,
+            KvError::Call { error } if !may_have_run(*error) => Outcome::NotExecuted,
             KvError::Call { .. } | KvError::BadAnswer | KvError::ServerFailed => Outcome::MaybeExecuted,
             _ => Outcome::NotExecuted,
         }
     }
-}
-
-/// Whether a call failed because its session is over.
-pub(super) fn is_session_over(error: CallError) -> bool {
-    matches!(error, CallError::PeerDied | CallError::PeerSilent | CallError::PeerReset | CallError::Closed)
 }
 
 #[cfg(test)]

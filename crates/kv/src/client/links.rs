@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{CallOptions, Endpoint, MsgBuf, Session};
+use dunlin_serve::channel::is_session_over;
 use futures::future::join_all;
 
 use super::config::ClientConfig;
-use super::error::{KvError, is_session_over};
+use super::error::KvError;
 use crate::routing::Core;
 use crate::wire::{MAP, ServerMap};
 

@@ -7,9 +7,10 @@ use std::task::Poll;
 
 use dunlin_net::Transport;
 use dunlin_rpc::{Call, CallFailure, MsgBuf, Reply};
+use dunlin_serve::channel::is_session_over;
 
 use super::KvClient;
-use super::error::{KvError, is_session_over};
+use super::error::KvError;
 use super::links::Links;
 use super::operations::check_key;
 use super::value::Value;

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use dunlin_net::Transport;
 use dunlin_rpc::{CallError, CallOptions, MsgBuf};
+use dunlin_serve::channel::is_session_over;
 use dunlin_store::{Condition, Delta, KEY_BYTES_MAX, KeyError, Put, Refused, Side, Stored, UnixSeconds};
 
 use super::KvClient;
-use super::error::{KvError, is_session_over};
+use super::error::KvError;
 use super::links::{CoreLink, Links};
 use super::value::Value;
 use crate::metrics::ServerStats;

@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use dunlin_net::Transport;
 use dunlin_rpc::{CallError, CallOptions, ContinuationId, MsgBuf};
+use dunlin_serve::channel::is_session_over;
 
 use super::KvClient;
-use super::error::{KvError, is_session_over};
+use super::error::KvError;
 use super::links::Links;
 use super::operations::check_key;
 use crate::wire::{OPERATE, Operation, Status};

@@ -4,6 +4,7 @@ use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_serve::guarded;
 use dunlin_store::{Store as _, UnixSeconds, VALUE_BYTES_MAX};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
@@ -16,7 +17,6 @@ use super::connections::Ending;
 use super::counters::Count;
 use super::lookout::{LOOK_DEFAULT, Lookout};
 use super::socket::{ConnectionLimit, Listen, Socket, Stream};
-use crate::panics::guarded;
 
 /// How often connections are looked for that are idle, or hold memory for too long.
 const SWEEP: Duration = Duration::from_secs(1);

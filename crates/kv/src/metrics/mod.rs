@@ -5,7 +5,6 @@
 //! what travels to `dunlin kv stats` and `dunlin top`, and what the Prometheus text is made of; neither is made on a core.
 
 mod exposition;
-mod http;
 mod latency;
 mod operation;
 mod recorder;
@@ -15,7 +14,6 @@ mod snapshot_tests;
 mod timing;
 
 pub use exposition::{CONTENT_TYPE, exposition};
-pub use http::{CONNECTIONS_MAX, listen, serve};
 pub use latency::LatencyHistogram;
 pub use operation::{Operation, Outcome};
 pub use recorder::{ConnectionCounts, CoreMetrics};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dunlin_net::Addr;
+use dunlin_serve::Interrupt;
 use dunlin_store::{KeyFunction, Mode};
 
 use crate::memcached::{CONNECTION_BYTES_DEFAULT, LOOK_DEFAULT, Listen};
@@ -63,6 +64,8 @@ pub struct ServerConfig {
     pub hang_max: Duration,
     /// How often partitions are told the time, drop what has expired, and are flushed if a time for that has come. Above zero.
     pub tick: Duration,
+    /// Rung when a core fails, so that whoever waits for it looks at the server.
+    pub interrupt: Interrupt,
 }
 
 impl Default for ServerConfig {
@@ -83,6 +86,7 @@ impl Default for ServerConfig {
             patience: Duration::from_secs(2),
             hang_max: HANG_MAX_DEFAULT,
             tick: TICK_DEFAULT,
+            interrupt: Interrupt::default(),
         }
     }
 }

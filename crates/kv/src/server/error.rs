@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use dunlin_net::{Addr, NetError};
-use dunlin_rpc::EndpointError;
+use dunlin_serve::{ServeError, StartError};
 use dunlin_store::PartitionError;
 use dunlin_store::snapshot::{SaveError, SnapshotError};
 use thiserror::Error;
@@ -15,63 +14,28 @@ use crate::routing::CORES_MAX;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// No address to listen at.
-    #[error("no address to listen at: give shm:NAME or udp://HOST:PORT")]
-    NoAddress,
-    /// More addresses than one endpoint can listen at.
-    #[error("cannot listen at {first} and {second} at once: give at most one shm: and one udp: address")]
-    AddressKinds {
-        /// One of them.
-        first: Addr,
-        /// The other.
-        second: Addr,
-    },
     /// No cores, or too many.
     #[error("a server of {cores} cores: choose 1 to {CORES_MAX}")]
     Cores {
         /// How many.
         cores: u16,
     },
-    /// The processors to pin to are not as many as the cores.
-    #[error("{cores} cores and {processors} processors to pin them to: give one for each")]
-    Pins {
-        /// Cores.
-        cores: u16,
-        /// Processors.
-        processors: usize,
-    },
-    /// A thread could not be pinned.
-    #[error("cannot pin a thread to processor {processor}: {why}")]
-    Pin {
-        /// The processor.
-        processor: usize,
-        /// What the system said.
-        why: std::io::Error,
-    },
-    /// An address could not be listened at.
-    #[error("cannot listen at {addr}: {why}")]
-    Listen {
-        /// The address.
-        addr: Addr,
-        /// Why.
-        why: NetError,
-    },
-    /// The endpoint could not be made.
+    /// The threads, endpoints or the metrics port could not be had.
     #[error(transparent)]
-    Endpoint(#[from] EndpointError),
+    Serve(ServeError),
+    /// A core of several could not start.
+    #[error("core {core} cannot start")]
+    Core {
+        /// Which.
+        core: u16,
+        /// Why.
+        source: Box<ServerError>,
+    },
     /// An address for memcached clients could not be listened at.
     #[error("cannot listen at {listen}: {why}")]
     Memcached {
         /// The address.
         listen: Listen,
-        /// What the system said.
-        why: std::io::Error,
-    },
-    /// The metrics port could not be listened at.
-    #[error("cannot serve metrics at {address}: {why}")]
-    Metrics {
-        /// The address.
-        address: std::net::SocketAddr,
         /// What the system said.
         why: std::io::Error,
     },
@@ -98,14 +62,6 @@ pub enum ServerError {
     /// Another snapshot is being saved.
     #[error("a snapshot is being saved already")]
     Saving,
-    /// The system gave no thread, no event loop or no random numbers.
-    #[error("the system refused {what}: {why}")]
-    System {
-        /// What was asked for.
-        what: &'static str,
-        /// What it said.
-        why: String,
-    },
     /// A core panicked, lost its event loop, or hangs. The server has ended.
     #[error("core {core} has failed: {why}; {saved}")]
     CoreFailed {
@@ -116,7 +72,24 @@ pub enum ServerError {
         /// What became of its items and those of the other cores.
         saved: String,
     },
-    /// A thread ended that should not have.
-    #[error("a thread of the server has ended")]
-    Ended,
+}
+
+impl From<ServeError> for ServerError {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::CoreFailed { core, why, saved } => {
+                ServerError::CoreFailed { core, why, saved: saved.unwrap_or_else(|| "nothing was saved".into()) }
+            }
+            other => ServerError::Serve(other),
+        }
+    }
+}
+
+impl From<StartError<ServerError>> for ServerError {
+    fn from(StartError { core, error }: StartError<ServerError>) -> Self {
+        match core {
+            Some(core) => ServerError::Core { core, source: Box::new(error) },
+            None => error,
+        }
+    }
 }

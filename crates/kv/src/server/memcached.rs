@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin_serve::{Health, guarded};
 use dunlin_store::{Sweep, UnixSeconds};
 use tokio::sync::oneshot;
 use tokio::task::{spawn_local, yield_now};
@@ -13,14 +14,12 @@ use tokio::task::{spawn_local, yield_now};
 use super::clock::unix_seconds;
 use super::config::ServerConfig;
 use super::error::ServerError;
-use super::failure::Health;
 use super::mail::{Mail, Mailboxes};
 use crate::memcached::{
     Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, FlushTime, Inquiry, Listen, Ran, Report, Service, Settings,
     Socket, Unavailable,
 };
 use crate::metrics::{ConnectionCounts, CoreMetrics, CoreStats, Operation, Outcome};
-use crate::panics::guarded;
 use crate::routing::Core;
 use crate::shard::Shard;
 
@@ -109,7 +108,7 @@ impl<P: Sweep + 'static> Backend for CoreBackend<P> {
 
     async fn forward(&self, core: Core, batch: Box<Batch>) -> Result<Box<Batch>, Unavailable> {
         let (answer, answered) = oneshot::channel();
-        self.mailboxes.of(core).send(Mail::Run(batch, answer)).await.map_err(|_| Unavailable)?;
+        self.mailboxes.send(core, Mail::Run(batch, answer)).await.map_err(|_| Unavailable)?;
         answered.await.map_err(|_| Unavailable)
     }
 
@@ -188,7 +187,7 @@ impl<P: Sweep + 'static> Memcached<P> {
                     let core = next.get();
                     next.set((core + 1) % mailboxes.len());
                     // A core that is gone takes its server with it.
-                    if mailboxes.of(core).send(Mail::Adopt(socket)).await.is_err() {
+                    if mailboxes.send(core, Mail::Adopt(socket)).await.is_err() {
                         return;
                     }
                 }
@@ -271,10 +270,10 @@ impl<P: Sweep + 'static> Memcached<P> {
 
 #[cfg(test)]
 mod tests {
+    use dunlin_serve::{Failure, mailbox};
     use dunlin_store::{Model, Put, Store as _};
     use tokio::task::LocalSet;
 
-    use super::super::failure::Failure;
     use super::*;
     use crate::routing::Routing;
 
@@ -284,7 +283,7 @@ mod tests {
         let routing = Routing::new([1; 16], mailboxes.len()).unwrap();
         let shard = Rc::new(Shard::new(Model::new(), routing, core));
         shard.set_now(now);
-        let health = Health::new(core, Failure::default(), mailboxes.of(core).clone());
+        let health = Health::new(core, Failure::default(), mailboxes);
         let flush_at = Cell::new(None);
         Rc::new(CoreBackend { shard, mailboxes: mailboxes.clone(), state: CoreState::default(), flush_at, health })
     }
@@ -303,14 +302,14 @@ mod tests {
     /// Cores are told the time one after the other.
     #[test]
     fn a_flush_is_over_on_all_cores_before_its_answer_whatever_their_clocks_say() {
-        let (mailboxes, receivers) = Mailboxes::new(2);
+        let (mailboxes, receivers) = mailbox::mailboxes(2, 8);
         let cores = [backend(0, &mailboxes, NOW + 1), backend(1, &mailboxes, NOW)];
         cores.iter().for_each(|core| store(core));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             for (core, mut mailbox) in cores.iter().cloned().zip(receivers) {
                 spawn_local(async move {
-                    while let Some(Mail::Flush(at, done)) = mailbox.recv().await {
+                    while let Some(Mail::Flush(at, done)) = mailbox.letter().await {
                         core.plan_flush(at);
                         let _ = done.send(());
                     }
@@ -330,14 +329,14 @@ mod tests {
 
     #[test]
     fn a_flush_that_a_core_did_not_do_is_not_acknowledged() {
-        let (mailboxes, mut receivers) = Mailboxes::new(2);
+        let (mailboxes, mut receivers) = mailbox::mailboxes(2, 8);
         receivers.pop();
         let core = backend(0, &mailboxes, NOW);
         let (backend, mut mailbox) = (core.clone(), receivers.remove(0));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             spawn_local(async move {
-                while let Some(Mail::Flush(at, done)) = mailbox.recv().await {
+                while let Some(Mail::Flush(at, done)) = mailbox.letter().await {
                     backend.plan_flush(at);
                     let _ = done.send(());
                 }
@@ -348,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_million_planned_flushes_are_one() {
-        let (mailboxes, _receivers) = Mailboxes::new(1);
+        let (mailboxes, _receivers) = mailbox::mailboxes(1, 8);
         let core = backend(0, &mailboxes, NOW);
         store(&core);
         for later in 0..1_000_000 {

@@ -4,9 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
+use dunlin_serve::side;
 use dunlin_store::snapshot::{Canceller, Report, SaveError, SnapshotLock, save};
 use tokio::sync::oneshot;
 
@@ -18,17 +18,23 @@ use crate::routing::Core;
 /// Files of rescues that are kept. A server that fails again and again must not fill the disk.
 const RESCUES_MAX: u32 = 8;
 
-/// Saves snapshots.
+/// Where and how snapshots are saved.
 #[derive(Debug, Clone)]
-pub(super) struct Saver {
+pub(super) struct Saving {
     target: Option<Arc<Target>>,
-    mailboxes: Mailboxes,
     turns: Arc<Turns>,
     taking: Arc<Mutex<Taking>>,
     /// What keys are divided by, which is kept with them.
     seed: [u8; 16],
     /// How long a core has to take a letter.
     hang_max: Duration,
+}
+
+/// Saves snapshots of the cores that have these mailboxes.
+#[derive(Debug, Clone)]
+pub(super) struct Saver {
+    saving: Saving,
+    mailboxes: Mailboxes,
 }
 
 /// Where snapshots are saved, and the right to do so, for as long as anything of the server may.
@@ -79,24 +85,24 @@ impl Drop for Turn {
 }
 
 /// What comes of a snapshot, when it is over.
-pub(super) type Saving = oneshot::Receiver<Result<Report, ServerError>>;
+pub(super) type Outcome = oneshot::Receiver<Result<Report, ServerError>>;
 
-impl Saver {
+impl Saving {
     /// Saves to `path`, if there is one, and keeps other servers from it.
     ///
     /// # Errors
     /// [`ServerError::Lock`].
-    pub fn new(path: Option<&Path>, mailboxes: Mailboxes, hang_max: Duration) -> Result<Saver, ServerError> {
+    pub fn new(path: Option<&Path>, hang_max: Duration) -> Result<Saving, ServerError> {
         let lock = |path: &Path| SnapshotLock::take(path).map(|lock| Target { path: path.to_owned(), _lock: lock });
         let target = path.map(lock).transpose().map_err(ServerError::Lock)?;
         let (turns, taking) = Default::default();
-        Ok(Saver { target: target.map(Arc::new), mailboxes, turns, taking, seed: [0; 16], hang_max })
+        Ok(Saving { target: target.map(Arc::new), turns, taking, seed: [0; 16], hang_max })
     }
 
     /// Keeps the seed that keys are divided by with each snapshot.
     #[must_use]
-    pub fn routed_by(self, seed: [u8; 16]) -> Saver {
-        Saver { seed, ..self }
+    pub fn routed_by(self, seed: [u8; 16]) -> Saving {
+        Saving { seed, ..self }
     }
 
     /// Whether there is a file to save to.
@@ -104,35 +110,9 @@ impl Saver {
         self.target.is_some()
     }
 
-    /// Begins a snapshot of what all cores have now. Its end comes through the channel.
-    ///
-    /// # Errors
-    /// [`ServerError::NoSnapshot`], [`ServerError::Saving`], [`ServerError::System`].
-    pub fn begin(&self) -> Result<Saving, ServerError> {
-        let target = self.target.clone().ok_or(ServerError::NoSnapshot)?;
-        let turn = Turn::try_take(&self.turns).ok_or(ServerError::Saving)?;
-        let saver = self.clone();
-        let (done, end) = oneshot::channel();
-        let work = move || {
-            let result = saver.collect(&[], &target.path);
-            // Before anybody hears of the end: a server that saves its last snapshot ends then, and the last who has the lock takes its file away.
-            drop((turn, target, saver));
-            // Whoever asked may have gone away.
-            let _ = done.send(result);
-        };
-        let thread = thread::Builder::new().name("snapshot".into()).spawn(work);
-        thread.map_err(|why| ServerError::System { what: "a thread", why: why.to_string() })?;
-        Ok(end)
-    }
-
-    /// Saves a last snapshot, after one that is being saved: that one misses what was stored since it began.
-    ///
-    /// # Errors
-    /// [`ServerError::NoSnapshot`], [`ServerError::Save`].
-    pub fn save_last(&self) -> Result<Report, ServerError> {
-        let target = self.target.as_ref().ok_or(ServerError::NoSnapshot)?;
-        let _turn = Turn::take(&self.turns);
-        self.collect(&[], &target.path)
+    /// Saves what the cores with these mailboxes have.
+    pub fn of(&self, mailboxes: &Mailboxes) -> Saver {
+        Saver { saving: self.clone(), mailboxes: mailboxes.clone() }
     }
 
     /// Gives up cores that hang: a snapshot that waits for one of them ends, and [`Saver::save_after_failure`] leaves them out.
@@ -147,12 +127,44 @@ impl Saver {
     }
 
     /// The cores that were given up.
-    pub fn hung(&self) -> Vec<Core> {
+    fn hung(&self) -> Vec<Core> {
         self.taking().hung.clone()
     }
 
     fn taking(&self) -> MutexGuard<'_, Taking> {
         self.taking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Saver {
+    /// Begins a snapshot of what all cores have now. Its end comes through the channel.
+    ///
+    /// # Errors
+    /// [`ServerError::NoSnapshot`], [`ServerError::Saving`], [`ServerError::System`].
+    pub fn begin(&self) -> Result<Outcome, ServerError> {
+        let target = self.saving.target.clone().ok_or(ServerError::NoSnapshot)?;
+        let turn = Turn::try_take(&self.saving.turns).ok_or(ServerError::Saving)?;
+        let saver = self.clone();
+        let (done, end) = oneshot::channel();
+        let work = move || {
+            let result = saver.collect(&[], &target.path);
+            // Before anybody hears of the end: a server that saves its last snapshot ends then, and the last who has the lock takes its file away.
+            drop((turn, target, saver));
+            // Whoever asked may have gone away.
+            let _ = done.send(result);
+        };
+        side::start("snapshot", work)?;
+        Ok(end)
+    }
+
+    /// Saves a last snapshot, after one that is being saved: that one misses what was stored since it began.
+    ///
+    /// # Errors
+    /// [`ServerError::NoSnapshot`], [`ServerError::Save`].
+    pub fn save_last(&self) -> Result<Report, ServerError> {
+        let target = self.saving.target.as_ref().ok_or(ServerError::NoSnapshot)?;
+        let _turn = Turn::take(&self.saving.turns);
+        self.collect(&[], &target.path)
     }
 
     /// Saves what can be saved after cores failed. Says what was saved, and where. It ends if every core that hangs is given up meanwhile.
@@ -160,8 +172,8 @@ impl Saver {
     /// A snapshot of all cores takes the place of the one before, which is kept beside it, unless something is kept there already. One that
     /// lacks a core does not. No file of an earlier rescue is replaced.
     pub fn save_after_failure(&self) -> String {
-        let Some(target) = &self.target else { return "nothing was saved: the server has no snapshot file".into() };
-        let _turn = Turn::take(&self.turns);
+        let Some(target) = &self.saving.target else { return "nothing was saved: the server has no snapshot file".into() };
+        let _turn = Turn::take(&self.saving.turns);
         let path = target.path.display();
         let Some(rescue) = free_rescue(&target.path) else {
             return format!(
@@ -181,7 +193,7 @@ impl Saver {
     /// Saves what can be saved to a file that is not there yet. Says what was saved, or why nothing was.
     fn rescue_to(&self, target: &Target, rescue: &Path) -> Result<String, String> {
         let path = target.path.display();
-        let mut missing = self.hung();
+        let mut missing = self.saving.hung();
         loop {
             match self.collect(&missing, rescue) {
                 Ok(report) if missing.is_empty() => return Ok(self.take_over(target, rescue, &report)),
@@ -194,7 +206,7 @@ impl Saver {
                     ));
                 }
                 Err(ServerError::Save(SaveError::Abandoned)) if missing.len() < usize::from(self.mailboxes.len()) => {
-                    let hung = self.hung();
+                    let hung = self.saving.hung();
                     if hung.iter().any(|core| !missing.contains(core)) {
                         missing.retain(|core| !hung.contains(core));
                         missing.extend(hung);
@@ -224,19 +236,19 @@ impl Saver {
         let cores: Vec<Core> = (0..self.mailboxes.len()).filter(|core| !missing.contains(core)).collect();
         let (parts, collector) = save(cores.len().max(1), moment());
         {
-            let mut taking = self.taking();
+            let mut taking = self.saving.taking();
             if cores.iter().any(|core| taking.hung.contains(core)) {
                 return Err(SaveError::Abandoned.into());
             }
             taking.running = Some((cores.clone(), collector.canceller()));
         }
-        let deadline = Instant::now() + self.hang_max;
+        let deadline = Instant::now() + self.saving.hang_max;
         for (core, part) in cores.into_iter().zip(parts) {
             // A part that a core does not take is dropped and ends the snapshot, as the collector finds out.
-            self.mailboxes.send_by(deadline, core, Mail::Snapshot(part));
+            let _ = self.mailboxes.send_by(deadline, core, Mail::Snapshot(part));
         }
-        let result = collector.routed_by(self.seed).write_to(path);
-        self.taking().running = None;
+        let result = collector.routed_by(self.saving.seed).write_to(path);
+        self.saving.taking().running = None;
         result.map_err(ServerError::from)
     }
 
@@ -290,6 +302,8 @@ fn beside(path: &Path, more: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use dunlin_store::snapshot::{Part, Turn as PartTurn};
     use dunlin_store::{Model, Put, Store as _};
 
@@ -304,10 +318,10 @@ mod tests {
     #[test]
     fn the_last_snapshot_waits_for_one_that_is_being_saved() {
         let file = std::env::temp_dir().join(format!("dunlin-kv-last-{}", std::process::id()));
-        let (mailboxes, mut receivers) = Mailboxes::new(1);
-        let saver = Saver::new(Some(&file), mailboxes, Duration::from_secs(10)).unwrap();
+        let (mailboxes, mut receivers) = dunlin_serve::mailbox::mailboxes(1, 8);
+        let saver = Saving::new(Some(&file), Duration::from_secs(10)).unwrap().of(&mailboxes);
         let mut store = Model::new();
-        let mut part = || match receivers[0].blocking_recv() {
+        let mut part = || match receivers[0].letter_blocking() {
             Some(Mail::Snapshot(part)) => part,
             other => panic!("{other:?}"),
         };

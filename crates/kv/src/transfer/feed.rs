@@ -1,10 +1,10 @@
 //! Records from a thread that reads them, so that a slow file or pipe keeps no session waiting.
 
-use std::io;
 use std::thread;
 use std::time::Duration;
 
 use dunlin_records::{Numbered, RecordError};
+use dunlin_serve::{ServeError, side};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Records that wait between the file and the network.
@@ -26,15 +26,15 @@ pub(super) enum Event {
 /// Reads records on a thread of its own until there are no more, or nobody wants them.
 ///
 /// # Errors
-/// Whatever keeps a thread from being started.
-pub(super) fn feed<R>(records: R) -> io::Result<Receiver<Event>>
+/// [`ServeError::System`].
+pub(super) fn feed<R>(records: R) -> Result<Receiver<Event>, ServeError>
 where
     R: Iterator<Item = Result<Numbered, RecordError>> + Send + 'static,
 {
     let (sender, events) = channel(RECORDS_WAITING_MAX);
     let ticks = sender.clone();
-    thread::Builder::new().name("records".into()).spawn(move || read(records, &sender))?;
-    thread::Builder::new().name("ticks".into()).spawn(move || tick(&ticks))?;
+    side::start("records", move || read(records, &sender))?;
+    side::start("ticks", move || tick(&ticks))?;
     Ok(events)
 }
 

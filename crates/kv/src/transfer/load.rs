@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::io;
 
 use dunlin_net::Transport;
 use dunlin_records::{Numbered, Record, RecordError};
+use dunlin_serve::ServeError;
 use dunlin_store::{Put, Refused};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -104,8 +104,8 @@ pub enum LoadError {
         loaded: u64,
     },
     /// No thread could be started.
-    #[error("cannot start a thread to read records: {0}")]
-    Thread(io::Error),
+    #[error("cannot read records: {0}")]
+    Thread(ServeError),
 }
 
 /// Is told how loading goes on.

@@ -1,7 +1,6 @@
-//! The metrics as a scraper sees them: over HTTP, judged by a parser of the format that somebody else wrote.
+//! The metrics as a scraper sees them, judged by a parser of the format that somebody else wrote.
 
 mod exposition;
-mod http;
 
 use dunlin_kv::metrics::{CoreMetrics, CoreStats, Operation, Outcome, ServerStats};
 

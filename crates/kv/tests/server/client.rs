@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use dunlin_kv::memcached::Listen;
 use dunlin_kv::server::{Server, ServerConfig};
+use dunlin_store::Sweep;
 
 /// Long enough for a machine that does much else; what takes longer hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +28,7 @@ pub fn config(name: &str, cores: u16) -> ServerConfig {
 }
 
 /// Waits until a server says that it no longer runs.
-pub fn wait_for_the_end(server: &Server) {
+pub fn wait_for_the_end<P: Sweep>(server: &Server<P>) {
     let begun = Instant::now();
     while server.is_running() {
         assert!(begun.elapsed() < PATIENCE, "the server goes on as if nothing had happened");

@@ -20,13 +20,13 @@ use super::fragile::{Fragile, Gate};
 const ITEMS: u32 = 200;
 
 /// A server of two cores that is to save to a file, and whose cores panic when they are asked to.
-fn fragile(name: &str, unreadable: bool) -> (Server, ServerConfig, PathBuf) {
+fn fragile(name: &str, unreadable: bool) -> (Server<Fragile>, ServerConfig, PathBuf) {
     let (server, config, file, _) = gated(unreadable, config(name, 2));
     (server, config, file)
 }
 
 /// The same with other settings, and with its gate.
-fn gated(unreadable: bool, mut config: ServerConfig) -> (Server, ServerConfig, PathBuf, Arc<Gate>) {
+fn gated(unreadable: bool, mut config: ServerConfig) -> (Server<Fragile>, ServerConfig, PathBuf, Arc<Gate>) {
     let Listen::Unix(socket) = &config.memcached[0] else { panic!("no Unix socket") };
     let file = socket.with_extension("snapshot");
     config.mode = Mode::Store;

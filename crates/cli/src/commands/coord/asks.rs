@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use dunlin_bench::peer::Interrupt;
 use dunlin_coord::embedded::Embedded;
 use dunlin_coord::{CoordError, Coordinator};
+use dunlin_serve::Interrupt;
+use dunlin_serve::signals::EXIT_INTERRUPTED;
 use dunlin_smr::ClusterId;
 
 use super::joins::NotSafe;
@@ -17,7 +18,6 @@ use crate::commands::raft::cluster::{
 };
 use crate::commands::seconds;
 use crate::output;
-use crate::signals::EXIT_INTERRUPTED;
 
 /// Where the cluster manager is, and how long to wait for it.
 #[derive(Debug, clap::Args)]

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use dunlin_bench::peer::Interrupt;
 use dunlin_coord::{Condition, Coordinator, Revision};
+use dunlin_serve::Interrupt;
 
 use super::asks::{Outcome, Target, ask};
 

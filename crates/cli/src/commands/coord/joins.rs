@@ -8,8 +8,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
-use dunlin_bench::peer::Interrupt;
 use dunlin_coord::{CoordError, Coordinator, HEARTBEAT_EVERY, Membership, Token};
+use dunlin_serve::Interrupt;
 
 use super::asks::{Outcome, Target, attend, pause, unless_interrupted};
 use super::manager::Manager;

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use dunlin_bench::peer::Interrupt;
+use dunlin_serve::Interrupt;
 
 /// The cluster manager: its nodes, and what asks them
 #[derive(Debug, clap::Args)]

@@ -5,16 +5,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use dunlin_bench::peer::Interrupt;
 use dunlin_coord::embedded::Watchman;
 use dunlin_coord::model::Machine;
 use dunlin_coord::{Limits, WatchmanConfig};
 use dunlin_net::AnyTransport;
 use dunlin_rpc::Endpoint;
+use dunlin_serve::Interrupt;
 use dunlin_smr::{Client, ClientConfig, LogStore, Node};
 
 use crate::commands::raft::home::Kind;
-use crate::commands::raft::replica::{Replica, Service, serve};
+use crate::commands::raft::replica::{Machinery, Replica, serve};
 use crate::commands::seconds;
 
 /// When members have failed: the same at all nodes.
@@ -68,7 +68,7 @@ struct Coordination {
     members: Vec<(u64, dunlin_net::Addr)>,
 }
 
-impl Service for Coordination {
+impl Machinery for Coordination {
     type Machine = Machine;
     type Companion = Watchman;
 
@@ -94,5 +94,5 @@ impl Service for Coordination {
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let watchman = arguments.patience.config()?;
     let members = arguments.replica.members().to_vec();
-    serve(&arguments.replica, &Coordination { watchman, members }, interrupt)
+    serve(&arguments.replica, Coordination { watchman, members }, interrupt)
 }

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use dunlin_bench::peer::Interrupt;
 use dunlin_coord::{CoordError, Coordinator, Entry, Health, HeldLease, Member, Members};
+use dunlin_serve::Interrupt;
 use serde_json::{Value, json};
 
 use super::asks::{Outcome, Target, ask};

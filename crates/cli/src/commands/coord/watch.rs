@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use dunlin_bench::peer::Interrupt;
 use dunlin_coord::{CoordError, Coordinator, Event, Happening, Revision, Scope, Watch, check_path};
+use dunlin_serve::Interrupt;
 use serde_json::{Value, json};
 
 use super::asks::{Outcome, Target, attend, pause, unless_interrupted};

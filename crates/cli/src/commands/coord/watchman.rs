@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use dunlin_bench::peer::Interrupt;
+use dunlin_serve::Interrupt;
 
 use super::serve::Patience;
 
@@ -37,9 +37,12 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
 
     use dunlin_coord::Coordinator;
     use dunlin_coord::etcd::{Etcd, EtcdConfig, Watchman};
+    use dunlin_serve::notify;
 
-    use crate::commands::raft::cluster::SIGNAL_LOOK;
     use crate::output;
+
+    /// How often the flag is looked at; a signal wakes sooner.
+    const LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 
     let config = arguments.patience.config()?;
     tracing_subscriber::fmt()
@@ -53,9 +56,11 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     etcd.block_on(etcd.members())?;
     let watchman = Watchman::start(&etcd, config)?;
     output::line(format_args!("serving as a watchman at {}; ctrl-C ends it", arguments.etcd.join(",")))?;
+    notify::ready();
     while !interrupt.is_set() {
-        std::thread::sleep(SIGNAL_LOOK);
+        interrupt.wait(LOOK);
     }
+    notify::stopping();
     drop(watchman);
     output::line("ended")?;
     Ok(ExitCode::SUCCESS)

@@ -8,18 +8,18 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use dunlin_bench::peer::Interrupt;
 use dunlin_kv::client::{ClientConfig, KvClient};
 use dunlin_kv::transfer::{DumpError, dump_server, dump_snapshot};
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_records::{Format, GzipEncoder, Writer};
 use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_serve::Interrupt;
+use dunlin_serve::signals::EXIT_INTERRUPTED;
 use dunlin_store::snapshot::Reader;
 use indicatif::ProgressBar;
 
 use super::load::progress_bar;
 use crate::output::OutputError;
-use crate::signals::EXIT_INTERRUPTED;
 
 /// How long one request may take.
 const DEADLINE: Duration = Duration::from_secs(10);

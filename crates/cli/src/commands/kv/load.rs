@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::builder::RangedU64ValueParser;
-use dunlin_bench::peer::Interrupt;
 use dunlin_kv::client::{ClientConfig, KvClient};
 use dunlin_kv::transfer::{self, Loading, Misfit, Skipped};
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_records::{Column, Columns, Format, HeaderRow, Input, Progress, Reader};
 use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_serve::Interrupt;
+use dunlin_serve::signals::EXIT_INTERRUPTED;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::commands::top::human;
 use crate::output;
-use crate::signals::EXIT_INTERRUPTED;
 
 /// Exit code if records were left out.
 const EXIT_SKIPPED: u8 = 3;

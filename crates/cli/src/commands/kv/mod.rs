@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use dunlin_bench::peer::Interrupt;
+use dunlin_serve::Interrupt;
 
 /// A key-value server in memory, and its clients
 #[derive(Debug, clap::Args)]

@@ -5,28 +5,29 @@ use std::io::{IsTerminal, stderr};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use dunlin_bench::peer::Interrupt;
 use dunlin_kv::memcached::{LOOK_DEFAULT, Listen};
 use dunlin_kv::server::{
     CONNECTIONS_MAX_DEFAULT, IDLE_MAX_DEFAULT, Server, ServerConfig, SnapshotSaving, exposed_addresses,
 };
 use dunlin_net::Addr;
+use dunlin_serve::{Interrupt, limits, notify, signals};
 use dunlin_store::snapshot::{Progress, Report};
 use dunlin_store::{KeyFunction, Mode};
-use signal_hook::consts::SIGUSR1;
 use tracing::Level;
 
 use super::size::{bytes, human_bytes};
 use crate::output;
 
-/// How often signals are looked for.
-const SIGNAL_LOOK: Duration = Duration::from_millis(50);
+/// How often the server is looked at; signals and failures are seen at once.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often it is looked at while a snapshot is saved.
+const SAVING_LOOK: Duration = Duration::from_millis(50);
+/// Descriptors beside those of memcached connections: of each core, and of the process.
+const DESCRIPTORS_PER_CORE: u64 = 16;
+const DESCRIPTORS_SPARE: u64 = 128;
 
 /// Serve keys and values from memory, until ctrl-C
 ///
@@ -140,7 +141,7 @@ impl Arguments {
 
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
-    let config = arguments.config()?;
+    let mut config = arguments.config()?;
     if let Some(path) = &config.snapshot {
         check_directory(path)?;
     }
@@ -152,16 +153,19 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     }
     // What threads of the server have to say, such as why a snapshot that a client asked for failed.
     tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
-    let save = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(SIGUSR1, save.clone()).context("cannot handle signals")?;
+    let save = signals::on_user_signal(interrupt)?;
+    allow_connections(&config);
+    config.interrupt = interrupt.clone();
     let mut server = Server::start(config, show_progress)?;
     clear_progress();
+    server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
     let metrics = arguments.metrics.map(|address| server.serve_metrics(address)).transpose()?;
     output::line(ready_line(&server, &arguments, metrics))?;
+    notify::ready();
     let mut saving = None;
     // If a core fails, stopping says why.
     while !interrupt.is_set() && server.is_running() {
-        if saving.is_none() && save.swap(false, Ordering::Relaxed) {
+        if saving.is_none() && save.take() {
             match server.begin_save() {
                 Ok(begun) => saving = Some(begun),
                 Err(error) => eprintln!("dunlin: {:#}", anyhow::Error::from(error)),
@@ -175,13 +179,25 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
                 Err(error) => eprintln!("dunlin: {:#}", anyhow::Error::from(error)),
             }
         }
-        thread::park_timeout(SIGNAL_LOOK);
+        interrupt.wait(if saving.is_some() { SAVING_LOOK } else { LOOK });
     }
+    notify::stopping();
     if let Some(report) = server.stop()? {
         output::line(saved_line(&report))?;
     }
     output::line("ended")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes sure that memcached clients may have as many connections as was said, or warns.
+fn allow_connections(config: &ServerConfig) {
+    if config.memcached.is_empty() {
+        return;
+    }
+    let of_cores = u64::from(config.cores) * DESCRIPTORS_PER_CORE;
+    if let Err(error) = limits::allow_descriptors(config.connections_max as u64 + of_cores + DESCRIPTORS_SPARE) {
+        eprintln!("dunlin: warning: {error}");
+    }
 }
 
 /// Makes sure that a snapshot can be saved: that is said now, not when the server ends.

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use dunlin_bench::peer::Interrupt;
 use dunlin_net::Addr;
+use dunlin_serve::Interrupt;
 use dunlin_smr::wire::request::Change;
 
 use super::cluster::{Client, Cluster, Outcome, ask, replica};

@@ -13,18 +13,18 @@ use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use dunlin_bench::peer::Interrupt;
 use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::udp::{UdpConfig, UdpTransport};
 use dunlin_net::{Addr, AnyTransport, Transport};
-use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_serve::Interrupt;
+use dunlin_serve::signals::EXIT_INTERRUPTED;
 use dunlin_smr::client::Stranger;
 use dunlin_smr::kv::{Answer, VALUE_BYTES_MAX};
 use dunlin_smr::{ClientConfig, ClientError, ClusterId};
 
 use crate::commands::seconds;
 use crate::output;
-use crate::signals::EXIT_INTERRUPTED;
 
 /// Exit code when there is no item.
 pub const EXIT_NOT_FOUND: u8 = 1;
@@ -217,16 +217,6 @@ pub async fn unless_interrupted<R, S: Future<Output = ()>>(
             pause.set(sleep(SIGNAL_LOOK));
         }
         work.as_mut().poll(context).map(Some)
-    })
-    .await
-}
-
-/// Does some work, for so long at most.
-pub async fn within<R>(time: Duration, timers: &Timers, work: impl Future<Output = R>) -> Option<R> {
-    let (mut work, mut end) = (pin!(work), pin!(timers.sleep(time)));
-    poll_fn(|context| match work.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => end.as_mut().poll(context).map(|()| None),
     })
     .await
 }

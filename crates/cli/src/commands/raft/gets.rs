@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use dunlin_bench::peer::Interrupt;
+use dunlin_serve::Interrupt;
 use dunlin_smr::kv::{Answer, Query};
 
 use super::cluster::{Cluster, Outcome, ask};

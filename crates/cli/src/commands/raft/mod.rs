@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use dunlin_bench::peer::Interrupt;
+use dunlin_serve::Interrupt;
 
 /// A replicated key-value machine: its replicas, and their clients
 #[derive(Debug, clap::Args)]

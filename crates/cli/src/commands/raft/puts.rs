@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use dunlin_bench::peer::Interrupt;
+use dunlin_serve::Interrupt;
 use dunlin_smr::kv::{Command, Condition};
 
 use super::cluster::{Cluster, ask, show_change, value};

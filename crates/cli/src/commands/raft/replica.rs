@@ -1,33 +1,45 @@
 //! What every replica has in common, whatever its machine: its arguments, its log, and its life until ctrl-C.
 
 use std::io::{IsTerminal, stderr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::RangedU64ValueParser;
-use dunlin_bench::peer::Interrupt;
 use dunlin_net::{Addr, AnyTransport, PollPolicy};
-use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
+use dunlin_serve::metrics::{Family, Kind, exposition, of_endpoint};
+use dunlin_serve::port::{Pages, Port};
+use dunlin_serve::{
+    Core, Draining, Health, Interrupt, Pace, ServeConfig, ServeError, Server, Service, Site, StartError, addresses,
+};
 use dunlin_smr::wire::response::{Role, Status};
-use dunlin_smr::{Beginning, ClusterId, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
+use dunlin_smr::{Beginning, ClusterId, Counters, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
+use tokio::sync::oneshot;
 use tracing::Level;
 
-use super::cluster::{Replicas, SIGNAL_LOOK, within};
-use super::home::{self, Kind, Owner, Start};
+use super::cluster::Replicas;
+use super::home::{self, Kind as Kept, Owner, Start};
 use crate::commands::kv::size::bytes;
 use crate::output;
 
 /// How often is looked whether leadership has gone to another, when the replica ends.
 const HAND_OVER_LOOK: Duration = Duration::from_millis(1);
-/// How long a replica that ends waits for what is in progress, and then until the others know.
+/// What the names of metrics begin with.
+const METRICS_PREFIX: &str = "dunlin_replica";
+/// How often is looked who leads.
+const STATUS_LOOK: Duration = Duration::from_millis(50);
+/// How long a replica that ends waits for what is in progress.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long it has to end beyond that.
+const DRAIN_SPARE: Duration = Duration::from_secs(5);
 
 /// A replica.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Replica {
     /// The id of this replica: above 0, never used before, and never again for another
     #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
@@ -68,6 +80,9 @@ pub struct Replica {
     /// Microseconds that a replica goes on looking for packets before it sleeps, while others have its core in between; 0 for never
     #[arg(long, value_name = "MICROSECONDS", default_value = "300")]
     spin: u32,
+    /// Serve metrics for Prometheus at http://HOST:PORT/metrics, and health at /healthz
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<SocketAddr>,
     /// Take a snapshot after so many entries of the log
     #[arg(long, value_name = "ENTRIES", default_value = "1000000", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     snapshot_entries: u64,
@@ -178,17 +193,17 @@ impl Replica {
 }
 
 /// What a replica replicates.
-pub trait Service {
+pub trait Machinery: Send + Sync + 'static {
     /// The machine.
     type Machine: StateMachine + 'static;
     /// What goes on beside it until this is dropped.
-    type Companion;
+    type Companion: 'static;
 
     /// A machine as all replicas begin with.
     fn machine(&self) -> Result<Self::Machine>;
 
     /// What its directory says of it.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> Kept;
 
     /// Begins what goes on beside a replica that has started.
     fn accompany<L: LogStore + 'static>(
@@ -199,7 +214,7 @@ pub trait Service {
 }
 
 /// Serves until a signal comes.
-pub fn serve(arguments: &Replica, service: &impl Service, interrupt: &Interrupt) -> Result<ExitCode> {
+pub fn serve(arguments: &Replica, machinery: impl Machinery, interrupt: &Interrupt) -> Result<ExitCode> {
     let config = arguments.config()?;
     arguments.check_kinds()?;
     tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
@@ -210,9 +225,9 @@ pub fn serve(arguments: &Replica, service: &impl Service, interrupt: &Interrupt)
              one. One that has ended, whose promises are lost, must not come back under its id: remove it (dunlin raft remove), and add another with an id that \
              was never used"
         );
-        return serve_on(arguments, service, config, MemoryLog::new(), interrupt);
+        return serve_on(arguments, machinery, &config, MemoryLog::new(), interrupt);
     };
-    let owner = Owner { id: arguments.id, kind: service.kind() };
+    let owner = Owner { id: arguments.id, kind: machinery.kind() };
     let (log, opening) =
         home::open(path, owner, arguments.start()).with_context(|| format!("replica {} cannot start", arguments.id))?;
     if let Some(torn) = &opening.torn {
@@ -221,71 +236,209 @@ pub fn serve(arguments: &Replica, service: &impl Service, interrupt: &Interrupt)
             torn.bytes, torn.segment, torn.offset
         );
     }
-    serve_on(arguments, service, config, log, interrupt)
+    serve_on(arguments, machinery, &config, log, interrupt)
 }
 
-fn serve_on<S: Service, L: LogStore + 'static>(
+fn serve_on<S: Machinery, L: LogStore + Send + 'static>(
     arguments: &Replica,
-    service: &S,
-    config: NodeConfig,
+    machinery: S,
+    config: &NodeConfig,
     log: L,
     interrupt: &Interrupt,
 ) -> Result<ExitCode> {
-    let (own, listen) = (arguments.own_address()?, arguments.listen_address()?);
+    let listen = arguments.listen_address()?;
     warn_if_exposed(listen);
-    let machine = service.machine()?;
-    let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(listen)?, arguments.endpoint_config())?);
-    let patience = config.tick * config.election_ticks * 2;
-    let node = Node::start(&endpoint, config, log, machine, arguments.beginning())
-        .with_context(|| format!("replica {} cannot start", arguments.id))?;
-    check_members(arguments, own, &node.status())?;
-    if arguments.start() == Start::Again && node.status().addresses.is_empty() {
-        eprintln!(
-            "dunlin: nothing is in the log yet, so a leader is waited for; if this replica is to found a cluster, start it with --new"
-        );
+    if let Some(address) = arguments.metrics.filter(|address| !address.ip().is_loopback()) {
+        warn_of_exposure(&format!("http://{address}"));
     }
-    // It may hold the endpoint, so it goes first.
-    let companion = service.accompany(&endpoint, &node)?;
-    output::line(ready_line(arguments, &endpoint.local_addr(), &node.status()))?;
-    endpoint.block_on(async {
-        let timers = endpoint.timers();
-        let (mut said, mut cluster) = (None, node.status().cluster);
-        while !interrupt.is_set() {
-            if let Some(failure) = node.failure() {
-                bail!("replica {} has stopped: {failure}", arguments.id);
-            }
-            let status = node.status();
-            if cluster != status.cluster {
-                cluster = status.cluster;
-                eprintln!("dunlin: this is replica {} of cluster {}", arguments.id, name(cluster));
-            }
-            said = say_who_leads(&status, said);
-            timers.sleep(SIGNAL_LOOK).await;
+    let hand_over_max = config.tick * config.election_ticks * 2;
+    let serving = ServeConfig {
+        listen: vec![listen.clone()],
+        endpoint: arguments.endpoint_config(),
+        patience: LAST_WORDS,
+        drain_max: hand_over_max + LAST_WORDS + DRAIN_SPARE,
+        interrupt: interrupt.clone(),
+        ..ServeConfig::named("replica")
+    };
+    let (replica, log) = (arguments.clone(), Mutex::new(Some(log)));
+    let service = ReplicaService { replica, machinery, log, hand_over_max };
+    let server = Server::start(Arc::new(service), serving).map_err(|StartError { error, .. }| error)?;
+    server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
+    let port = arguments.metrics.map(|address| serve_metrics(address, &server)).transpose()?;
+    let metrics = port.as_ref().map(|port| format!("; metrics at http://{}/metrics", port.address()));
+    output::line(format_args!("{}{}; ctrl-C ends it", server.plan(), metrics.unwrap_or_default()))?;
+    server.run().map_err(|error| match error.downcast() {
+        Ok(ServeError::CoreFailed { why, .. }) => anyhow!(why),
+        Ok(other) => other.into(),
+        Err(error) => error,
+    })?;
+    output::line("ended")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves the metrics of a replica while what it gives lives.
+fn serve_metrics<S: Service<AnyTransport>>(address: SocketAddr, server: &Server<S>) -> Result<Port, ServeError>
+where
+    S::Core: Core<Letter = Inquiry>,
+{
+    let mailboxes = server.mailboxes().clone();
+    let metrics = async move || {
+        let mut answers = mailboxes.ask_all(Inquiry).await;
+        answers.pop().map(|families| exposition(METRICS_PREFIX, families)).ok_or("the replica does not answer")
+    };
+    Port::open(address, Pages { title: "Dunlin replica", metrics, failure: server.failure().clone() })
+}
+
+/// Asks a replica what it counts.
+struct Inquiry(oneshot::Sender<Vec<Family>>);
+
+/// What a replica tells of itself.
+fn families(status: &Status, counters: &Counters) -> Vec<Family> {
+    let gauge = |name, help, value| Family::one(Kind::Gauge, name, help, value);
+    vec![
+        gauge("is_leader", "1 if this replica leads, else 0.", (status.role == Role::Leader).into()),
+        gauge("term", "Its term.", status.term),
+        gauge("committed_entry", "Last entry of the log that it knows is committed.", status.committed),
+        gauge("applied_entry", "Last entry of the log that it has executed.", status.applied),
+        gauge("first_entry", "First entry of the log that it still has.", status.first),
+        gauge("voters", "Replicas with a vote.", status.voters.len() as u64),
+        gauge("learners", "Replicas without one.", status.learners.len() as u64),
+        gauge("client_sessions", "Sessions of clients.", status.sessions),
+        gauge("disk_hangs_now", "1 while a write or flush takes too long, else 0.", status.disk_hangs.into()),
+        Family::events(
+            "events",
+            "Counts of the replica, by their names in the documentation of dunlin_smr.",
+            [
+                ("proposed", counters.proposed),
+                ("applied", counters.applied),
+                ("reads", counters.reads),
+                ("lease_reads", counters.lease_reads),
+                ("elected", counters.elected),
+                ("pushed_back", counters.pushed_back),
+                ("envelopes", counters.envelopes),
+                ("messages", counters.messages),
+                ("bad", counters.bad),
+                ("foreign", counters.foreign),
+                ("snapshots_taken", counters.snapshots_taken),
+                ("snapshots_sent", counters.snapshots_sent),
+                ("snapshots_restored", counters.snapshots_restored),
+                ("disk_hangs", counters.disk_hangs),
+                ("left_unread", counters.left_unread),
+            ],
+        ),
+    ]
+}
+
+/// A replica as a service of one core.
+struct ReplicaService<S, L> {
+    replica: Replica,
+    machinery: S,
+    /// Until the core takes it.
+    log: Mutex<Option<L>>,
+    hand_over_max: Duration,
+}
+
+impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for ReplicaService<S, L> {
+    type Core = ReplicaCore<S, L>;
+    /// What it says when it is ready.
+    type Ready = String;
+    type Finish = ();
+
+    fn build(&self, site: Site<AnyTransport, Inquiry>) -> Result<(ReplicaCore<S, L>, String)> {
+        let (replica, endpoint) = (&self.replica, site.endpoint);
+        let cannot_start = || format!("replica {} cannot start", replica.id);
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner).take().context("its log is taken")?;
+        let machine = self.machinery.machine()?;
+        let node =
+            Node::start(&endpoint, replica.config()?, log, machine, replica.beginning()).with_context(cannot_start)?;
+        check_members(replica, replica.own_address()?, &node.status())?;
+        if replica.start() == Start::Again && node.status().addresses.is_empty() {
+            eprintln!(
+                "dunlin: nothing is in the log yet, so a leader is waited for; if this replica is to found a cluster, start it with --new"
+            );
         }
-        let begun = Instant::now();
-        if let Some(to) = node.hand_over() {
+        let companion = self.machinery.accompany(&endpoint, &node)?;
+        let line = ready_line(replica, &endpoint.local_addr(), &node.status());
+        endpoint.spawn(watch(replica.id, node.clone(), endpoint.timers(), site.health));
+        let core = ReplicaCore { id: replica.id, endpoint, node, companion, hand_over_max: self.hand_over_max };
+        Ok((core, line))
+    }
+
+    fn plan(&self, mut ready: Vec<String>) -> Result<String> {
+        Ok(ready.pop().unwrap_or_default())
+    }
+}
+
+/// Says on standard error what others would like to know, until the replica stops.
+async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, node: Node<M, L>, timers: Timers, health: Health) {
+    let (mut said, mut cluster) = (None, node.status().cluster);
+    loop {
+        if let Some(failure) = node.failure() {
+            return health.fail(format!("replica {id} has stopped: {failure}"));
+        }
+        let status = node.status();
+        if cluster != status.cluster {
+            cluster = status.cluster;
+            eprintln!("dunlin: this is replica {id} of cluster {}", name(cluster));
+        }
+        said = say_who_leads(&status, said);
+        timers.sleep(STATUS_LOOK).await;
+    }
+}
+
+/// A replica at work.
+struct ReplicaCore<S: Machinery, L: LogStore> {
+    id: u64,
+    endpoint: Rc<Endpoint<AnyTransport>>,
+    node: Node<S::Machine, L>,
+    companion: S::Companion,
+    hand_over_max: Duration,
+}
+
+impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
+    type Letter = Inquiry;
+    type Plan = String;
+    type Error = anyhow::Error;
+
+    fn read(&mut self, Inquiry(answer): Inquiry) -> Pace {
+        let mut all = families(&self.node.status(), &self.node.counters());
+        all.extend(of_endpoint(&self.endpoint.stats()));
+        // Whoever asked may have gone away.
+        let _ = answer.send(all);
+        Pace::Go
+    }
+
+    /// If it leads, another is asked to lead first.
+    fn drain(&mut self, _: Duration) -> Draining {
+        let (node, timers, patience) = (self.node.clone(), self.endpoint.timers(), self.hand_over_max);
+        Box::pin(async move {
+            let begun = Instant::now();
+            let Some(to) = node.hand_over() else { return };
             while node.status().role == Role::Leader && begun.elapsed() < patience {
                 timers.sleep(HAND_OVER_LOOK).await;
             }
             let is_over = node.status().role != Role::Leader;
             eprintln!("dunlin: replica {to} {}", if is_over { "takes over" } else { "did not take over in time" });
-        }
-        // Those who do not answer are not waited for.
-        within(GOODBYE, &timers, endpoint.shutdown(LAST_WORDS)).await;
-        Ok(())
-    })?;
-    drop(companion);
-    node.close().with_context(|| format!("replica {} did not end in order", arguments.id))?;
-    output::line("ended")?;
-    Ok(ExitCode::SUCCESS)
+        })
+    }
+
+    fn end(self) -> Result<()> {
+        // It may hold the endpoint, so it goes first.
+        drop(self.companion);
+        self.node.close().with_context(|| format!("replica {} did not end in order", self.id))
+    }
 }
 
 fn warn_if_exposed(listen: &Addr) {
-    if matches!(listen, Addr::Udp(addr) if !addr.ip().is_loopback()) {
-        eprintln!(
-            "dunlin: warning: traffic at {listen} is neither encrypted nor authenticated: let only those reach it whom you trust"
-        );
+    if addresses::is_exposed(listen) {
+        warn_of_exposure(&listen.to_string());
     }
+}
+
+fn warn_of_exposure(place: &str) {
+    eprintln!(
+        "dunlin: warning: traffic at {place} is neither encrypted nor authenticated: let only those reach it whom you trust"
+    );
 }
 
 /// A log that has begun knows the members. Its own address it must share with them.
@@ -310,7 +463,7 @@ fn ready_line(arguments: &Replica, listening: &Addr, status: &Status) -> String 
         false => format!("members {}", members.join(", ")),
     };
     let (id, cluster, place) = (arguments.id, name(status.cluster), arguments.place());
-    format!("serving replica {id} of cluster {cluster} at {listening}; {members}; log in {place}; ctrl-C ends it")
+    format!("serving replica {id} of cluster {cluster} at {listening}; {members}; log in {place}")
 }
 
 /// How a cluster is called of which this replica is, or will be.

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use dunlin_bench::peer::Interrupt;
 use dunlin_net::AnyTransport;
 use dunlin_rpc::Endpoint;
+use dunlin_serve::Interrupt;
 use dunlin_smr::kv::KvMachine;
 use dunlin_smr::{LogStore, Node};
 
 use super::home::Kind;
-use super::replica::{Replica, Service, serve};
+use super::replica::{Machinery, Replica, serve};
 use crate::commands::kv::size::{bytes, human_bytes};
 
 /// Limits that keys and values may have: a snapshot of them is written and sent as a whole.
@@ -51,7 +51,12 @@ fn limit(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-impl Service for Arguments {
+/// A key-value machine.
+struct KeyValue {
+    limit: u64,
+}
+
+impl Machinery for KeyValue {
     type Machine = KvMachine;
     type Companion = ();
 
@@ -70,5 +75,5 @@ impl Service for Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
-    serve(&arguments.replica, arguments, interrupt)
+    serve(&arguments.replica, KeyValue { limit: arguments.limit }, interrupt)
 }

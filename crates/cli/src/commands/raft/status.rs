@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
-use dunlin_bench::peer::Interrupt;
 use dunlin_net::Addr;
+use dunlin_serve::Interrupt;
 use dunlin_smr::wire::response::{Foreign, Role, Status};
 use dunlin_smr::{ClientError, ClusterId};
 use serde_json::{Value, json};

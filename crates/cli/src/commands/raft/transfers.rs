@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use dunlin_bench::peer::Interrupt;
+use dunlin_serve::Interrupt;
 
 use super::cluster::{Cluster, Outcome, ask};
 use super::members::LOOK;

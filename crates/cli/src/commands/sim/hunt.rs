@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use clap::builder::RangedU64ValueParser;
 use dunlin_bench::hunt::{self, Failure, Hunt, Progress};
-use dunlin_bench::peer::Interrupt;
+use dunlin_serve::Interrupt;
 use dunlin_sim::FaultPlan;
 
 use crate::output::{self, OutputError};

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use dunlin_bench::peer::Interrupt;
+use dunlin_serve::Interrupt;
 
 /// Work with the simulated datacenter
 #[derive(Debug, clap::Args)]

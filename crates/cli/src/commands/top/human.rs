@@ -2,19 +2,26 @@
 
 use std::time::Duration;
 
-use dunlin_bench::report::{Metric, human};
+type Unit = (f64, &'static str);
 
-const THOUSANDS: [(f64, &str); 5] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")];
+const THOUSANDS: [Unit; 5] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")];
+const TIMES: [Unit; 4] = [(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1.0, " ns")];
+const BYTES: [Unit; 4] = [(1073741824.0, " GiB"), (1048576.0, " MiB"), (1024.0, " KiB"), (1.0, " B")];
 
 /// A number of things: `1.25M`, `999`, `0`.
 pub fn count(value: f64) -> String {
-    let (size, unit) = THOUSANDS.into_iter().find(|(size, _)| value >= size * 0.9995).unwrap_or((1.0, ""));
+    show(&THOUSANDS, value)
+}
+
+/// Three significant digits of the largest unit that leaves at least 1; whole units of the smallest.
+fn show(units: &[Unit], value: f64) -> String {
+    let (size, unit) = units.iter().find(|(size, _)| value >= size * 0.9995).unwrap_or(&units[units.len() - 1]);
     let scaled = value / size;
-    match (unit, scaled) {
-        ("", scaled) if scaled == scaled.trunc() => format!("{scaled:.0}"),
-        (unit, scaled) if scaled < 9.995 => format!("{scaled:.2}{unit}"),
-        (unit, scaled) if scaled < 99.95 => format!("{scaled:.1}{unit}"),
-        (unit, scaled) => format!("{scaled:.0}{unit}"),
+    match scaled {
+        scaled if *size == 1.0 && scaled == scaled.trunc() => format!("{scaled:.0}{unit}"),
+        scaled if scaled < 9.995 => format!("{scaled:.2}{unit}"),
+        scaled if scaled < 99.95 => format!("{scaled:.1}{unit}"),
+        scaled => format!("{scaled:.0}{unit}"),
     }
 }
 
@@ -25,12 +32,12 @@ pub fn share(ratio: Option<f64>) -> String {
 
 /// A time: `1.52 µs`, or a dash for none.
 pub fn time(time: Duration) -> String {
-    if time.is_zero() { "-".into() } else { human::figure(Metric::LatencyP50, time.as_nanos() as f64) }
+    if time.is_zero() { "-".into() } else { show(&TIMES, time.as_nanos() as f64) }
 }
 
 /// Bytes, by powers of 1024.
 pub fn bytes(bytes: u64) -> String {
-    if bytes < 1024 { format!("{bytes} B") } else { human::bytes(bytes as f64) }
+    show(&BYTES, bytes as f64)
 }
 
 /// For how long something has run: `42s`, `3h 05m`, `12d 04h`.

@@ -22,9 +22,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use dunlin_bench::peer::Interrupt;
 use dunlin_kv::metrics::ServerStats;
 use dunlin_net::Addr;
+use dunlin_serve::Interrupt;
 
 use super::seconds;
 use crate::output;

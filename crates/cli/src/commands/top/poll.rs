@@ -2,15 +2,14 @@
 
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use dunlin_bench::peer::Interrupt;
+use anyhow::Result;
 use dunlin_kv::client::{ClientConfig, KvClient, KvError};
 use dunlin_kv::metrics::ServerStats;
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_serve::{Interrupt, side};
 
 /// How long an answer may take.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -68,6 +67,6 @@ pub fn in_background(server: &Addr, interval: Duration, stop: Interrupt) -> Resu
         };
         while sender.send(poller.ask().map_err(|error| error.to_string())).is_ok() && poller.wait(interval, &stop) {}
     };
-    thread::Builder::new().name("poll".into()).spawn(work).context("cannot start a thread")?;
+    side::start("poll", work)?;
     Ok(answers)
 }

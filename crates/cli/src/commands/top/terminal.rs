@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use dunlin_bench::peer::Interrupt;
 use dunlin_kv::metrics::ServerStats;
 use dunlin_net::Addr;
+use dunlin_serve::Interrupt;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 

@@ -13,14 +13,17 @@ use tokio::time::timeout;
 
 /// Nanoseconds after which other tasks, and the sockets that tokio looks after, have their turn.
 const YIELD_NANOS: u64 = 20_000;
-/// Tokio's timers go off up to a millisecond late. What is due sooner is waited for awake: a retransmission, or a packet that is paced.
+/// Tokio's timers go off up to a millisecond late. What is due sooner is waited for awake: a retransmission, or a
+/// packet that is paced.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
-/// Runs an endpoint as a task of a tokio runtime of one thread, until the task is dropped. It polls while there is work and as long after as
-/// the endpoint's [`PollPolicy`](dunlin_net::PollPolicy) says, and sleeps in tokio's own wait else: a packet over any of the
-/// endpoint's transports ends that sleep, as does a call that another task of the thread issues, or a waker from another thread.
+/// Runs an endpoint as a task of a tokio runtime of one thread, until the task is dropped. It polls while there is work
+/// and as long after as the endpoint's [`PollPolicy`](dunlin_net::PollPolicy) says, and sleeps in tokio's own wait
+/// else: a packet over any of the endpoint's transports ends that sleep, as does a call that another task of the thread
+/// issues, or a waker from another thread.
 ///
-/// Packets that come while other tasks run wait for those; so tasks of the thread shall run no longer than packets may wait.
+/// Packets that come while other tasks run wait for those; so tasks of the thread shall run no longer than packets may
+/// wait.
 ///
 /// # Errors
 /// [`NetError::Io`] if the system has no descriptor left, or tokio's driver is gone.
@@ -31,7 +34,7 @@ const SLEEP_MIN: Duration = Duration::from_millis(1);
 /// ```
 /// use std::rc::Rc;
 ///
-/// use dunlin_kv::drive::drive;
+/// use dunlin_serve::drive::drive;
 /// use dunlin_net::AnyTransport;
 /// use dunlin_rpc::{Endpoint, EndpointConfig};
 ///

@@ -1,31 +1,32 @@
-//! The port.
+//! The port for metrics and health, by requests good and bad.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use dunlin_kv::metrics::{CONNECTIONS_MAX, CONTENT_TYPE, ServerStats, exposition, listen, serve};
+use dunlin_serve::port::{CONNECTIONS_MAX, METRICS_TYPE, Pages, serve};
+use dunlin_serve::{Failure, Health};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
-use super::stats;
+const METRICS: &str = "# EOF\n";
 
 /// Runs `test` beside a port whose source fails as long as the flag is set.
-fn beside_a_port<T>(test: impl AsyncFnOnce(String, Rc<Cell<bool>>) -> T) -> T {
+fn beside_a_port<T>(test: impl AsyncFnOnce(String, Rc<Cell<bool>>, Failure) -> T) -> T {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
-        let listener = listen("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let fails = Rc::new(Cell::new(false));
-        let source = {
+        let (fails, failure) = (Rc::new(Cell::new(false)), Failure::default());
+        let metrics = {
             let fails = Rc::clone(&fails);
-            async move || -> Result<ServerStats, &str> {
-                if fails.get() { Err("core 1 does not answer") } else { Ok(stats()) }
+            async move || -> Result<String, &str> {
+                if fails.get() { Err("core 1 does not answer") } else { Ok(METRICS.to_owned()) }
             }
         };
-        let server = tokio::task::spawn_local(serve(listener, source));
-        let outcome = test(address, fails).await;
+        let server = tokio::task::spawn_local(serve(listener, Pages { title: "A test", metrics, failure: failure.clone() }));
+        let outcome = test(address, fails, failure).await;
         server.abort();
         outcome
     })
@@ -47,10 +48,10 @@ fn get(path: &str) -> String {
 
 #[test]
 fn a_scrape_gets_the_statistics_of_the_moment() {
-    beside_a_port(async |address, fails| {
+    beside_a_port(async |address, fails, _| {
         let (head, body) = ask(&address, &get("/metrics")).await;
-        assert!(head.starts_with("HTTP/1.1 200 ") && head.contains(CONTENT_TYPE), "{head}");
-        assert_eq!(body, exposition(stats()));
+        assert!(head.starts_with("HTTP/1.1 200 ") && head.contains(METRICS_TYPE), "{head}");
+        assert_eq!(body, METRICS);
         fails.set(true);
         let (head, body) = ask(&address, &get("/metrics")).await;
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
@@ -60,7 +61,7 @@ fn a_scrape_gets_the_statistics_of_the_moment() {
 
 #[test]
 fn other_requests_are_told_what_to_do() {
-    beside_a_port(async |address, _| {
+    beside_a_port(async |address, _, _| {
         let (head, body) = ask(&address, &get("/")).await;
         assert!(head.starts_with("HTTP/1.1 200 ") && body.contains("/metrics"));
         assert!(ask(&address, &get("/other")).await.0.starts_with("HTTP/1.1 404 "));
@@ -75,7 +76,7 @@ fn other_requests_are_told_what_to_do() {
 
 #[test]
 fn connections_that_say_nothing_keep_nobody_out_for_long() {
-    beside_a_port(async |address, _| {
+    beside_a_port(async |address, _, _| {
         let mut idle = Vec::new();
         for _ in 0..CONNECTIONS_MAX {
             idle.push(TcpStream::connect(&address).await.unwrap());
@@ -86,5 +87,22 @@ fn connections_that_say_nothing_keep_nobody_out_for_long() {
         });
         drop(idle.pop());
         assert!(waiting.await.unwrap().0.starts_with("HTTP/1.1 200 "));
+    });
+}
+
+#[test]
+fn a_service_is_healthy_while_no_core_has_failed_and_all_answer() {
+    beside_a_port(async |address, fails, failure| {
+        let health = async || ask(&address, &get("/healthz")).await;
+        let (head, body) = health().await;
+        assert!(head.starts_with("HTTP/1.1 200 ") && body == "ok\n", "{head}");
+        fails.set(true);
+        let (head, body) = health().await;
+        assert!(head.starts_with("HTTP/1.1 503 ") && body == "core 1 does not answer\n", "{head}");
+        fails.set(false);
+        let (mailboxes, _receivers) = dunlin_serve::mailbox::mailboxes::<()>(1, 1);
+        Health::new(0, failure, &mailboxes).fail("it is a test".into());
+        let (head, body) = health().await;
+        assert!(head.starts_with("HTTP/1.1 503 ") && body == "core 0 has failed: it is a test\n", "{head}");
     });
 }

@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use futures::FutureExt as _;
 
 /// What a panic said.
-pub(crate) fn reason(payload: &(dyn Any + Send)) -> String {
+fn reason(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     format!("it panicked: {}", text.unwrap_or("with no text"))
@@ -14,8 +14,9 @@ pub(crate) fn reason(payload: &(dyn Any + Send)) -> String {
 
 /// Runs `work`. If it panics, tells `failed` what it said instead of passing the panic on.
 ///
-/// What the work shared with others is as the panic left it: whoever is told must not let them go on as if nothing had happened.
-pub(crate) async fn guarded<F: Future>(work: F, failed: impl FnOnce(String)) -> Option<F::Output> {
+/// What the work shared with others is as the panic left it: whoever is told must not let them go on as if nothing had
+/// happened.
+pub async fn guarded<F: Future>(work: F, failed: impl FnOnce(String)) -> Option<F::Output> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(output) => Some(output),
         Err(payload) => {
@@ -26,7 +27,7 @@ pub(crate) async fn guarded<F: Future>(work: F, failed: impl FnOnce(String)) -> 
 }
 
 /// The same for work that waits for nothing.
-pub(crate) fn guarded_now<R>(work: impl FnOnce() -> R, failed: impl FnOnce(String)) -> Option<R> {
+pub fn guarded_now<R>(work: impl FnOnce() -> R, failed: impl FnOnce(String)) -> Option<R> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| failed(reason(&*payload))).ok()
 }
 

@@ -1,0 +1,94 @@
+//! Why a core serves no more, told to the whole server.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::interrupt::Interrupt;
+use crate::mailbox::{Mail, Mailboxes};
+
+/// A core that failed, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// The core.
+    pub core: u16,
+    /// Why.
+    pub why: String,
+}
+
+/// The first failure of a server, if there was one. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Failure {
+    first: Arc<Mutex<Option<Failed>>>,
+    interrupt: Interrupt,
+}
+
+impl Failure {
+    pub(crate) fn ringing(interrupt: Interrupt) -> Failure {
+        Failure { interrupt, ..Failure::default() }
+    }
+
+    /// Notes a failure. The first one is the cause of others.
+    pub(crate) fn note(&self, core: u16, why: String) {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(Failed { core, why });
+        self.interrupt.ring();
+    }
+
+    /// The failure.
+    pub fn get(&self) -> Option<Failed> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The health of one core, for the tasks of its thread. A core that failed executes nothing more: its state may be in
+/// the middle of a change.
+#[derive(Clone)]
+pub struct Health(Rc<Inner>);
+
+struct Inner {
+    core: u16,
+    has_failed: Cell<bool>,
+    failure: Failure,
+    tell: Box<dyn Fn()>,
+    stops: RefCell<Vec<Box<dyn Fn()>>>,
+}
+
+impl Health {
+    /// A core that is well.
+    pub fn new<L: 'static>(core: u16, failure: Failure, mailboxes: &Mailboxes<L>) -> Health {
+        let mailbox = mailboxes.of(core).clone();
+        // A mailbox that is full needs no letter to be looked at.
+        let tell = Box::new(move || drop(mailbox.try_send(Mail::Failed)));
+        Health(Rc::new(Inner { core, has_failed: Cell::new(false), failure, tell, stops: RefCell::default() }))
+    }
+
+    /// Has `stop` called when the core fails, from within what failed, to end some of its work before it does anything
+    /// more.
+    pub fn on_failure(&self, stop: impl Fn() + 'static) {
+        self.0.stops.borrow_mut().push(Box::new(stop));
+    }
+
+    /// Notes why the core serves no more, and ends its work. The server ends with this reason.
+    pub fn fail(&self, why: String) {
+        let inner = &*self.0;
+        if inner.has_failed.replace(true) {
+            return;
+        }
+        tracing::error!(core = inner.core, why, "a core has failed, and the server ends");
+        inner.failure.note(inner.core, why);
+        inner.stops.borrow().iter().for_each(|stop| stop());
+        (inner.tell)();
+    }
+
+    /// Whether it serves no more.
+    pub fn has_failed(&self) -> bool {
+        self.0.has_failed.get()
+    }
+}
+
+impl fmt::Debug for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Health").field("core", &self.0.core).field("has_failed", &self.0.has_failed).finish_non_exhaustive()
+    }
+}

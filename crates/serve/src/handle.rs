@@ -1,0 +1,205 @@
+//! A client for programs with threads, or an event loop, of their own: a thread owns the endpoint, and handles reach it
+//! from anywhere.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dunlin_net::{Addr, Transport};
+use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf};
+use futures::executor::block_on;
+use thiserror::Error;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::channel::{CallPolicy, Channel, ChannelConfig, ChannelError, Turning};
+use crate::config::ServeConfig;
+use crate::error::{ServeError, StartError};
+use crate::mailbox::Mailboxes;
+use crate::server::Server;
+use crate::service::{Core, Pace, Service, Site};
+
+/// How long the thread has to end.
+const END_MAX: Duration = Duration::from_secs(1);
+
+/// Settings of a handle.
+#[derive(Debug, Clone)]
+pub struct HandleConfig {
+    /// Settings of its channel.
+    pub channel: ChannelConfig,
+    /// Settings of the endpoint of its thread.
+    pub endpoint: EndpointConfig,
+    /// Calls in progress at a time; further ones wait. Default 1024.
+    pub calls_max: usize,
+}
+
+impl Default for HandleConfig {
+    fn default() -> Self {
+        HandleConfig { channel: ChannelConfig::default(), endpoint: EndpointConfig::default(), calls_max: 1024 }
+    }
+}
+
+/// Why a call of a handle has no response.
+#[derive(Debug, Clone, Error)]
+pub enum HandleError {
+    /// The call failed.
+    #[error(transparent)]
+    Call(#[from] ChannelError),
+    /// The thread has ended. The call may have run.
+    #[error("the thread of the endpoint has ended; the call may have run")]
+    Ended,
+}
+
+/// Reaches a service from any thread. Clones share a thread, its endpoint and its sessions; the thread ends when the
+/// last clone is dropped, which waits for that.
+///
+/// A call crosses to the thread and back: a message and a wake-up each way, unless that side is awake. A program of one
+/// thread uses a [`Channel`], which does neither.
+///
+/// ```
+/// # use std::sync::Arc;
+/// use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf};
+/// use dunlin_serve::channel::CallPolicy;
+/// use dunlin_serve::handle::{Handle, HandleConfig};
+/// # use dunlin_net::AnyTransport;
+/// # use std::sync::atomic::{AtomicBool, Ordering};
+/// # let stop = Arc::new(AtomicBool::new(false));
+/// # let (told, address) = std::sync::mpsc::channel();
+/// # let stopped = stop.clone();
+/// # let serving = std::thread::spawn(move || {
+/// #     let any = "udp://127.0.0.1:0".parse().unwrap();
+/// #     let server = Endpoint::new(AnyTransport::bind(&any).unwrap(), EndpointConfig::default()).unwrap();
+/// #     server.register(7, |request| request.respond(b"pong")).unwrap();
+/// #     told.send(server.local_addr()).unwrap();
+/// #     server.run_until(|| stopped.load(Ordering::Relaxed));
+/// # });
+/// # let address = address.recv()?;
+///
+/// let handle = Handle::start(vec![address], HandleConfig::default())?;
+/// let call = |request: MsgBuf| {
+///     let handle = handle.clone();
+///     std::thread::spawn(move || handle.call_blocking(7, request, CallPolicy::default()))
+/// };
+/// let threads = [call(MsgBuf::copy_from(b"ping")?), call(MsgBuf::copy_from(b"ping")?)];
+/// for thread in threads {
+///     assert_eq!(&thread.join().expect("it does not panic")?[..], b"pong");
+/// }
+/// # drop(handle);
+/// # stop.store(true, Ordering::Relaxed);
+/// # serving.join().unwrap();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Handle {
+    mailboxes: Mailboxes<Letter>,
+    calls: Arc<Semaphore>,
+    // Last, so that the thread ends after the others are gone.
+    _thread: Arc<Server<Caller>>,
+}
+
+/// A call on its way to the thread.
+pub struct Letter {
+    req_type: u8,
+    request: MsgBuf,
+    policy: CallPolicy,
+    answer: oneshot::Sender<Result<MsgBuf, ChannelError>>,
+}
+
+impl Handle {
+    /// Starts a thread for calls to the service at these addresses, all of which are of one kind. It connects with its
+    /// first call.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn start(addresses: Vec<Addr>, config: HandleConfig) -> Result<Handle, ServeError> {
+        let peer = addresses.first().cloned().ok_or(ServeError::NoAddress)?;
+        let serving = ServeConfig {
+            peer: Some(peer),
+            endpoint: config.endpoint,
+            patience: Duration::ZERO,
+            drain_max: END_MAX,
+            answer_max: END_MAX,
+            ..ServeConfig::named("handle")
+        };
+        let channel = ChannelConfig { turning: Turning::Always, ..config.channel };
+        let caller = Arc::new(Caller { addresses, channel });
+        let server = Server::start(caller, serving).map_err(|StartError { error, .. }| error)?;
+        let calls = Arc::new(Semaphore::new(config.calls_max.clamp(1, Semaphore::MAX_PERMITS)));
+        Ok(Handle { mailboxes: server.mailboxes().clone(), calls, _thread: Arc::new(server) })
+    }
+
+    /// Calls the service, from a task of any event loop. Dropping the future gives the call up.
+    ///
+    /// # Errors
+    /// [`HandleError`].
+    pub async fn call(&self, req_type: u8, request: MsgBuf, policy: CallPolicy) -> Result<MsgBuf, HandleError> {
+        let _permit = self.calls.acquire().await.map_err(|_| HandleError::Ended)?;
+        let (answer, answered) = oneshot::channel();
+        let letter = Letter { req_type, request, policy, answer };
+        self.mailboxes.send(0, letter).await.map_err(|_| HandleError::Ended)?;
+        Ok(answered.await.map_err(|_| HandleError::Ended)??)
+    }
+
+    /// Calls the service, and waits for the response on this thread.
+    ///
+    /// # Errors
+    /// [`HandleError`].
+    ///
+    /// # Panics
+    /// Inside [`futures::executor::block_on`].
+    pub fn call_blocking(&self, req_type: u8, request: MsgBuf, policy: CallPolicy) -> Result<MsgBuf, HandleError> {
+        block_on(self.call(req_type, request, policy))
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+/// The service that a handle talks to: one core that calls another service.
+struct Caller {
+    addresses: Vec<Addr>,
+    channel: ChannelConfig,
+}
+
+struct CallerCore<T: Transport> {
+    endpoint: Rc<Endpoint<T>>,
+    channel: Channel<T>,
+}
+
+impl<T: Transport + 'static> Service<T> for Caller {
+    type Core = CallerCore<T>;
+    type Ready = ();
+    type Finish = ();
+
+    fn build(&self, site: Site<T, Letter>) -> Result<(CallerCore<T>, ()), ServeError> {
+        let channel = Channel::new(&site.endpoint, self.addresses.clone(), self.channel);
+        Ok((CallerCore { endpoint: site.endpoint, channel }, ()))
+    }
+
+    fn plan(&self, _: Vec<()>) -> Result<(), ServeError> {
+        Ok(())
+    }
+}
+
+impl<T: Transport + 'static> Core for CallerCore<T> {
+    type Letter = Letter;
+    type Plan = ();
+    type Error = ServeError;
+
+    fn read(&mut self, letter: Letter) -> Pace {
+        let Letter { req_type, request, policy, mut answer } = letter;
+        let channel = self.channel.clone();
+        self.endpoint.spawn(async move {
+            let result = tokio::select! {
+                biased;
+                result = channel.call_with(req_type, request, policy) => result,
+                // Nobody waits for it any more.
+                () = answer.closed() => return,
+            };
+            let _ = answer.send(result);
+        });
+        Pace::Go
+    }
+}

@@ -1,0 +1,131 @@
+//! A core without a thread: on an endpoint of any transport that somebody else turns, in a test or in the simulator.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dunlin_net::Transport;
+use dunlin_rpc::Endpoint;
+use tokio::sync::oneshot;
+
+use crate::core::Attendant;
+use crate::error::ServeError;
+use crate::failure::{Failure, Health};
+use crate::mailbox::{Mail, Mailboxes, mailboxes};
+use crate::service::{Core, Service, Site};
+
+/// Letters that wait.
+const LETTERS_MAX: usize = 1024;
+
+type ErrorOf<S, T> = <<S as Service<T>>::Core as Core>::Error;
+
+/// How a core ends, when it does.
+type End<E> = oneshot::Receiver<Result<(), E>>;
+
+/// A service on one core, whose tasks are tasks of its endpoint: whoever turns that runs it. A core that needs tokio
+/// cannot run this way.
+///
+/// A panic is not caught: it reaches whoever turns the endpoint. Dropped, the core ends when the endpoint is turned
+/// next; until then it holds the endpoint.
+///
+/// ```
+/// # use std::rc::Rc;
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # use dunlin_net::{Transport, loopback::{LoopbackConfig, LoopbackNetwork}};
+/// # use dunlin_rpc::{Endpoint, EndpointConfig};
+/// # use dunlin_serve::{Core, Inline, ServeError, Service, Site};
+/// # struct Echo;
+/// # struct EchoCore;
+/// # impl Core for EchoCore { type Letter = (); type Plan = (); type Error = ServeError; }
+/// # impl<T: Transport + 'static> Service<T> for Echo {
+/// #     type Core = EchoCore;
+/// #     type Ready = ();
+/// #     type Finish = ();
+/// #     fn build(&self, site: Site<T, ()>) -> Result<(EchoCore, ()), ServeError> { Ok((EchoCore, ())) }
+/// #     fn plan(&self, _: Vec<()>) -> Result<(), ServeError> { Ok(()) }
+/// # }
+/// let network = LoopbackNetwork::new(LoopbackConfig::default());
+/// let endpoint = Rc::new(Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?);
+/// let server = Inline::start(Arc::new(Echo), &endpoint, Duration::from_secs(1))?;
+/// let mut stopping = Box::pin(server.stop());
+/// while endpoint.poll_once(stopping.as_mut()).is_none() {
+///     network.advance(Duration::from_millis(1));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Inline<T: Transport, S: Service<T>> {
+    service: Arc<S>,
+    mailboxes: Mailboxes<<S::Core as Core>::Letter>,
+    failure: Failure,
+    ended: RefCell<Option<End<ErrorOf<S, T>>>>,
+}
+
+impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
+    /// Builds the core on an endpoint, and begins.
+    ///
+    /// # Errors
+    /// Whatever the service says.
+    pub fn start(service: Arc<S>, endpoint: &Rc<Endpoint<T>>, patience: Duration) -> Result<Inline<T, S>, ErrorOf<S, T>> {
+        let (mailboxes, mut receivers) = mailboxes(1, LETTERS_MAX);
+        let failure = Failure::default();
+        let health = Health::new(0, failure.clone(), &mailboxes);
+        let site = Site { core: 0, endpoint: endpoint.clone(), mailboxes: mailboxes.clone(), health: health.clone() };
+        let (mut core, ready) = service.build(site)?;
+        core.begin(&Arc::new(service.plan(vec![ready])?))?;
+        let mailbox = receivers.pop().ok_or(ServeError::Ended)?;
+        let mut attendant =
+            Attendant { number: 0, core, endpoint: endpoint.clone(), mailbox, health, patience, draining: None };
+        let (end, ended) = oneshot::channel();
+        endpoint.spawn(async move {
+            attendant.attend().await;
+            // Nobody may want to know.
+            let _ = end.send(attendant.core.end());
+        });
+        Ok(Inline { service, mailboxes, failure, ended: RefCell::new(Some(ended)) })
+    }
+
+    /// Its mailbox, as that of a server of one core.
+    pub fn mailboxes(&self) -> &Mailboxes<<S::Core as Core>::Letter> {
+        &self.mailboxes
+    }
+
+    /// Why it has failed, if it has.
+    pub fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    /// Ends gracefully, as [`crate::Server::stop`] does.
+    ///
+    /// # Errors
+    /// What the service said at its end; [`ServeError::CoreFailed`] if a task of its said that it failed.
+    pub async fn stop(self) -> Result<S::Finish, ErrorOf<S, T>> {
+        let (done, drained) = oneshot::channel();
+        // Where a core has ended, all of this is over at once.
+        let _ = self.mailboxes.of(0).send(Mail::Drain(Box::new(move |_| _ = done.send(())))).await;
+        let _ = drained.await;
+        let failed = self.failure.get();
+        let (mut finished, mut saved) = (Ok(S::Finish::default()), None);
+        match &failed {
+            Some(failed) => saved = self.service.rescue(&self.mailboxes, failed).await,
+            None => finished = self.service.finish(&self.mailboxes).await,
+        }
+        let _ = self.mailboxes.of(0).send(Mail::Exit).await;
+        let ended = self.ended.borrow_mut().take();
+        if let Some(ended) = ended {
+            ended.await.unwrap_or_else(|_| Err(ServeError::Ended.into()))?;
+        }
+        match failed {
+            Some(failed) => Err(ServeError::CoreFailed { core: 0, why: failed.why, saved }.into()),
+            None => finished,
+        }
+    }
+}
+
+impl<T: Transport, S: Service<T>> Drop for Inline<T, S> {
+    fn drop(&mut self) {
+        // A core that has ended has no mailbox; one whose mailbox is full ends with its endpoint.
+        let _ = self.mailboxes.of(0).try_send(Mail::Exit);
+    }
+}

@@ -1,0 +1,144 @@
+//! The wish to stop: a flag that a signal handler may set, and a bell that wakes whoever waits for it.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How often the flag is looked at where the system gives no bell.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Set when the process, or a piece of its work, is to stop. A clone is the same flag.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use dunlin_serve::Interrupt;
+///
+/// let interrupt = Interrupt::default();
+/// let other = interrupt.clone();
+/// let waiting = std::thread::spawn(move || {
+///     while !other.is_set() {
+///         other.wait(Duration::from_secs(60));
+///     }
+/// });
+/// interrupt.set();
+/// waiting.join().unwrap();
+/// ```
+#[derive(Clone, Default)]
+pub struct Interrupt(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    flag: Arc<AtomicBool>,
+    /// `None` where the system has no descriptor left.
+    bell: OnceLock<Option<Bell>>,
+}
+
+/// A pair of sockets: who rings writes a byte to one, who waits looks whether the other can be read.
+struct Bell {
+    button: UnixStream,
+    clapper: UnixStream,
+}
+
+impl Bell {
+    fn new() -> io::Result<Bell> {
+        let (button, clapper) = UnixStream::pair()?;
+        button.set_nonblocking(true)?;
+        clapper.set_nonblocking(true)?;
+        Ok(Bell { button, clapper })
+    }
+}
+
+impl Interrupt {
+    /// The flag, for a signal handler to set.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0.flag)
+    }
+
+    /// What a signal handler writes a byte to; `None` where the system has no descriptor left.
+    pub(crate) fn button(&self) -> Option<UnixStream> {
+        self.bell()?.button.try_clone().ok()
+    }
+
+    fn bell(&self) -> Option<&Bell> {
+        self.0.bell.get_or_init(|| Bell::new().ok()).as_ref()
+    }
+
+    /// Whether it is set.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.0.flag.load(Ordering::Relaxed)
+    }
+
+    /// Sets it, and wakes a thread that waits.
+    pub fn set(&self) {
+        self.0.flag.store(true, Ordering::Relaxed);
+        self.ring();
+    }
+
+    /// Wakes a thread that waits without setting it, to have it look at something else.
+    pub fn ring(&self) {
+        if let Some(bell) = self.bell() {
+            // One that is full rings already.
+            let _ = (&bell.button).write(&[0]);
+        }
+    }
+
+    /// Sleeps until it is set or rung, at most for `limit`. For one thread at a time.
+    pub fn wait(&self, limit: Duration) {
+        let Some(bell) = self.bell() else { return thread::sleep(limit.min(LOOK)) };
+        // It was set before there was a bell.
+        let limit = if self.is_set() { Duration::ZERO } else { limit };
+        let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 });
+        // Nothing to read is no error: the time is over.
+        let _ = poll(&mut [PollFd::new(&bell.clapper, PollFlags::IN)], Some(&limit));
+        while (&bell.clapper).read(&mut [0; 64]).is_ok_and(|bytes| bytes == 64) {}
+    }
+}
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Interrupt").field(&self.is_set()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn a_ring_before_the_wait_is_not_lost_and_counts_once() {
+        let interrupt = Interrupt::default();
+        interrupt.ring();
+        interrupt.ring();
+        let begun = Instant::now();
+        interrupt.wait(LONG);
+        assert!(begun.elapsed() < LONG && !interrupt.is_set());
+        interrupt.wait(Duration::from_millis(1));
+        interrupt.set();
+        interrupt.wait(LONG);
+        // A flag that a handler set without the bell.
+        interrupt.wait(LONG);
+        assert!(begun.elapsed() < LONG);
+    }
+
+    #[test]
+    fn a_bell_that_nobody_hears_blocks_nobody() {
+        let interrupt = Interrupt::default();
+        (0..1_000_000).for_each(|_| interrupt.ring());
+        interrupt.wait(LONG);
+        let begun = Instant::now();
+        interrupt.wait(Duration::from_millis(1));
+        assert!(begun.elapsed() < LONG);
+    }
+}

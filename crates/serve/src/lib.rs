@@ -1,0 +1,65 @@
+//! One way to start, stop, watch and reach a service.
+//!
+//! A service is a [`Service`]: it builds one [`Core`] for each processor that it is given. A core is one thread with
+//! one endpoint, its own state and a bounded mailbox; cores share nothing else. [`Server::start`] starts all of them,
+//! and [`Server::run`] serves until a signal comes. A client reaches a service through a [`Channel`], or from any
+//! thread through a [`Handle`].
+//!
+//! What it promises:
+//! - **One start.** [`Server::start`] returns when every core serves, or with the error of the core that does not.
+//! - **One graceful shutdown, with a bound.** What is in progress is answered, peers are told, and nothing is waited
+//!   for longer than [`ServeConfig::drain_max`].
+//! - **A core that fails ends the server with its reason.** It executes nothing more; [`Service::rescue`] saves what
+//!   can be saved first.
+//! - **Back-pressure.** A full mailbox makes its senders wait; nothing grows with load.
+//! - **No thread in the simulator.** [`Inline`] runs the same core on an endpoint of any transport, which a test turns.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`service`] | the traits: what a program writes |
+//! | [`server`] | the owner of the cores: start, run, stop |
+//! | `core` | a core, from its first letter to its last; `thread`, [`inline`] and [`drive`] are what runs it |
+//! | [`mailbox`] | letters between cores |
+//! | [`failure`] | what happens when a core fails |
+//! | [`addresses`] | where each core listens |
+//! | [`interrupt`], [`signals`], [`notify`], [`limits`] | the process: signals, readiness for a service manager, limits of the system |
+//! | [`channel`], [`handle`] | how a client reaches a service, on one thread and from many |
+//! | [`port`], [`metrics`] | metrics and health over HTTP |
+//! | [`side`] | threads for what blocks |
+//!
+//! Start reading at [`service`], then `core.rs`: `attend` is the whole life of a core.
+#![forbid(unsafe_code)]
+
+pub mod addresses;
+pub mod channel;
+mod config;
+mod core;
+pub mod drive;
+mod error;
+pub mod failure;
+pub mod handle;
+pub mod inline;
+pub mod interrupt;
+pub mod limits;
+pub mod mailbox;
+pub mod metrics;
+pub mod notify;
+mod panics;
+pub mod port;
+pub mod server;
+pub mod service;
+pub mod side;
+pub mod signals;
+mod thread;
+
+pub use channel::{CallPolicy, Channel, ChannelConfig, ChannelError};
+pub use config::{EventLoop, ServeConfig};
+pub use error::{ServeError, StartError};
+pub use failure::{Failed, Failure, Health};
+pub use handle::Handle;
+pub use inline::Inline;
+pub use interrupt::Interrupt;
+pub use mailbox::{Mailbox, Mailboxes, SendError};
+pub use panics::{guarded, guarded_now};
+pub use server::Server;
+pub use service::{Core, Draining, Pace, Service, Site};

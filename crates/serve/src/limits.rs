@@ -1,0 +1,101 @@
+//! Limits of the system that a service may reach: they are checked at the start, and the operator is told what to
+//! change.
+
+use std::fs;
+
+use dunlin_net::Addr;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::error::ServeError;
+
+/// Sessions that a UDP endpoint shall have room for. With fewer, the operator is told how to get more.
+const SESSIONS_WANTED: usize = 2_000;
+/// Places of a receive queue that each session needs.
+const PLACES_PER_SESSION: usize = 2;
+/// What a UDP endpoint asks for.
+const RECEIVE_BUFFER_BYTES: u64 = 64 << 20;
+
+/// Makes sure that this process may have so many descriptors: raises its soft limit as far as that is allowed.
+///
+/// # Errors
+/// [`ServeError::System`] if the hard limit is lower; it says what to change. A service may go on with as many as there
+/// are.
+pub fn allow_descriptors(needed: u64) -> Result<(), ServeError> {
+    let limit = getrlimit(Resource::Nofile);
+    match plan(limit, needed) {
+        Plan::Enough => Ok(()),
+        Plan::Raise(limit) => setrlimit(Resource::Nofile, limit)
+            .map_err(|error| ServeError::System { what: "a higher limit of open files", why: error.to_string() }),
+        Plan::TooLow { hard } => {
+            // As many as there may be.
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) });
+            let why = format!(
+                "{needed} may be needed and {hard} are allowed; raise the hard limit with `ulimit -Hn {needed}` as root or \
+                 LimitNOFILE={needed} in the unit, or allow fewer connections"
+            );
+            Err(ServeError::System { what: "enough open files", why })
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    Enough,
+    Raise(Rlimit),
+    TooLow { hard: u64 },
+}
+
+fn plan(limit: Rlimit, needed: u64) -> Plan {
+    match limit {
+        Rlimit { current: None, .. } => Plan::Enough,
+        Rlimit { current: Some(current), .. } if current >= needed => Plan::Enough,
+        Rlimit { maximum: Some(hard), .. } if hard < needed => Plan::TooLow { hard },
+        Rlimit { maximum, .. } => Plan::Raise(Rlimit { current: Some(needed), maximum }),
+    }
+}
+
+/// What to change so that a UDP endpoint, with `places` in its receive queue, has room for more sessions; `None` if
+/// there is room enough.
+pub fn of_receive_queue(addresses: &[Addr], places: usize) -> Option<String> {
+    let udp = addresses.iter().find(|addr| matches!(addr, Addr::Udp(_)))?;
+    let sessions = places / PLACES_PER_SESSION;
+    let max = fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?.trim().parse::<u64>().ok()?;
+    (sessions < SESSIONS_WANTED && max < RECEIVE_BUFFER_BYTES).then(|| {
+        format!(
+            "{udp} has room for {sessions} sessions, because net.core.rmem_max is {max} bytes; for more, run \
+             `sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}` and start again"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_is_raised_as_far_as_the_hard_one() {
+        let limit = |current, maximum| Rlimit { current, maximum };
+        let cases = [
+            (limit(None, None), 1 << 40, Plan::Enough),
+            (limit(Some(1024), Some(4096)), 1024, Plan::Enough),
+            (limit(Some(1024), Some(4096)), 4096, Plan::Raise(limit(Some(4096), Some(4096)))),
+            (limit(Some(1024), Some(4096)), 4097, Plan::TooLow { hard: 4096 }),
+            (limit(Some(1024), None), 4097, Plan::Raise(limit(Some(4097), None))),
+        ];
+        for (limit, needed, expected) in cases {
+            assert_eq!(plan(limit, needed), expected, "{needed}");
+        }
+        allow_descriptors(1).unwrap();
+        let told = allow_descriptors(u64::MAX - 1).map_err(|error| error.to_string());
+        assert!(told.is_ok() || told.is_err_and(|told| told.contains("LimitNOFILE")));
+    }
+
+    #[test]
+    fn a_short_receive_queue_is_told_once_there_is_udp() {
+        let (shm, udp) = ("shm:kv".parse().unwrap(), "udp://127.0.0.1:7700".parse().unwrap());
+        assert_eq!(of_receive_queue(&[Addr::clone(&shm)], 1), None);
+        assert_eq!(of_receive_queue(&[shm, Addr::clone(&udp)], 1_000_000), None);
+        let told = of_receive_queue(&[udp], 184);
+        assert!(told.is_none_or(|told| told.contains("room for 92 sessions") && told.contains("sysctl -w")));
+    }
+}

@@ -1,0 +1,166 @@
+//! The text of metrics, for services that count in plain numbers: OpenMetrics, by the `prometheus-client` crate.
+//!
+//! A core gives [`Family`]s when it is asked, by a letter; the text is made on the thread of the port.
+
+use std::fmt;
+
+use dunlin_rpc::EndpointStats;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+/// How a metric moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows. Its name gets `_total` behind it.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+/// A metric, with a value for each of its labels.
+#[derive(Debug, Clone)]
+pub struct Family {
+    /// Its name, which gets the prefix of the service.
+    pub name: &'static str,
+    /// What it says, in a sentence.
+    pub help: &'static str,
+    /// How it moves.
+    pub kind: Kind,
+    /// Values, by labels and what they are.
+    pub values: Vec<(Vec<(&'static str, String)>, u64)>,
+}
+
+impl Family {
+    /// A metric of one value.
+    pub fn one(kind: Kind, name: &'static str, help: &'static str, value: u64) -> Family {
+        Family { name, help, kind, values: vec![(Vec::new(), value)] }
+    }
+
+    /// Counters that are told apart by a label `event`.
+    pub fn events<'a>(name: &'static str, help: &'static str, events: impl IntoIterator<Item = (&'a str, u64)>) -> Family {
+        let values = events.into_iter().map(|(event, value)| (vec![("event", event.to_owned())], value)).collect();
+        Family { name, help, kind: Kind::Counter, values }
+    }
+
+    /// The same with one more label for each value, such as the number of a core.
+    #[must_use]
+    pub fn labelled(mut self, label: &'static str, value: &str) -> Family {
+        self.values.iter_mut().for_each(|(labels, _)| labels.insert(0, (label, value.to_owned())));
+        self
+    }
+}
+
+/// What every endpoint counts.
+pub fn of_endpoint(stats: &EndpointStats) -> Vec<Family> {
+    let transport = &stats.transport;
+    vec![
+        Family::one(Kind::Gauge, "sessions", "Sessions with other endpoints.", stats.sessions.into()),
+        Family::one(Kind::Gauge, "endpoint_calls_pending", "Calls in progress or queued.", stats.calls_pending.into()),
+        Family::one(
+            Kind::Gauge,
+            "endpoint_requests_held",
+            "Requests in progress, or with a response that is kept.",
+            stats.requests_held.into(),
+        ),
+        Family::one(
+            Kind::Gauge,
+            "endpoint_credits_reserved",
+            "Places in the receive queue that are promised.",
+            stats.credits_reserved as u64,
+        ),
+        Family::events(
+            "endpoint_events",
+            "Counts of the rpc endpoint, by their names in its documentation.",
+            stats.counters.iter(),
+        ),
+        Family::events(
+            "transport_events",
+            "Counts of packet I/O, by their names in the documentation of the transport.",
+            [
+                ("tx_packets", transport.tx_packets),
+                ("tx_dropped_full", transport.tx_dropped_full),
+                ("tx_dropped_error", transport.tx_dropped_error),
+                ("rx_packets", transport.rx_packets),
+                ("rx_dropped_malformed", transport.rx_dropped_malformed),
+                ("rx_dropped_kernel", transport.rx_dropped_kernel),
+            ],
+        ),
+        Family::one(Kind::Counter, "transport_sent_bytes", "Bytes of packets sent.", transport.tx_bytes),
+        Family::one(Kind::Counter, "transport_received_bytes", "Bytes of packets received.", transport.rx_bytes),
+    ]
+}
+
+/// The text of a scrape. Every name gets `prefix` and `_` in front.
+///
+/// ```
+/// use dunlin_serve::metrics::{Family, Kind, exposition};
+///
+/// let text = exposition("counter", vec![Family::one(Kind::Counter, "increments", "Times that it was counted.", 3)]);
+/// assert!(text.contains("\ncounter_increments_total 3\n") && text.ends_with("# EOF\n"));
+/// ```
+pub fn exposition(prefix: &str, families: Vec<Family>) -> String {
+    let mut registry = Registry::with_prefix(prefix);
+    registry.register_collector(Box::new(Scrape(families)));
+    let mut text = String::new();
+    text::encode(&mut text, &registry).expect("writing to a string does not fail");
+    text
+}
+
+#[derive(Debug)]
+struct Scrape(Vec<Family>);
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for Family { name, help, kind, values } in &self.0 {
+            let metric_type = if *kind == Kind::Counter { MetricType::Counter } else { MetricType::Gauge };
+            let mut metric = encoder.encode_descriptor(name, help, None, metric_type)?;
+            for (labels, value) in values {
+                if labels.is_empty() {
+                    encode(&mut metric, *kind, *value)?;
+                } else {
+                    encode(&mut metric.encode_family(labels)?, *kind, *value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode(metric: &mut MetricEncoder<'_>, kind: Kind, value: u64) -> fmt::Result {
+    match kind {
+        Kind::Counter => metric.encode_counter::<NoLabelSet, _, f64>(&value, None),
+        // The library has no gauge of 64 unsigned bits.
+        Kind::Gauge => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    use dunlin_rpc::{Endpoint, EndpointConfig};
+
+    use super::*;
+
+    #[test]
+    fn a_scrape_names_every_value() {
+        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        let endpoint = Endpoint::new(network.endpoint(1).unwrap(), EndpointConfig::default()).unwrap();
+        let stats = endpoint.stats();
+        let families = of_endpoint(&stats).into_iter().map(|family| family.labelled("core", "3")).collect();
+        let text = exposition("test", families);
+        for line in [
+            "# TYPE test_sessions gauge",
+            "test_sessions{core=\"3\"} 0",
+            "# TYPE test_endpoint_events counter",
+            "test_endpoint_events_total{core=\"3\",event=\"tx_packets\"} 0",
+            "test_transport_sent_bytes_total{core=\"3\"} 0",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        let large = exposition("test", vec![Family::one(Kind::Gauge, "large", "A large one.", u64::MAX)]);
+        assert!(large.contains(&i64::MAX.to_string()), "{large}");
+    }
+}

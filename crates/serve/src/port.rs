@@ -1,0 +1,207 @@
+//! The HTTP port of a service: `/metrics` for Prometheus and `/healthz` for whoever watches it, on a thread of its own
+//! and never on a core's.
+
+use std::convert::Infallible;
+use std::fmt::Display;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{sleep, timeout};
+
+use crate::error::ServeError;
+use crate::failure::{Failed, Failure};
+use crate::side;
+
+/// Connections at a time. More wait until one is closed.
+pub const CONNECTIONS_MAX: usize = 64;
+/// Media type of the metrics: OpenMetrics.
+pub const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// How long a connection may take to send the head of a request.
+const HEAD_LIMIT: Duration = Duration::from_secs(10);
+/// How long a connection may live: a scraper opens another.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(300);
+/// How long the cores may take to tell what they count.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// How long the port rests after the system refused a connection: it has no file descriptors left, most likely.
+const REFUSED_REST: Duration = Duration::from_millis(100);
+/// Longest head of a request, in bytes.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// What a port tells.
+#[derive(Debug, Clone)]
+pub struct Pages<S> {
+    /// What answers there, in a few words.
+    pub title: &'static str,
+    /// Gives the metrics of the moment, as OpenMetrics, or says why it cannot.
+    pub metrics: S,
+    /// Whether a core has failed.
+    pub failure: Failure,
+}
+
+/// A port that is served until this is dropped.
+#[derive(Debug)]
+pub struct Port {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Option<()>>>,
+}
+
+impl Port {
+    /// Serves pages at `http://ADDRESS`, on a thread of its own.
+    ///
+    /// # Errors
+    /// [`ServeError::Port`], [`ServeError::System`].
+    pub fn open<S, E>(address: SocketAddr, pages: Pages<S>) -> Result<Port, ServeError>
+    where
+        S: AsyncFn() -> Result<String, E> + Clone + Send + 'static,
+        E: Display + 'static,
+    {
+        let failed = |why: io::Error| ServeError::Port { address, why };
+        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (stop, stopped) = oneshot::channel();
+        let work = move || {
+            LocalSet::new().block_on(&runtime, async move {
+                let Ok(listener) = TcpListener::from_std(listener) else { return };
+                tokio::select! {
+                    () = serve(listener, pages) => {}
+                    _ = stopped => {}
+                }
+            });
+        };
+        Ok(Port { address, stop: Some(stop), thread: Some(side::start("metrics", work)?) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // Dropped, the sender ends the thread.
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there concerns nobody here.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves pages until it is dropped. Run it in a `LocalSet`. Metrics that fail are answered with status 503 and their
+/// error.
+///
+/// # Panics
+/// If it is polled outside of a `LocalSet`.
+pub async fn serve<S, E>(listener: TcpListener, pages: Pages<S>)
+where
+    S: AsyncFn() -> Result<String, E> + Clone + 'static,
+    E: Display + 'static,
+{
+    // Dropped with this future, and its connections with it.
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.len() >= CONNECTIONS_MAX {
+            connections.join_next().await;
+        }
+        // Forgets those that have ended.
+        while connections.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                connections.spawn_local(connection(stream, pages.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the metrics port cannot accept a connection");
+                sleep(REFUSED_REST).await;
+            }
+        }
+    }
+}
+
+async fn connection<S, E>(stream: TcpStream, pages: Pages<S>)
+where
+    S: AsyncFn() -> Result<String, E>,
+    E: Display,
+{
+    let service = service_fn(async |request| Ok::<_, Infallible>(answer(&request, &pages).await));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_LIMIT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    // A scraper that goes away in the middle, or speaks no HTTP, concerns nobody else.
+    let _ = timeout(CONNECTION_LIMIT, pin!(connection)).await;
+}
+
+async fn answer<S, E>(request: &Request<Incoming>, pages: &Pages<S>) -> Response<Full<Bytes>>
+where
+    S: AsyncFn() -> Result<String, E>,
+    E: Display,
+{
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match request.uri().path() {
+        "/metrics" => metrics(pages).await,
+        "/healthz" => health(pages).await,
+        "/" => text(StatusCode::OK, format!("{}; metrics are at /metrics, health at /healthz\n", pages.title)),
+        _ => text(StatusCode::NOT_FOUND, "metrics are at /metrics, health at /healthz\n".into()),
+    }
+}
+
+async fn metrics<S, E>(pages: &Pages<S>) -> Response<Full<Bytes>>
+where
+    S: AsyncFn() -> Result<String, E>,
+    E: Display,
+{
+    match timeout(ANSWER_LIMIT, (pages.metrics)()).await {
+        Ok(Ok(metrics)) => {
+            let mut response = Response::new(Full::from(metrics));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
+            response
+        }
+        Ok(Err(error)) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+        Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, format!("no answer within {ANSWER_LIMIT:?}\n")),
+    }
+}
+
+/// A service is healthy if no core has failed and all of them answer.
+async fn health<S, E>(pages: &Pages<S>) -> Response<Full<Bytes>>
+where
+    S: AsyncFn() -> Result<String, E>,
+    E: Display,
+{
+    if let Some(Failed { core, why }) = pages.failure.get() {
+        return text(StatusCode::SERVICE_UNAVAILABLE, format!("core {core} has failed: {why}\n"));
+    }
+    match metrics(pages).await {
+        ill if ill.status() != StatusCode::OK => ill,
+        _ => text(StatusCode::OK, "ok\n".into()),
+    }
+}
+
+fn text(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, plain);
+    response
+}

@@ -1,0 +1,345 @@
+//! The owner of the cores: it starts them, watches them, and stops them.
+
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use dunlin_net::{Addr, AnyTransport};
+use futures::executor::block_on;
+use tokio::sync::oneshot;
+
+use crate::config::ServeConfig;
+use crate::error::{ServeError, StartError};
+use crate::failure::{Failed, Failure};
+use crate::limits;
+use crate::mailbox::{Mail, Mailboxes, mailboxes};
+use crate::notify;
+use crate::service::Service;
+use crate::thread::{ErrorOf, Letter, Plan, Report, Setup};
+
+/// How often cores are asked whether they hang while the end waits for them, and how long a silent one has when it is
+/// asked again; no longer than it had at first.
+const HANG_LOOK_MAX: Duration = Duration::from_secs(1);
+/// How often a thread is looked at that is about to end.
+const END_LOOK: Duration = Duration::from_millis(1);
+/// How often a server is looked at that nothing was heard of: whatever happens to it rings.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+
+/// A running server. Dropped, it ends in order, without [`Service::finish`].
+///
+/// [`Service`] has an example.
+pub struct Server<S: Service<AnyTransport>> {
+    service: Arc<S>,
+    mailboxes: Mailboxes<Letter<S>>,
+    threads: Vec<JoinHandle<Result<(), ErrorOf<S>>>>,
+    failure: Failure,
+    config: Arc<ServeConfig>,
+    plan: Arc<Plan<S>>,
+    addresses: Vec<Vec<Addr>>,
+    advice: Vec<String>,
+}
+
+/// A core that is built and waits for the plan.
+struct Waiting<S: Service<AnyTransport>> {
+    addresses: Vec<Addr>,
+    places: usize,
+    ready: S::Ready,
+    plan: oneshot::Sender<Arc<Plan<S>>>,
+}
+
+impl<S: Service<AnyTransport>> Server<S> {
+    /// Starts a server, and returns when every core serves.
+    ///
+    /// # Errors
+    /// Why a core, or the server, cannot: a setting is wrong, an address is in use, or the service says no. All cores
+    /// have ended then.
+    pub fn start(service: Arc<S>, config: ServeConfig) -> Result<Server<S>, StartError<ErrorOf<S>>> {
+        check(&config)?;
+        let (mailboxes, receivers) = mailboxes(config.cores, config.letters_max.max(1));
+        let failure = Failure::ringing(config.interrupt.clone());
+        let config = Arc::new(config);
+        // Declared before the channel, so dropped after it: cores whose reports nobody reads any more end.
+        let mut starting = Starting { threads: Vec::new(), answer_max: config.answer_max, is_started: false };
+        let (reports, reported) = mpsc::channel();
+        for (core, mailbox) in (0..).zip(receivers) {
+            let setup = Setup {
+                core,
+                service: service.clone(),
+                config: config.clone(),
+                mailbox,
+                mailboxes: mailboxes.clone(),
+                failure: failure.clone(),
+                reports: reports.clone(),
+            };
+            let thread = thread::Builder::new().name(format!("{}-{core}", config.name)).spawn(move || setup.run());
+            starting.threads.push(thread.map_err(|why| ServeError::System { what: "a thread", why: why.to_string() })?);
+        }
+        drop(reports);
+        let waiting = wait_until_built(&*service, config.cores, &reported)?;
+        let (mut ready, mut plans, mut addresses, mut places) = (Vec::new(), Vec::new(), Vec::new(), usize::MAX);
+        for core in waiting {
+            ready.push(core.ready);
+            plans.push(core.plan);
+            addresses.push(core.addresses);
+            places = places.min(core.places);
+        }
+        let plan = Arc::new(service.plan(ready).map_err(|error| StartError { core: None, error })?);
+        // Whoever has ended meanwhile has said why.
+        plans.into_iter().for_each(|sender| drop(sender.send(plan.clone())));
+        let name = |core| (config.cores > 1).then_some(core);
+        for _ in 0..config.cores {
+            match reported.recv().map_err(|_| ServeError::Ended)? {
+                Report::Begun => {}
+                Report::Built { .. } => unreachable!("a core is built once"),
+                Report::Failed { core, error } => {
+                    // The others have begun, and wait for letters.
+                    let deadline = Instant::now() + config.answer_max;
+                    (0..config.cores).for_each(|core| _ = mailboxes.deliver_by(deadline, core, Mail::Exit));
+                    return Err(StartError { core: name(core), error });
+                }
+            }
+        }
+        starting.is_started = true;
+        let threads = std::mem::take(&mut starting.threads);
+        let advice = limits::of_receive_queue(&addresses[0], places).into_iter().collect();
+        Ok(Server { service, mailboxes, threads, failure, config, plan, addresses, advice })
+    }
+
+    /// Where core 0 is reached, with the ports that the system chose.
+    pub fn addresses(&self) -> &[Addr] {
+        &self.addresses[0]
+    }
+
+    /// Where each core is reached.
+    pub fn addresses_of_cores(&self) -> &[Vec<Addr>] {
+        &self.addresses
+    }
+
+    /// How many cores it has.
+    pub fn cores(&self) -> u16 {
+        self.mailboxes.len()
+    }
+
+    /// What all cores began with.
+    pub fn plan(&self) -> &Arc<Plan<S>> {
+        &self.plan
+    }
+
+    /// The mailboxes of its cores.
+    pub fn mailboxes(&self) -> &Mailboxes<Letter<S>> {
+        &self.mailboxes
+    }
+
+    /// The service.
+    pub fn service(&self) -> &S {
+        &self.service
+    }
+
+    /// Why a core has failed, if one has.
+    pub fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    /// What an operator could change to let it serve more, a sentence each; said once, at the start.
+    pub fn advice(&self) -> &[String] {
+        &self.advice
+    }
+
+    /// Whether all its cores serve. Once one has failed, the others serve on until [`Server::stop`] ends the server and
+    /// says why.
+    pub fn is_running(&self) -> bool {
+        self.failure.get().is_none() && self.threads.iter().all(|thread| !thread.is_finished())
+    }
+
+    /// Serves until the interrupt of its settings is set or a core fails, and then stops. A service manager is told
+    /// when it is ready, and when it stops.
+    ///
+    /// # Errors
+    /// As [`Server::stop`].
+    pub fn run(self) -> Result<S::Finish, ErrorOf<S>> {
+        notify::ready();
+        while self.is_running() && !self.config.interrupt.is_set() {
+            self.config.interrupt.wait(IDLE_LOOK);
+        }
+        notify::stopping();
+        self.stop()
+    }
+
+    /// Ends gracefully: cores drain for [`ServeConfig::drain_max`] together, [`Service::finish`] is done if all are
+    /// well and [`Service::rescue`] if one is not, and the threads end.
+    ///
+    /// # Errors
+    /// What the service said at its end; [`ServeError::CoreFailed`] if a core failed or hangs. The server has ended all
+    /// the same.
+    pub fn stop(mut self) -> Result<S::Finish, ErrorOf<S>> {
+        self.drain();
+        let mut watch = HangWatch {
+            service: &*self.service,
+            mailboxes: &self.mailboxes,
+            failure: &self.failure,
+            answer_max: self.config.answer_max,
+            hung: Vec::new(),
+        };
+        let finished = watch.during(|is_well| is_well.then(|| block_on(self.service.finish(&self.mailboxes))));
+        // A core may have failed meanwhile.
+        let rescue = |failed: Failed| (block_on(self.service.rescue(&self.mailboxes, &failed)), failed);
+        let rescued = self.failure.get().map(|failed| watch.during(|_| rescue(failed)));
+        let ended = self.end();
+        // A core that failed has ended with an error that says less.
+        if let Some((saved, Failed { core, why })) = rescued {
+            return Err(ServeError::CoreFailed { core, why, saved }.into());
+        }
+        ended?;
+        finished.unwrap_or_else(|| Ok(S::Finish::default()))
+    }
+
+    fn drain(&self) {
+        let silent = self.mailboxes.silent_but(&[], self.config.drain_max, Mail::Drain);
+        if !silent.is_empty() {
+            tracing::warn!(cores = ?silent, within = ?self.config.drain_max, "cores did not finish what was in progress");
+        }
+    }
+
+    /// Ends the threads. One that hangs is left alone: it ends with the process.
+    fn end(&mut self) -> Result<(), ErrorOf<S>> {
+        let deadline = Instant::now() + self.config.answer_max;
+        for core in 0..self.mailboxes.len() {
+            // Whoever is gone has ended.
+            let _ = self.mailboxes.deliver_by(deadline, core, Mail::Exit);
+        }
+        let mut ended = Ok(());
+        for thread in self.threads.drain(..) {
+            while !thread.is_finished() && Instant::now() < deadline {
+                thread::sleep(END_LOOK);
+            }
+            if thread.is_finished() {
+                // All are joined before the first error is told.
+                ended = ended.and(thread.join().unwrap_or_else(|_| Err(ServeError::Ended.into())));
+            }
+        }
+        ended
+    }
+}
+
+impl<S: Service<AnyTransport>> Drop for Server<S> {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            self.drain();
+            // Whoever wants to know asks `stop`.
+            let _ = self.end();
+        }
+    }
+}
+
+/// Waits until every core is built; gives them in order.
+fn wait_until_built<S: Service<AnyTransport>>(
+    service: &S,
+    cores: u16,
+    reported: &mpsc::Receiver<Report<S>>,
+) -> Result<Vec<Waiting<S>>, StartError<ErrorOf<S>>> {
+    let mut built: Vec<Option<Waiting<S>>> = (0..cores).map(|_| None).collect();
+    let mut joined = None;
+    for _ in 0..cores {
+        match reported.recv().map_err(|_| ServeError::Ended)? {
+            Report::Built { core, addresses, places, ready, plan } => {
+                built[usize::from(core)] = Some(Waiting { addresses, places, ready, plan });
+            }
+            Report::Failed { core, error } => {
+                let name = (cores > 1).then_some(core);
+                let error = service.join_errors(joined.take(), error);
+                joined = Some(error.map_err(|error| StartError { core: name, error })?);
+            }
+            Report::Begun => unreachable!("no core has the plan"),
+        }
+    }
+    match joined {
+        Some(error) => Err(StartError { core: None, error }),
+        None => Ok(built.into_iter().flatten().collect()),
+    }
+}
+
+/// Threads of a server that starts; waits for their end if it does not.
+struct Starting<E> {
+    threads: Vec<JoinHandle<Result<(), E>>>,
+    answer_max: Duration,
+    is_started: bool,
+}
+
+impl<E> Drop for Starting<E> {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + self.answer_max;
+        for thread in self.threads.drain(..).filter(|_| !self.is_started) {
+            while !thread.is_finished() && Instant::now() < deadline {
+                thread::sleep(END_LOOK);
+            }
+        }
+    }
+}
+
+/// Finds cores that hang, so that nothing waits for them.
+struct HangWatch<'a, S: Service<AnyTransport>> {
+    service: &'a S,
+    mailboxes: &'a Mailboxes<Letter<S>>,
+    failure: &'a Failure,
+    answer_max: Duration,
+    hung: Vec<u16>,
+}
+
+impl<S: Service<AnyTransport>> HangWatch<'_, S> {
+    fn look_time(&self) -> Duration {
+        self.answer_max.min(HANG_LOOK_MAX)
+    }
+
+    /// Asks all cores whether they are there, and gives those up that do not answer.
+    fn look(&mut self) {
+        let mut hung = self.mailboxes.silent_but(&self.hung, self.answer_max, Mail::Ping);
+        if !hung.is_empty() {
+            // The whole process may have stood still: then they answer now.
+            let again = self.mailboxes.silent_but(&self.hung, self.look_time(), Mail::Ping);
+            hung.retain(|core| again.contains(core));
+        }
+        if let Some(core) = hung.first() {
+            self.failure.note(*core, format!("it has not answered for {:?}", self.answer_max));
+        }
+        if !hung.is_empty() {
+            self.service.give_up(&hung);
+            self.hung.extend(hung);
+        }
+    }
+
+    /// Looks, does `work`, which is told whether all are well, and looks again and again until it is over.
+    fn during<R>(&mut self, work: impl FnOnce(bool) -> R) -> R {
+        self.look();
+        let is_well = self.failure.get().is_none();
+        thread::scope(|scope| {
+            let (working, is_over) = mpsc::channel::<()>();
+            let look_time = self.look_time();
+            let watch = move || {
+                while is_over.recv_timeout(look_time) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    self.look();
+                }
+            };
+            if let Err(error) = thread::Builder::new().name("watch".into()).spawn_scoped(scope, watch) {
+                tracing::warn!(%error, "no thread watches the cores while the server ends");
+            }
+            let result = work(is_well);
+            drop(working);
+            result
+        })
+    }
+}
+
+/// Refuses settings that cannot be.
+fn check(config: &ServeConfig) -> Result<(), ServeError> {
+    let cores = config.cores;
+    if cores == 0 || cores > ServeConfig::CORES_MAX {
+        return Err(ServeError::Cores { cores });
+    }
+    if !config.pin.is_empty() && config.pin.len() != usize::from(cores) {
+        return Err(ServeError::Pins { cores, processors: config.pin.len() });
+    }
+    if config.listen.is_empty() && config.peer.is_none() {
+        return Err(ServeError::NoAddress);
+    }
+    Ok(())
+}

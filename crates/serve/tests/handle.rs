@@ -1,0 +1,107 @@
+//! Handles: one endpoint, used by many threads and by a tokio runtime.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dunlin_net::{Addr, Transport};
+use dunlin_rpc::MsgBuf;
+use dunlin_serve::channel::{CallPolicy, ChannelConfig, Why};
+use dunlin_serve::handle::{Handle, HandleConfig, HandleError};
+use dunlin_serve::{Core, ServeConfig, ServeError, Server, Service, Site};
+
+const ADD: u8 = 1;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Adder;
+struct AdderCore;
+
+impl Core for AdderCore {
+    type Letter = ();
+    type Plan = ();
+    type Error = ServeError;
+}
+
+impl<T: Transport + 'static> Service<T> for Adder {
+    type Core = AdderCore;
+    type Ready = ();
+    type Finish = ();
+
+    fn build(&self, site: Site<T, ()>) -> Result<(AdderCore, ()), ServeError> {
+        site.endpoint.register(ADD, |request| {
+            let sum: u64 = request.payload().iter().copied().map(u64::from).sum();
+            request.respond(&sum.to_le_bytes());
+        })?;
+        Ok((AdderCore, ()))
+    }
+
+    fn plan(&self, _: Vec<()>) -> Result<(), ServeError> {
+        Ok(())
+    }
+}
+
+fn address(name: &str) -> Addr {
+    format!("shm:test-handle-{name}-{}", std::process::id()).parse().unwrap()
+}
+
+fn serve(listen: &Addr) -> Server<Adder> {
+    let config = ServeConfig { listen: vec![listen.clone()], ..ServeConfig::named("adder") };
+    Server::start(Arc::new(Adder), config).unwrap()
+}
+
+fn handle(listen: &Addr, calls_max: usize) -> Handle {
+    let channel = ChannelConfig { timeout: Some(PATIENCE), ..ChannelConfig::default() };
+    Handle::start(vec![listen.clone()], HandleConfig { channel, calls_max, ..HandleConfig::default() }).unwrap()
+}
+
+fn request(bytes: &[u8]) -> MsgBuf {
+    MsgBuf::copy_from(bytes).unwrap()
+}
+
+#[test]
+fn threads_and_tasks_of_a_runtime_share_one_endpoint() {
+    fn assert_shareable<H: Clone + Send + Sync>(_: &H) {}
+    let address = address("shared");
+    let server = serve(&address);
+    // Fewer than there are callers: the others wait.
+    let handle = handle(&address, 3);
+    assert_shareable(&handle);
+    let call = |byte: u8| {
+        let handle = handle.clone();
+        move || {
+            for more in 0..50 {
+                let sum = handle.call_blocking(ADD, request(&[byte, more]), CallPolicy::default()).unwrap();
+                assert_eq!(sum[..], (u64::from(byte) + u64::from(more)).to_le_bytes());
+            }
+        }
+    };
+    let threads: Vec<_> = (0..8).map(|byte| std::thread::spawn(call(byte))).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..20u8)
+            .map(|byte| {
+                let handle = handle.clone();
+                tokio::spawn(async move { handle.call(ADD, request(&[byte]), CallPolicy::default()).await })
+            })
+            .collect();
+        for (byte, task) in (0..20u64).zip(tasks) {
+            assert_eq!(task.await.unwrap().unwrap()[..], byte.to_le_bytes());
+        }
+    });
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    drop(handle);
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_service_that_is_not_there_is_an_error_and_one_that_comes_back_is_found() {
+    let address = address("back");
+    let handle = handle(&address, 8);
+    let error = handle.call_blocking(ADD, request(&[1]), CallPolicy::default()).unwrap_err();
+    let HandleError::Call(error) = error else { panic!("{error}") };
+    assert!(matches!(error.why, Why::Connect(_)) && !error.may_have_run, "{error}");
+    for _ in 0..2 {
+        let server = serve(&address);
+        assert_eq!(handle.call_blocking(ADD, request(&[1]), CallPolicy::repeatable()).unwrap()[..], 1u64.to_le_bytes());
+        server.stop().unwrap();
+    }
+}

@@ -1,0 +1,96 @@
+//! The end: what is in progress is answered, and nothing is waited for longer than the bound.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use dunlin_rpc::CallError;
+use dunlin_serve::{ServeError, Server};
+
+use super::program::{ECHO, Fault, KEEP, Letter, PATIENCE, client, config, program, with_each_loop};
+
+#[test]
+fn calls_under_way_are_answered_and_later_ones_are_not_begun() {
+    with_each_loop(|event_loop| {
+        let mut config = config("under-way", 1, event_loop);
+        (config.patience, config.drain_max) = (PATIENCE, PATIENCE * 2);
+        let server = Server::start(program(Fault::None), config).unwrap();
+        let address = server.addresses()[0].clone();
+        let endpoint = client(&address);
+        let (session, kept) = endpoint.block_on(async {
+            let session = endpoint.connect(&address).await.unwrap();
+            let kept = session.call(KEEP, vec![1]);
+            // It has arrived before this one is answered.
+            session.call(ECHO, vec![2]).await.unwrap();
+            (session, kept)
+        });
+        let stopping = std::thread::spawn(move || server.stop());
+        let reply = endpoint.block_on(kept).unwrap();
+        assert_eq!(&reply.response[..], b"at the end");
+        let late = endpoint.block_on(session.call(ECHO, vec![3])).unwrap_err().error;
+        assert!(matches!(late, CallError::Busy | CallError::Closed | CallError::PeerDied), "{late:?}");
+        endpoint.run_for(Duration::from_millis(10));
+        stopping.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_core_that_does_not_finish_is_not_waited_for_beyond_the_bound() {
+    with_each_loop(|event_loop| {
+        let mut config = config("bound", 2, event_loop);
+        config.drain_max = Duration::from_millis(50);
+        let server = Server::start(program(Fault::Drain), config).unwrap();
+        let begun = Instant::now();
+        // It answers still, so it has not failed: it ends with its requests unanswered.
+        server.stop().unwrap();
+        assert!(begun.elapsed() < PATIENCE);
+    });
+}
+
+#[test]
+fn what_a_core_says_at_its_end_is_told() {
+    with_each_loop(|event_loop| {
+        let server = Server::start(program(Fault::End), config("end", 2, event_loop)).unwrap();
+        assert_eq!(server.stop().unwrap_err().to_string(), "the system refused to end: on purpose");
+    });
+}
+
+#[test]
+fn the_last_work_of_the_service_is_done_after_the_drain_while_cores_read_letters() {
+    with_each_loop(|event_loop| {
+        let server = Server::start(program(Fault::None), config("finish", 2, event_loop)).unwrap();
+        for core in 0..2 {
+            server.mailboxes().try_send(core, Letter::Count(21)).map_err(|(why, _)| why).unwrap();
+        }
+        assert_eq!(server.stop().unwrap(), 42);
+    });
+}
+
+#[test]
+fn an_interrupt_ends_a_server_that_runs() {
+    with_each_loop(|event_loop| {
+        let config = config("interrupt", 1, event_loop);
+        let interrupt = config.interrupt.clone();
+        let server = Server::start(program(Fault::None), config).unwrap();
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || ended.send(server.run()));
+        interrupt.set();
+        assert_eq!(end.recv_timeout(PATIENCE).unwrap().unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_core_that_hangs_does_not_keep_the_server_from_ending() {
+    with_each_loop(|event_loop| {
+        let mut config = config("hang", 2, event_loop);
+        (config.drain_max, config.answer_max) = (Duration::from_millis(10), Duration::from_secs(2));
+        let program = program(Fault::None);
+        let server = Server::start(program.clone(), config).unwrap();
+        let (open, blocked) = mpsc::channel();
+        server.mailboxes().try_send(1, Letter::Block(blocked)).map_err(|(why, _)| why).unwrap();
+        let error = server.stop().unwrap_err();
+        drop(open);
+        assert!(matches!(&error, ServeError::CoreFailed { core: 1, .. }), "{error}");
+        assert!(error.to_string().ends_with("it has not answered for 2s; nothing was saved"), "{error}");
+        assert_eq!(*program.0.given_up.lock().unwrap(), [1]);
+    });
+}

@@ -1,0 +1,208 @@
+//! A service for these tests: it echoes, keeps requests when it is asked to, and fails on purpose.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use dunlin_net::{AnyTransport, Transport};
+use dunlin_rpc::{DeferredRequest, Endpoint, EndpointConfig};
+use dunlin_serve::{Core, Draining, EventLoop, Failed, Interrupt, Mailboxes, Pace, ServeConfig, ServeError, Service, Site};
+use tokio::sync::oneshot;
+
+pub const ECHO: u8 = 1;
+/// Is answered when the core drains.
+pub const KEEP: u8 = 2;
+pub const PANIC: u8 = 3;
+
+/// Long enough for a machine that does much else; what takes longer hangs.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub enum Letter {
+    /// Say your number, and what was counted.
+    Who(oneshot::Sender<(u16, u64)>),
+    /// Count.
+    Count(u64),
+    /// Stand still until the other end is dropped.
+    Block(mpsc::Receiver<()>),
+    /// Panic.
+    Panic,
+    /// Say that you have failed.
+    Fail,
+    /// Send so many counts to another core.
+    Forward(u16, u64),
+}
+
+/// How it goes wrong.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    #[default]
+    None,
+    /// Core 1 cannot be built.
+    Build,
+    /// Core 1 panics when it is built.
+    BuildPanics,
+    /// Core 1 cannot begin.
+    Begin,
+    /// Core 0 drains for ever.
+    Drain,
+    /// Core 1 panics when it drains.
+    DrainPanics,
+    /// Core 0 does not end in order.
+    End,
+}
+
+#[derive(Default)]
+pub struct Program {
+    pub fault: Fault,
+    /// Cores that were built, and that have ended.
+    pub built: AtomicU64,
+    pub ended: AtomicU64,
+    pub given_up: Mutex<Vec<u16>>,
+    /// What each core answered after a failure, if it was asked for.
+    pub rescued: Mutex<Vec<(u16, u64)>>,
+}
+
+pub struct ProgramCore<T: Transport> {
+    site: Site<T, Letter>,
+    program: Arc<Program>,
+    kept: Rc<RefCell<Vec<DeferredRequest>>>,
+    counted: u64,
+}
+
+impl<T: Transport + 'static> Core for ProgramCore<T> {
+    type Letter = Letter;
+    type Plan = u64;
+    type Error = ServeError;
+
+    fn begin(&mut self, plan: &Arc<u64>) -> Result<(), ServeError> {
+        assert_eq!(**plan, u64::from(self.site.mailboxes.len()), "all cores are built");
+        if self.program.fault == Fault::Begin && self.site.core == 1 {
+            return Err(ServeError::System { what: "to begin", why: "on purpose".into() });
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, letter: Letter) -> Pace {
+        match letter {
+            Letter::Panic => panic!("a fault on purpose"),
+            Letter::Fail => self.site.health.fail("it was told to".into()),
+            Letter::Block(blocked) => drop(blocked.recv()),
+            Letter::Forward(core, counts) => {
+                let (mailboxes, endpoint) = (self.site.mailboxes.clone(), self.site.endpoint.clone());
+                endpoint.spawn(async move {
+                    for _ in 0..counts {
+                        mailboxes.send(core, Letter::Count(1)).await.unwrap();
+                    }
+                });
+                return Pace::Yield;
+            }
+            other => self.read_after_failure(other),
+        }
+        Pace::Go
+    }
+
+    fn read_after_failure(&mut self, letter: Letter) {
+        match letter {
+            Letter::Who(answer) => _ = answer.send((self.site.core, self.counted)),
+            Letter::Count(more) => self.counted += more,
+            _ => {}
+        }
+    }
+
+    fn drain(&mut self, _: Duration) -> Draining {
+        match self.program.fault {
+            Fault::Drain if self.site.core == 0 => return Box::pin(std::future::pending()),
+            Fault::DrainPanics if self.site.core == 1 => return Box::pin(async { panic!("a fault on purpose") }),
+            _ => {}
+        }
+        let kept = self.kept.clone();
+        Box::pin(async move {
+            for request in kept.take() {
+                request.enqueue_response(b"at the end".to_vec()).unwrap();
+            }
+        })
+    }
+
+    fn end(self) -> Result<(), ServeError> {
+        self.program.ended.fetch_add(1, Ordering::Relaxed);
+        if self.program.fault == Fault::End && self.site.core == 0 {
+            return Err(ServeError::System { what: "to end", why: "on purpose".into() });
+        }
+        Ok(())
+    }
+}
+
+/// Cores share the program with its owner.
+pub struct Shareable(pub Arc<Program>);
+
+impl<T: Transport + 'static> Service<T> for Shareable {
+    type Core = ProgramCore<T>;
+    type Ready = u16;
+    type Finish = u64;
+
+    fn build(&self, site: Site<T, Letter>) -> Result<(ProgramCore<T>, u16), ServeError> {
+        let program = self.0.clone();
+        let number = site.core;
+        match program.fault {
+            Fault::Build if number == 1 => return Err(ServeError::System { what: "to build", why: "on purpose".into() }),
+            Fault::BuildPanics if number == 1 => panic!("a fault on purpose"),
+            _ => {}
+        }
+        program.built.fetch_add(1, Ordering::Relaxed);
+        let kept: Rc<RefCell<Vec<DeferredRequest>>> = Rc::default();
+        let keep = kept.clone();
+        site.endpoint.register(ECHO, |request| {
+            let payload = request.payload();
+            request.respond(payload);
+        })?;
+        site.endpoint.register(KEEP, move |request| keep.borrow_mut().extend(request.defer()))?;
+        site.endpoint.register(PANIC, |_| panic!("a fault on purpose"))?;
+        Ok((ProgramCore { site, program, kept, counted: 0 }, number))
+    }
+
+    fn plan(&self, ready: Vec<u16>) -> Result<u64, ServeError> {
+        assert!(ready.iter().copied().eq(0..ready.len() as u16), "in order: {ready:?}");
+        Ok(ready.len() as u64)
+    }
+
+    async fn finish(&self, mailboxes: &Mailboxes<Letter>) -> Result<u64, ServeError> {
+        Ok(mailboxes.ask_all(Letter::Who).await.iter().map(|(_, counted)| counted).sum())
+    }
+
+    async fn rescue(&self, mailboxes: &Mailboxes<Letter>, failed: &Failed) -> Option<String> {
+        if !self.0.given_up.lock().unwrap().is_empty() {
+            return Some("nothing was saved".into());
+        }
+        let answers = mailboxes.ask_all(Letter::Who).await;
+        let told = format!("{} cores answered after core {} failed", answers.len(), failed.core);
+        *self.0.rescued.lock().unwrap() = answers;
+        Some(told)
+    }
+
+    fn give_up(&self, hung: &[u16]) {
+        self.0.given_up.lock().unwrap().extend(hung);
+    }
+}
+
+pub fn program(fault: Fault) -> Arc<Shareable> {
+    Arc::new(Shareable(Arc::new(Program { fault, ..Program::default() })))
+}
+
+/// Settings of a server with a name that no other test and no other run uses.
+pub fn config(name: &str, cores: u16, event_loop: EventLoop) -> ServeConfig {
+    let listen = format!("shm:test-serve-{name}-{event_loop:?}-{}", std::process::id()).parse().unwrap();
+    let interrupt = Interrupt::default();
+    ServeConfig { listen: vec![listen], cores, event_loop, interrupt, ..ServeConfig::named("test") }
+}
+
+/// Runs a test with either event loop.
+pub fn with_each_loop(test: impl Fn(EventLoop)) {
+    test(EventLoop::Endpoint);
+    test(EventLoop::Tokio);
+}
+
+pub fn client(server: &dunlin_net::Addr) -> Endpoint<AnyTransport> {
+    Endpoint::new(AnyTransport::for_peer(server).unwrap(), EndpointConfig::default()).unwrap()
+}
