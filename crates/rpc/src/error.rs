@@ -136,7 +136,7 @@ pub enum CallError {
     /// The server has no handler for the request type. Nothing ran.
     #[error("the server has no handler for this request type")]
     NoHandler,
-    /// The handler failed, ended without a response, or panicked on a worker thread.
+    /// The handler failed, ended without a response, or panicked. It ran, or a part of it.
     #[error("the handler failed or ended without a response")]
     HandlerFailed,
     /// The request exceeds what the session allows. Nothing was sent.

@@ -58,6 +58,8 @@ counters! {
         responses_expired,
         /// Requests pushed back because handlers hold [`crate::PeerLimits::deferred_requests_max`] of their peer.
         requests_over_deferred_share,
+        /// Panics of handlers and tasks on this endpoint's thread.
+        panics_caught,
         /// Packets sent, control packets included.
         tx_packets,
         /// Packets received, dropped ones included.

@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -16,6 +17,7 @@ use dunlin_net::{Arm, NetError, PollPolicy, Transport};
 
 use super::control::control;
 use super::dispatch::{push_back, run_handlers};
+use super::panics::Origin;
 use super::registry::Entry;
 use super::session::{Completion, Session};
 use super::{Continuation, Endpoint, Shared};
@@ -442,12 +444,12 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
         return manage_sessions(shared, transport, &received.others);
     }
     let mut rest = Rest { shared, transport, received: &received, passed: 0 };
-    if !refuses {
-        run_handlers(shared, rest.transport, &received.dispatches, &mut rest.passed);
+    while !refuses && rest.passed < received.dispatches.len() {
+        rest.run_handlers();
     }
 }
 
-/// What is left of a burst, even if a handler panics. Requests that no handler was given are pushed back, so that their callers may try again:
+/// What is left of a burst, even if a handler panics and that is passed on. Requests that no handler was given are pushed back, so that their callers may try again:
 /// nobody comes back to their packets. Then come the packets that manage sessions: a peer that says good-bye may say it only once.
 struct Rest<'a, T: Transport> {
     shared: &'a Rc<Shared>,
@@ -455,6 +457,21 @@ struct Rest<'a, T: Transport> {
     received: &'a Received,
     /// Requests that were given to handlers, or answered.
     passed: usize,
+}
+
+impl<T: Transport> Rest<'_, T> {
+    /// Runs handlers until one panics. Catching that once for all of them costs less than once for each.
+    #[inline]
+    fn run_handlers(&mut self) {
+        let (shared, before, passed) = (self.shared, self.passed, &mut self.passed);
+        let dispatches = &self.received.dispatches[before..];
+        let run = AssertUnwindSafe(|| run_handlers(shared, &mut *self.transport, dispatches, passed));
+        if let Err(panic) = catch_unwind(run) {
+            // If no handler was given anything, the fault is not one of the application's.
+            let Some(last) = self.passed.checked_sub(before + 1) else { resume_unwind(panic) };
+            shared.on_panic(Origin::Handler(dispatches[last].1.req_type()), panic);
+        }
+    }
 }
 
 impl<T: Transport> Drop for Rest<'_, T> {

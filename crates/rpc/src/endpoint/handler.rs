@@ -404,6 +404,10 @@ impl ReplyRight {
         ReplyRight { shared: shared.clone(), serve, peer, answered: false }
     }
 
+    pub fn shared(&self) -> Rc<Shared> {
+        self.shared.clone()
+    }
+
     pub fn respond(mut self, response: Payload) -> Result<(), RespondError> {
         self.answered = true;
         let result = self.shared.core.borrow_mut().respond(self.serve, response);

@@ -10,6 +10,7 @@
 //! | [`registry`] | handlers and continuations by number |
 //! | [`session`] | the handle of a session, and calls |
 //! | [`executor`], [`alarm`] | tasks of this thread, and their sleep |
+//! | [`panics`] | handlers and tasks that panic |
 //! | [`worker`] | threads for long handlers |
 //! | [`shutdown`] | leaving in order |
 
@@ -19,6 +20,7 @@ pub(crate) mod dispatch;
 pub(crate) mod event_loop;
 pub(crate) mod executor;
 pub(crate) mod handler;
+pub(crate) mod panics;
 pub(crate) mod registry;
 pub(crate) mod session;
 pub(crate) mod shutdown;
@@ -44,6 +46,7 @@ use crate::stats::EndpointStats;
 use crate::wire::Status;
 use executor::Executor;
 use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst, WorkerRequest};
+use panics::{Origin, Panics, guarded};
 use registry::Registry;
 use session::{Completion, Connecting, ContinuationId, Session};
 use worker::{WorkerPool, WorkerReply};
@@ -67,6 +70,7 @@ pub(crate) struct Shared {
     pub at_workers: Cell<u32>,
     /// What contexts of requests read.
     pub time: Arc<SharedTime>,
+    pub panics: Panics,
 }
 
 impl Shared {
@@ -83,6 +87,16 @@ impl Shared {
 ///
 /// Its methods take `&self`, so that handlers, tasks and continuations may use sessions while the event loop runs. The loop itself does
 /// not nest: [`Endpoint::run_once`] and everything built on it must not be called from inside a handler.
+///
+/// # Panics
+///
+/// A panic in a handler of any kind, or in a task of [`Endpoint::spawn`], is caught. It fails what panicked and nothing else: the caller of
+/// that request gets [`crate::CallError::HandlerFailed`], and the handler gets the next request with its state as the panic left it. The first
+/// panic of each handler is logged with its message; all but those of worker-mode handlers are counted
+/// ([`crate::Counters::panics_caught`]). [`Endpoint::propagate_panics`] ends the event loop instead. With `panic = "abort"` nothing is caught.
+///
+/// A panic of a continuation, of the future of [`Endpoint::block_on`], or of a waker is its caller's own: it passes through the event loop,
+/// which can be entered again.
 ///
 /// ```
 /// use std::time::Duration;
@@ -165,6 +179,7 @@ impl<T: Transport> Endpoint<T> {
             worker_replies: crossbeam_channel::unbounded(),
             at_workers: Cell::new(0),
             time: Arc::new(SharedTime::new(transport.clock(), transport.now())),
+            panics: Panics::default(),
         };
         Ok(Endpoint {
             shared: Rc::new(shared),
@@ -293,15 +308,16 @@ impl<T: Transport> Endpoint<T> {
         R: IntoResponse,
     {
         let start = move |request: OwnedRequest, right: ReplyRight| -> executor::Task {
-            let work = handler(request);
-            Box::pin(async move {
+            let (shared, work) = (right.shared(), handler(request));
+            let answer = async move {
                 match work.await.into_response() {
                     // A caller that gave up is not an error of the handler's.
                     Ok(response) => drop(right.respond(response)),
                     // The right to reply, dropped unused, tells the caller.
                     Err(error) => tracing::debug!(req_type, error, "an async handler failed; its caller got an error"),
                 }
-            })
+            };
+            Box::pin(guarded(shared, Origin::Handler(req_type), answer))
         };
         self.register_handler(req_type, Handler::Async(Box::new(start)))
     }
@@ -371,9 +387,33 @@ impl<T: Transport> Endpoint<T> {
         Some(Session::new(&self.shared, id.0))
     }
 
-    /// Runs a future as a task of this endpoint.
+    /// Runs a future as a task of this endpoint. If it panics, it ends there: see [`Endpoint#panics`].
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        self.shared.executor.spawn(Box::pin(task));
+        self.shared.executor.spawn(Box::pin(guarded(self.shared.clone(), Origin::Task, task)));
+    }
+
+    /// Passes panics of handlers and tasks on to the caller of the event loop from now on, instead of catching them. For services whose
+    /// handlers share state that a panic may leave half changed: they end rather than go on with it. The request whose handler panicked is
+    /// answered with [`crate::CallError::HandlerFailed`] all the same; those of the same burst whose handlers have not started are
+    /// answered with [`crate::CallError::Busy`].
+    ///
+    /// ```
+    /// # use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig};
+    /// use std::panic::{AssertUnwindSafe, catch_unwind};
+    ///
+    /// # let network = LoopbackNetwork::new(LoopbackConfig::default());
+    /// let endpoint = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// endpoint.spawn(async { panic!("this one is caught") });
+    /// endpoint.run_once();
+    /// endpoint.propagate_panics();
+    /// endpoint.spawn(async { panic!("and this one is not") });
+    /// assert!(catch_unwind(AssertUnwindSafe(|| endpoint.run_once())).is_err());
+    /// assert_eq!(endpoint.stats().counters.panics_caught, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn propagate_panics(&self) {
+        self.shared.panics.are_propagated.set(true);
     }
 
     /// Sleeping in tasks.

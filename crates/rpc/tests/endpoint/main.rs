@@ -12,6 +12,7 @@
 //! | [`leftovers`] | memory that is used again shows nothing of the message before |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
 //! | [`many`] | twenty thousand sessions with one peer |
+//! | [`panics`] | panics that are caught, and what goes on after them |
 //! | [`messages`] | messages up to many megabytes, over every transport |
 //! | [`workers`] | handlers on worker threads |
 //! | [`congestion`] | congestion control, pacing and marks; [`marking`] is a network that marks |
@@ -32,6 +33,7 @@ mod leftovers;
 mod many;
 mod marking;
 mod messages;
+mod panics;
 mod sessions;
 mod waiting;
 mod workers;

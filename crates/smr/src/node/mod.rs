@@ -155,7 +155,8 @@ impl<M, L: LogStore> WeakNode<M, L> {
 
 impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
     /// Starts a replica on an endpoint, which serves clients and other replicas from then on, with request types [`wire::PEER`], [`wire::CHUNK`] and
-    /// [`wire::CLIENT`]. `machine` is in its first state; what the log has is executed again.
+    /// [`wire::CLIENT`]. `machine` is in its first state; what the log has is executed again. The endpoint propagates panics from then on
+    /// ([`Endpoint::propagate_panics`]): a replica that one left half changed must not vote.
     ///
     /// # Errors
     /// [`NodeError`]: settings or first members that cannot be, a log that cannot be written, or handlers that were registered before.
@@ -228,6 +229,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
     }
 
     fn register<T: Transport>(&self, endpoint: &Endpoint<T>) -> Result<(), NodeError> {
+        endpoint.propagate_panics();
         let node = self.clone();
         endpoint.register_burst(wire::PEER, move |burst| node.enter(|core| core.on_envelopes(burst)))?;
         let node = self.clone();
