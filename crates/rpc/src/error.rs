@@ -171,6 +171,37 @@ pub enum CallError {
     NoReverseCredits,
 }
 
+impl CallError {
+    /// Whether the handler may have run, in whole or in part. If not, nothing happened at the server, and never will: the call may be
+    /// repeated, here or elsewhere, whatever it does.
+    ///
+    /// ```
+    /// use dunlin_rpc::CallError;
+    ///
+    /// assert!(!CallError::Busy.may_have_run());
+    /// assert!(CallError::DeadlineExceeded.may_have_run());
+    /// ```
+    pub fn may_have_run(self) -> bool {
+        match self {
+            CallError::QueueFull
+            | CallError::Busy
+            | CallError::NoHandler
+            | CallError::RequestTooLarge
+            | CallError::NoReverseCredits => false,
+            CallError::DeadlineExceeded
+            | CallError::Overloaded
+            | CallError::HandlerFailed
+            | CallError::ResponseTooLarge
+            | CallError::NoBuffer
+            | CallError::PeerDied
+            | CallError::PeerSilent
+            | CallError::Unanswered
+            | CallError::PeerReset
+            | CallError::Closed => true,
+        }
+    }
+}
+
 /// A call that ended without a response, with the request's buffer.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]

@@ -99,14 +99,7 @@ impl KvError {
     /// Whether the operation may have been done although it failed.
     pub fn outcome(&self) -> Outcome {
         match self {
-            KvError::Call {
-                error:
-                    CallError::QueueFull
-                    | CallError::Busy
-                    | CallError::NoHandler
-                    | CallError::RequestTooLarge
-                    | CallError::NoReverseCredits,
-            } => Outcome::NotExecuted,
+            KvError::Call { error } if !error.may_have_run() => Outcome::NotExecuted,
             KvError::Call { .. } | KvError::BadAnswer | KvError::ServerFailed => Outcome::MaybeExecuted,
             _ => Outcome::NotExecuted,
         }
