@@ -60,6 +60,8 @@ counters! {
         requests_over_deferred_share,
         /// Panics of handlers and tasks on this endpoint's thread.
         panics_caught,
+        /// Iterations of the event loop whose handlers or tasks took 10 ms or longer.
+        loop_stalls,
         /// Packets sent, control packets included.
         tx_packets,
         /// Packets received, dropped ones included.

@@ -4,6 +4,7 @@
 //! Packets are looked at in two passes. The first runs the protocol for all of them; the second runs the handlers of the requests it
 //! found, so that a handler may use sessions freely, and requests of one burst can be handed over together.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -25,8 +26,8 @@ use crate::config::nanos;
 use crate::core::Core;
 use crate::core::receive::{Others, Received};
 use crate::core::serve::Dispatch;
-use crate::wire::Status;
 use crate::wire::header::FLAG_DEADLINE;
+use crate::wire::{Header, Kind, Status};
 
 /// Polls without packets after which the time is read all the same.
 const UNCLOCKED_MAX: u32 = 16;
@@ -40,6 +41,10 @@ const BUSY_ITERATIONS_MAX: u32 = 64;
 const TIMER_PAUSE_NANOS: u64 = 20_000;
 /// A sleeper may wake up so late, so it is awake so early before a paced packet.
 const WAKE_UP_NANOS: u64 = 100_000;
+/// Handlers and tasks of one iteration shall not take longer.
+const STALL_NANOS: u64 = 10_000_000;
+/// Stalls are logged no more often than this.
+const STALL_LOG_PAUSE_NANOS: u64 = 1_000_000_000;
 /// With fewer sessions than this the cache holds them, and prefetching is only work.
 const SESSIONS_IN_CACHE: usize = 256;
 
@@ -72,7 +77,10 @@ impl<T: Transport> Endpoint<T> {
             self.transport.try_borrow_mut().expect("the event loop of an endpoint was entered from inside its own handler");
         let shared = &self.shared;
         // Whoever calls this itself may have done anything since.
-        let mut is_clocked = self.is_clocked.get() && polls > 1;
+        if polls == 1 {
+            self.is_clocked.set(false);
+        }
+        let mut is_clocked = self.is_clocked.get();
         // What the application enqueued since the last iteration leaves before anything else: the other side works on it while this
         // one works on what it received.
         if shared.core.borrow().tx.has_packets() {
@@ -109,13 +117,12 @@ impl<T: Transport> Endpoint<T> {
             if shared.at_workers.get() > 0 {
                 found += take_worker_replies(shared);
             }
-            if shared.executor.has_ready() {
-                found += shared.executor.run_ready();
-            }
+            let tasks = if shared.executor.has_ready() { shared.executor.run_ready() } else { 0 };
+            found += tasks;
             if shared.core.borrow().has_ended() {
                 run_continuations(shared);
             }
-            packets = self.send_and_look_at_timers(&mut transport, packets);
+            packets = self.send_and_look_at_timers(&mut transport, packets, tasks);
             if packets == 0 {
                 return found;
             }
@@ -145,9 +152,9 @@ impl<T: Transport> Endpoint<T> {
         is_quiet
     }
 
-    /// The second half of an iteration: sends what it made, then reads the clock and looks at timers.
+    /// The second half of an iteration, in which `tasks` were polled: sends what it made, then reads the clock and looks at timers.
     /// Gives the number of packets of a burst that it received and that is to be looked at before timers are.
-    fn send_and_look_at_timers(&self, transport: &mut T, packets: usize) -> usize {
+    fn send_and_look_at_timers(&self, transport: &mut T, packets: usize, tasks: usize) -> usize {
         let mut core = self.shared.core.borrow_mut();
         let before = core.now;
         if core.has_begun() {
@@ -169,6 +176,9 @@ impl<T: Transport> Endpoint<T> {
         } else {
             false
         };
+        if core.now.saturating_sub(before) >= STALL_NANOS {
+            self.on_stall(&mut core, transport, packets, tasks, before);
+        }
         self.is_clocked.set(is_clocked);
         if core.now >= core.congestion.due() {
             core.send_paced();
@@ -181,6 +191,35 @@ impl<T: Transport> Endpoint<T> {
             return self.look_at_timers(transport, before);
         }
         0
+    }
+
+    /// Counts an iteration whose handlers or tasks took long, and logs one per second at most. `before` is the look at the clock before.
+    #[cold]
+    #[inline(never)]
+    fn on_stall(&self, core: &mut Core, transport: &T, packets: usize, tasks: usize, before: u64) {
+        let requests = (0..packets).filter_map(|i| {
+            let packet = transport.rx_packet(i);
+            let header = Header::parse(packet.head(), packet.len()).ok()?;
+            (header.kind == Kind::Request).then(|| header.req_type())
+        });
+        let req_types: BTreeSet<u8> = requests.collect();
+        // Without packets, the look before may have been before the application did something else.
+        let is_known = packets > 0 || self.is_clocked.get();
+        if !is_known || req_types.is_empty() && tasks == 0 {
+            return;
+        }
+        core.counters.loop_stalls += 1;
+        if core.now >= self.stall_logged.get() {
+            self.stall_logged.set(core.now + STALL_LOG_PAUSE_NANOS);
+            let (held, stalls) = (Duration::from_nanos(core.now - before), core.counters.loop_stalls);
+            tracing::warn!(
+                ?held,
+                ?req_types,
+                tasks,
+                stalls,
+                "handlers or tasks held the event loop; meanwhile it serves nobody: move long work to a worker-mode handler"
+            );
+        }
     }
 
     /// Runs the timers that are due, unless packets have arrived since the queue was found empty: between that and the look at the clock this

@@ -88,6 +88,18 @@ impl Shared {
 /// Its methods take `&self`, so that handlers, tasks and continuations may use sessions while the event loop runs. The loop itself does
 /// not nest: [`Endpoint::run_once`] and everything built on it must not be called from inside a handler.
 ///
+/// # Long handlers
+///
+/// Everything of an endpoint waits while a handler, a task or a continuation runs, and while nobody runs the event loop. If that lasts for over
+/// a second ([`EndpointConfig::peer_timeout`]), peers whose calls wait here take this endpoint for dead: their calls fail with
+/// [`crate::CallError::PeerSilent`]. If it lasts for over three seconds, they have ended idle sessions, too, whose next use fails with
+/// [`crate::CallError::PeerReset`]. That holds for clients as well as for servers. Give long work to [`Endpoint::register_worker`], and run the
+/// event loop of a client also while it calls nobody.
+///
+/// If handlers or tasks of one iteration take 10 ms or longer, that is counted ([`crate::Counters::loop_stalls`]) and logged as a warning with
+/// the time and the request types, once a second at most. Time that the thread waited for its processor counts, too. The event loop reads no clock
+/// for this: it does not see a long handler whose iteration sends nothing.
+///
 /// # Panics
 ///
 /// A panic in a handler of any kind, or in a task of [`Endpoint::spawn`], is caught. It fails what panicked and nothing else: the caller of
@@ -137,6 +149,8 @@ pub struct Endpoint<T: Transport> {
     pub(crate) is_clocked: Cell<bool>,
     /// Whether the transport is armed for a sleep in a foreign event loop.
     pub(crate) is_armed: Cell<bool>,
+    /// Until when no stall of the event loop is logged.
+    pub(crate) stall_logged: Cell<u64>,
 }
 
 impl<T: Transport> Endpoint<T> {
@@ -188,6 +202,7 @@ impl<T: Transport> Endpoint<T> {
             unclocked: Cell::new(0),
             is_clocked: Cell::new(false),
             is_armed: Cell::new(false),
+            stall_logged: Cell::new(0),
         })
     }
 

@@ -100,6 +100,10 @@ impl Session {
     /// Calls the other end. The request is enqueued at once, whether or not the future is polled; dropping the future cancels the
     /// call.
     ///
+    /// A session has at most eight calls in progress ([`crate::EndpointConfig::slots`]). Further ones wait here, in order, up to
+    /// [`crate::EndpointConfig::queued_calls_max`]; then they fail with [`CallError::QueueFull`]. For more calls at once, open more sessions to the
+    /// same address and spread the calls over them: [`Session::room`] says which has room.
+    ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
     /// # use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf};

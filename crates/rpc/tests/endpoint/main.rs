@@ -14,6 +14,7 @@
 //! | [`many`] | twenty thousand sessions with one peer |
 //! | [`panics`] | panics that are caught, and what goes on after them |
 //! | [`messages`] | messages up to many megabytes, over every transport |
+//! | [`stalls`] | handlers and tasks that hold the event loop |
 //! | [`workers`] | handlers on worker threads |
 //! | [`congestion`] | congestion control, pacing and marks; [`marking`] is a network that marks |
 //! | [`waiting`] | what an idle endpoint costs, and how it wakes |
@@ -35,6 +36,7 @@ mod marking;
 mod messages;
 mod panics;
 mod sessions;
+mod stalls;
 mod waiting;
 mod workers;
 
