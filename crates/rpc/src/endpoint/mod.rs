@@ -74,6 +74,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Drops tasks, handlers and continuations: they may hold sessions, which hold this, or the endpoint itself.
+    pub fn drop_application(&self) {
+        self.executor.clear();
+        self.handlers.clear();
+        self.continuations.clear();
+    }
+
     /// Drops memory of the application's that is no longer needed, with nothing borrowed.
     pub fn drop_discarded(&self) {
         loop {
@@ -493,8 +500,6 @@ impl<T: Transport> Drop for Endpoint<T> {
         event_loop::wake_waiting(&self.shared);
         event_loop::run_continuations(&self.shared);
         self.shared.drop_discarded();
-        // Handlers and continuations may hold sessions, which hold `shared`.
-        self.shared.handlers.clear();
-        self.shared.continuations.clear();
+        self.shared.drop_application();
     }
 }
