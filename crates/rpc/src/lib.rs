@@ -34,7 +34,7 @@ use dunlin_net::prefetch;
 
 pub use config::{EndpointConfig, Optimizations, PeerLimits, Recovery, Switch};
 pub use congestion::{Allowance, CongestionControl};
-pub use context::{RequestContext, SessionId};
+pub use context::{Gone, RequestContext, SessionId};
 pub use endpoint::Endpoint;
 pub use endpoint::alarm::{Sleep, Timers};
 pub use endpoint::event_loop::Turn;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use dunlin_net::Addr;
 
 use super::Shared;
+use super::alarm::Timers;
 use crate::config::nanos;
 use crate::context::SessionId;
 use crate::core::call::{CallRef, NO_DEADLINE, NewCall, Waiter};
@@ -90,6 +91,10 @@ pub struct ContinuationId(pub(crate) u32);
 impl Session {
     pub(crate) fn new(shared: &Rc<Shared>, reference: SessionRef) -> Session {
         Session { shared: shared.clone(), reference }
+    }
+
+    pub(crate) fn timers(&self) -> Timers {
+        Timers::new(&self.shared)
     }
 
     /// Its name, for other threads and for tables.
