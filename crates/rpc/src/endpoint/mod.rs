@@ -48,7 +48,7 @@ use executor::Executor;
 use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst, WorkerRequest};
 use panics::{Origin, Panics, guarded};
 use registry::Registry;
-use session::{Completion, Connecting, ContinuationId, Session};
+use session::{Completion, ConnectOptions, Connecting, ContinuationId, Session};
 use worker::{WorkerPool, WorkerReply};
 
 /// A registered continuation.
@@ -97,11 +97,11 @@ impl Shared {
 ///
 /// # Long handlers
 ///
-/// Everything of an endpoint waits while a handler, a task or a continuation runs, and while nobody runs the event loop. If that lasts for over
-/// a second ([`EndpointConfig::peer_timeout`]), peers whose calls wait here take this endpoint for dead: their calls fail with
-/// [`crate::CallError::PeerSilent`]. If it lasts for over three seconds, they have ended idle sessions, too, whose next use fails with
-/// [`crate::CallError::PeerReset`]. That holds for clients as well as for servers. Give long work to [`Endpoint::register_worker`], and run the
-/// event loop of a client also while it calls nobody.
+/// Everything of an endpoint waits while a handler, a task or a continuation runs, and while nobody runs the event loop. If that
+/// lasts for over a second ([`EndpointConfig::peer_timeout`]), peers that wait for this endpoint take it for dead and end their
+/// sessions with it; after some three seconds, so do idle ones. Their calls fail with [`crate::CallError::PeerSilent`], those
+/// from here with [`crate::CallError::PeerReset`]. That holds for clients as well as for servers. Give long work to
+/// [`Endpoint::register_worker`], and run the event loop of a client also while it calls nobody.
 ///
 /// If handlers or tasks of one iteration take 10 ms or longer, that is counted ([`crate::Counters::loop_stalls`]) and logged as a warning with
 /// the time and the request types, once a second at most. Time that the thread waited for its processor counts, too. The event loop reads no clock
@@ -398,9 +398,31 @@ impl<T: Transport> Endpoint<T> {
         ContinuationId(self.shared.continuations.push(Box::new(continuation)) as u32)
     }
 
-    /// Opens a session to `addr`. The handshake runs while the event loop does.
+    /// Opens a session to `addr`, for as long as [`EndpointConfig::connect_timeout`] says. The handshake runs while the event loop does.
     pub fn connect(&self, addr: &Addr) -> Connecting {
-        Connecting::new(&self.shared, addr)
+        self.connect_with(addr, ConnectOptions::default())
+    }
+
+    /// [`Endpoint::connect`] with options: a handler passes on the time that its caller has left ([`OwnedRequest::time_left`]).
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{ConnectError, ConnectOptions, Endpoint, EndpointConfig};
+    /// # use std::time::Duration;
+    /// # let network = LoopbackNetwork::new(LoopbackConfig::default());
+    /// # let endpoint = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// // Nobody is there.
+    /// let connecting = endpoint.connect_with(&Addr::Node(2), ConnectOptions::timeout(Duration::from_millis(20)));
+    /// let mut connecting = Box::pin(connecting);
+    /// let error = loop {
+    ///     network.advance(Duration::from_micros(100));
+    ///     if let Some(result) = endpoint.poll_once(connecting.as_mut()) { break result.unwrap_err() }
+    /// };
+    /// assert!(matches!(error, ConnectError::TimedOut { .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn connect_with(&self, addr: &Addr, options: ConnectOptions) -> Connecting {
+        Connecting::new(&self.shared, addr, options)
     }
 
     /// The handle of a session that a [`crate::RequestContext`] named; `None` once it has ended.

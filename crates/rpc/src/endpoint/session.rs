@@ -62,6 +62,21 @@ impl CallOptions {
     }
 }
 
+/// What may be asked of opening one session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectOptions {
+    /// Give up after this time, instead of [`crate::EndpointConfig::connect_timeout`].
+    pub timeout: Option<Duration>,
+}
+
+impl ConnectOptions {
+    /// Gives up after `timeout`.
+    pub fn timeout(timeout: Duration) -> ConnectOptions {
+        ConnectOptions { timeout: Some(timeout) }
+    }
+}
+
 /// A call's response, with the request's buffer given back.
 #[derive(Debug)]
 pub struct Reply<B = MsgBuf> {
@@ -407,7 +422,7 @@ pub struct Connecting {
 }
 
 impl Connecting {
-    pub(crate) fn new(shared: &Rc<Shared>, addr: &Addr) -> Connecting {
+    pub(crate) fn new(shared: &Rc<Shared>, addr: &Addr, options: ConnectOptions) -> Connecting {
         let progress = Rc::new(RefCell::new(OpenProgress::default()));
         if shared.core.borrow().shutting_down {
             progress.borrow_mut().result = Some(Err(ConnectError::ShutDown));
@@ -415,6 +430,7 @@ impl Connecting {
         }
         shared.core.borrow_mut().openings.push_back(Opening {
             addr: addr.clone(),
+            timeout: options.timeout.map(nanos),
             give_up: None,
             progress: progress.clone(),
         });
