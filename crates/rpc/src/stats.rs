@@ -60,7 +60,7 @@ counters! {
         requests_over_deferred_share,
         /// Panics of handlers and tasks on this endpoint's thread.
         panics_caught,
-        /// Iterations of the event loop whose handlers or tasks took 10 ms or longer.
+        /// Iterations of the event loop in which packets came, and whose handlers, tasks and continuations took 10 ms or longer.
         loop_stalls,
         /// Packets sent, control packets included.
         tx_packets,

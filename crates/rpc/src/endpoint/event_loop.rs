@@ -77,10 +77,7 @@ impl<T: Transport> Endpoint<T> {
             self.transport.try_borrow_mut().expect("the event loop of an endpoint was entered from inside its own handler");
         let shared = &self.shared;
         // Whoever calls this itself may have done anything since.
-        if polls == 1 {
-            self.is_clocked.set(false);
-        }
-        let mut is_clocked = self.is_clocked.get();
+        let mut is_clocked = self.is_clocked.get() && polls > 1;
         // What the application enqueued since the last iteration leaves before anything else: the other side works on it while this
         // one works on what it received.
         if shared.core.borrow().tx.has_packets() {
@@ -117,12 +114,13 @@ impl<T: Transport> Endpoint<T> {
             if shared.at_workers.get() > 0 {
                 found += take_worker_replies(shared);
             }
-            let tasks = if shared.executor.has_ready() { shared.executor.run_ready() } else { 0 };
-            found += tasks;
+            if shared.executor.has_ready() {
+                found += shared.executor.run_ready();
+            }
             if shared.core.borrow().has_ended() {
                 run_continuations(shared);
             }
-            packets = self.send_and_look_at_timers(&mut transport, packets, tasks);
+            packets = self.send_and_look_at_timers(&mut transport, packets);
             if packets == 0 {
                 return found;
             }
@@ -152,9 +150,9 @@ impl<T: Transport> Endpoint<T> {
         is_quiet
     }
 
-    /// The second half of an iteration, in which `tasks` were polled: sends what it made, then reads the clock and looks at timers.
+    /// The second half of an iteration: sends what it made, then reads the clock and looks at timers.
     /// Gives the number of packets of a burst that it received and that is to be looked at before timers are.
-    fn send_and_look_at_timers(&self, transport: &mut T, packets: usize, tasks: usize) -> usize {
+    fn send_and_look_at_timers(&self, transport: &mut T, packets: usize) -> usize {
         let mut core = self.shared.core.borrow_mut();
         let before = core.now;
         if core.has_begun() {
@@ -177,7 +175,7 @@ impl<T: Transport> Endpoint<T> {
             false
         };
         if core.now.saturating_sub(before) >= STALL_NANOS {
-            self.on_stall(&mut core, transport, packets, tasks, before);
+            self.on_stall(&mut core, transport, packets, before);
         }
         self.is_clocked.set(is_clocked);
         if core.now >= core.congestion.due() {
@@ -193,21 +191,20 @@ impl<T: Transport> Endpoint<T> {
         0
     }
 
-    /// Counts an iteration whose handlers or tasks took long, and logs one per second at most. `before` is the look at the clock before.
+    /// Counts an iteration with packets that took long, and logs one per second at most. `before` is the look at the clock before; without packets
+    /// it may be older than the iteration.
     #[cold]
     #[inline(never)]
-    fn on_stall(&self, core: &mut Core, transport: &T, packets: usize, tasks: usize, before: u64) {
+    fn on_stall(&self, core: &mut Core, transport: &T, packets: usize, before: u64) {
+        if packets == 0 {
+            return;
+        }
         let requests = (0..packets).filter_map(|i| {
             let packet = transport.rx_packet(i);
             let header = Header::parse(packet.head(), packet.len()).ok()?;
             (header.kind == Kind::Request).then(|| header.req_type())
         });
         let req_types: BTreeSet<u8> = requests.collect();
-        // Without packets, the look before may have been before the application did something else.
-        let is_known = packets > 0 || self.is_clocked.get();
-        if !is_known || req_types.is_empty() && tasks == 0 {
-            return;
-        }
         core.counters.loop_stalls += 1;
         if core.now >= self.stall_logged.get() {
             self.stall_logged.set(core.now + STALL_LOG_PAUSE_NANOS);
@@ -215,7 +212,6 @@ impl<T: Transport> Endpoint<T> {
             tracing::warn!(
                 ?held,
                 ?req_types,
-                tasks,
                 stalls,
                 "handlers or tasks held the event loop; meanwhile it serves nobody: move long work to a worker-mode handler"
             );

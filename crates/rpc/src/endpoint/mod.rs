@@ -103,9 +103,9 @@ impl Shared {
 /// from here with [`crate::CallError::PeerReset`]. That holds for clients as well as for servers. Give long work to
 /// [`Endpoint::register_worker`], and run the event loop of a client also while it calls nobody.
 ///
-/// If handlers or tasks of one iteration take 10 ms or longer, that is counted ([`crate::Counters::loop_stalls`]) and logged as a warning with
+/// If the handlers, tasks and continuations that packets bring on take 10 ms or longer in one iteration, that is counted ([`crate::Counters::loop_stalls`]) and logged as a warning with
 /// the time and the request types, once a second at most. Time that the thread waited for its processor counts, too. The event loop reads no clock
-/// for this: it does not see a long handler whose iteration sends nothing.
+/// for this: it does not see a long handler whose iteration sends nothing, nor a long task that a timer wakes.
 ///
 /// # Panics
 ///
