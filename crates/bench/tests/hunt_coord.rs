@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use dunlin_bench::hunt::{self, Hunt, Kind};
-use dunlin_bench::peer::Interrupt;
+use dunlin_serve::Interrupt;
 
 /// Of a normal test run; `DUNLIN_SEEDS` gives more, and so does `dunlin sim hunt --kind coord`.
 const SEEDS: u64 = 30;

@@ -1,8 +1,11 @@
 //! What a handler may know of its request beside its bytes: the same for handlers of all kinds, and on any thread.
 
 use std::fmt;
-use std::sync::Arc;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dunlin_net::{Addr, Clock};
@@ -93,6 +96,8 @@ struct Facts {
     deadline: u64,
     /// Whether the request was answered, cancelled, or cut off with its session.
     is_over: AtomicBool,
+    /// Who is to be woken then.
+    waiting: Mutex<Vec<Waker>>,
     time: Arc<SharedTime>,
 }
 
@@ -108,12 +113,27 @@ impl RequestContext {
     pub(crate) fn new(request: Request, time: &Arc<SharedTime>) -> RequestContext {
         let Request { req_type, session, peer, deadline } = request;
         let (session, is_over) = (SessionId(session), AtomicBool::new(false));
-        RequestContext(Arc::new(Facts { req_type, session, peer, deadline, is_over, time: time.clone() }))
+        let (waiting, time) = (Mutex::default(), time.clone());
+        RequestContext(Arc::new(Facts { req_type, session, peer, deadline, is_over, waiting, time }))
     }
 
-    /// Nobody waits any more.
-    pub(crate) fn end(&self) {
+    /// Nobody waits any more: adds whom to wake.
+    pub(crate) fn end(&self, woken: &mut Vec<Waker>) {
         self.0.is_over.store(true, Relaxed);
+        woken.append(&mut self.0.waiting());
+    }
+
+    /// When the caller gives up, on the endpoint's clock.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        (self.0.deadline != NO_DEADLINE).then_some(self.0.deadline)
+    }
+
+    /// Ends when nobody waits any more: the caller cancelled, timed out, went away, or has its answer. On any thread, and in any runtime.
+    ///
+    /// At a deadline it ends when the caller says that it gave up, which may be lost on the way; [`crate::OwnedRequest::gone`] also ends at the deadline
+    /// itself. It costs nothing if nobody asks.
+    pub fn gone(&self) -> Gone {
+        Gone { context: self.clone() }
     }
 
     /// The request type.
@@ -143,6 +163,36 @@ impl RequestContext {
     /// Whether the caller still waits: false once it has its answer, cancelled, timed out or went away.
     pub fn is_waited_for(&self) -> bool {
         self.time_left().is_none_or(|left| !left.is_zero())
+    }
+}
+
+impl Facts {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
+        // A list of wakers is sound whatever panicked meanwhile.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The future of [`RequestContext::gone`].
+#[must_use = "it waits only while it is awaited"]
+#[derive(Debug)]
+pub struct Gone {
+    context: RequestContext,
+}
+
+impl Future for Gone {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut waiting = self.context.0.waiting();
+        // Looked at while the list is locked: who ends the request takes it afterwards.
+        if !self.context.is_waited_for() {
+            return Poll::Ready(());
+        }
+        if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            waiting.push(context.waker().clone());
+        }
+        Poll::Pending
     }
 }
 

@@ -136,7 +136,7 @@ pub enum CallError {
     /// The server has no handler for the request type. Nothing ran.
     #[error("the server has no handler for this request type")]
     NoHandler,
-    /// The handler failed, ended without a response, or panicked on a worker thread.
+    /// The handler failed, ended without a response, or panicked. It ran, or a part of it.
     #[error("the handler failed or ended without a response")]
     HandlerFailed,
     /// The request exceeds what the session allows. Nothing was sent.
@@ -169,6 +169,37 @@ pub enum CallError {
     /// The session granted no credits for calls in this direction. Nothing was sent.
     #[error("the opener of this session granted no reverse_credits, so its server cannot call it")]
     NoReverseCredits,
+}
+
+impl CallError {
+    /// Whether the handler may have run, in whole or in part. If not, nothing happened at the server, and never will: the call may be
+    /// repeated, here or elsewhere, whatever it does.
+    ///
+    /// ```
+    /// use dunlin_rpc::CallError;
+    ///
+    /// assert!(!CallError::Busy.may_have_run());
+    /// assert!(CallError::DeadlineExceeded.may_have_run());
+    /// ```
+    pub fn may_have_run(self) -> bool {
+        match self {
+            CallError::QueueFull
+            | CallError::Busy
+            | CallError::NoHandler
+            | CallError::RequestTooLarge
+            | CallError::NoReverseCredits => false,
+            CallError::DeadlineExceeded
+            | CallError::Overloaded
+            | CallError::HandlerFailed
+            | CallError::ResponseTooLarge
+            | CallError::NoBuffer
+            | CallError::PeerDied
+            | CallError::PeerSilent
+            | CallError::Unanswered
+            | CallError::PeerReset
+            | CallError::Closed => true,
+        }
+    }
 }
 
 /// A call that ended without a response, with the request's buffer.

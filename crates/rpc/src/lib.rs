@@ -34,12 +34,14 @@ use dunlin_net::prefetch;
 
 pub use config::{EndpointConfig, Optimizations, PeerLimits, Recovery, Switch};
 pub use congestion::{Allowance, CongestionControl};
-pub use context::{RequestContext, SessionId};
+pub use context::{Gone, RequestContext, SessionId};
 pub use endpoint::Endpoint;
 pub use endpoint::alarm::{Sleep, Timers};
 pub use endpoint::event_loop::Turn;
 pub use endpoint::handler::{DeferredReply, DeferredRequest, OwnedRequest, Request, RequestBurst, WorkerRequest};
-pub use endpoint::session::{Call, CallOptions, Closing, Completion, Connecting, ContinuationId, Reply, Session};
+pub use endpoint::session::{
+    Call, CallOptions, Closing, Completion, ConnectOptions, Connecting, ContinuationId, Reply, Session,
+};
 pub use endpoint::shutdown::{ShuttingDown, Unfinished};
 pub use endpoint::worker::WorkerPool;
 pub use error::{CallError, CallFailure, CannotDefer, ConnectError, EndpointError, RegisterError, RespondError};

@@ -58,6 +58,10 @@ counters! {
         responses_expired,
         /// Requests pushed back because handlers hold [`crate::PeerLimits::deferred_requests_max`] of their peer.
         requests_over_deferred_share,
+        /// Panics of handlers and tasks on this endpoint's thread.
+        panics_caught,
+        /// Iterations of the event loop in which packets came, and whose handlers, tasks and continuations took 10 ms or longer.
+        loop_stalls,
         /// Packets sent, control packets included.
         tx_packets,
         /// Packets received, dropped ones included.

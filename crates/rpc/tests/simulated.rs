@@ -17,8 +17,11 @@ type Log = Rc<RefCell<Vec<(u64, Option<u64>)>>>;
 const ECHO: u8 = 7;
 
 fn endpoint(transport: SimTransport, seed: u64) -> Ep {
-    Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Sleep, seed: Some(seed), ..EndpointConfig::default() })
-        .unwrap()
+    let config = EndpointConfig { poll: PollPolicy::Sleep, seed: Some(seed), ..EndpointConfig::default() };
+    let endpoint = Endpoint::new(transport, config).unwrap();
+    // What a test asserts in a task fails the test.
+    endpoint.propagate_panics();
+    endpoint
 }
 
 /// One run of a thread that has nothing but its endpoint to look after.

@@ -149,6 +149,13 @@ impl Ledger {
             return messages::Named { number: 0, response_len: payload.len() };
         };
         let record = &mut self.records[named.number as usize];
+        if let Some(Err(error)) = record.ended {
+            assert!(
+                error.may_have_run(),
+                "call {} ended with {error:?}, and then its handler ran: {record:?}",
+                named.number
+            );
+        }
         record.runs += 1;
         assert_eq!(record.runs, 1, "the handler of request {} ran again: {record:?}", named.number);
         named
@@ -180,15 +187,8 @@ impl Ledger {
                 }
             }
             Err(error) => {
-                let nothing_ran = matches!(
-                    error,
-                    CallError::QueueFull
-                        | CallError::Busy
-                        | CallError::NoHandler
-                        | CallError::RequestTooLarge
-                        | CallError::NoReverseCredits
-                );
-                assert!(!nothing_ran || record.runs == 0, "call {number} ended with {error:?}, and its handler ran");
+                let is_possible = error.may_have_run() || record.runs == 0;
+                assert!(is_possible, "call {number} ended with {error:?}, and its handler ran");
                 let allowed = match error {
                     CallError::DeadlineExceeded => record.has_deadline,
                     // An endpoint that goes away answers so for the handlers that it takes along.

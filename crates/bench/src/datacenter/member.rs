@@ -40,6 +40,8 @@ impl Member {
         let (clock, waker) = (transport.clock(), transport.waker());
         // A simulated thread reads its clock for free, and before each burst: that is what this policy does.
         let endpoint = Rc::new(Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Sleep, ..config })?);
+        // A task that panics fails the experiment.
+        endpoint.propagate_panics();
         let driven = endpoint.clone();
         datacenter.spawn(host, thread, move || {
             while driven.run_once() > 0 {}

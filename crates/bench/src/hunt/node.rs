@@ -45,6 +45,8 @@ impl Node {
         let waker = transport.waker();
         let config = EndpointConfig { seed: Some(random.next()), ..scenario.configs[number].clone() };
         let endpoint = Endpoint::new(transport, config.clone()).expect("drawn settings are valid");
+        // What a handler or a task asserts fails the run.
+        endpoint.propagate_panics();
         let workers = WorkerPool::by_hand(random.between(1, 20) as usize);
         let local = Rc::new(Local::new(number, incarnation, &shared.ledger, workers, random));
         handlers::register(&endpoint, &local);

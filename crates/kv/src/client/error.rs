@@ -3,7 +3,6 @@
 use dunlin_net::Addr;
 use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{CallError, ConnectError};
-use dunlin_serve::channel::may_have_run;
 use dunlin_store::{KeyError, Refused};
 use thiserror::Error;
 
@@ -100,7 +99,7 @@ impl KvError {
     /// Whether the operation may have been done although it failed.
     pub fn outcome(&self) -> Outcome {
         match self {
-            KvError::Call { error } if !may_have_run(*error) => Outcome::NotExecuted,
+            KvError::Call { error } if !error.may_have_run() => Outcome::NotExecuted,
             KvError::Call { .. } | KvError::BadAnswer | KvError::ServerFailed => Outcome::MaybeExecuted,
             _ => Outcome::NotExecuted,
         }

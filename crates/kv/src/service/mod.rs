@@ -97,11 +97,12 @@ impl<S: Store + Visit + 'static> KvService<S> {
         *self.snapshot_taker.borrow_mut() = Some(Box::new(taker));
     }
 
-    /// Registers the handlers.
+    /// Registers the handlers. From then on the endpoint propagates panics: a partition that one left half changed shall serve no more.
     ///
     /// # Errors
     /// [`RegisterError`] if one of the request types has a handler already.
     pub fn register<T: Transport + 'static>(&self, endpoint: &Rc<Endpoint<T>>) -> Result<(), RegisterError> {
+        endpoint.propagate_panics();
         let shard = self.shard.clone();
         let timing = Timing::default();
         endpoint.register_burst(OPERATE, move |burst| single::operate(&shard, &timing, burst))?;

@@ -41,6 +41,8 @@ pub(crate) type Accepted = (Route, u64, u64);
 /// A session asked for by the application, before the event loop has seen it, or while there are no places for it.
 pub(crate) struct Opening {
     pub addr: Addr,
+    /// Nanoseconds that it may take, if not as long as the endpoint's settings say.
+    pub timeout: Option<u64>,
     /// When it is given up, once the event loop has seen it.
     pub give_up: Option<u64>,
     /// Shared with the future that waits.
@@ -116,8 +118,9 @@ impl Core {
     }
 
     fn start_opening(&mut self, routes: &mut dyn Routes, opening: Opening) -> Result<(), ConnectError> {
-        let Opening { addr, give_up, progress } = &opening;
-        let give_up = give_up.unwrap_or(self.now.saturating_add(nanos(self.config.connect_timeout)));
+        let Opening { addr, timeout, give_up, progress } = &opening;
+        let timeout = timeout.unwrap_or(nanos(self.config.connect_timeout));
+        let give_up = give_up.unwrap_or(self.now.saturating_add(timeout));
         if self.shutting_down {
             return Err(ConnectError::ShutDown);
         }

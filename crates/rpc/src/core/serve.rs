@@ -5,6 +5,7 @@
 //! or until the client releases it.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use dunlin_net::RxPacket;
 
@@ -91,9 +92,9 @@ impl Serve {
     }
 
     #[cold]
-    fn end_context(&mut self) {
+    fn end_context(&mut self, woken: &mut Vec<Waker>) {
         if let Some(context) = self.context.take() {
-            context.end();
+            context.end(woken);
         }
     }
 }
@@ -204,7 +205,7 @@ impl Core {
         let serve = &mut self.serves[index as usize];
         serve.generation = serve.generation.wrapping_add(1);
         let state = std::mem::replace(&mut serve.state, ServeState::Free);
-        serve.end_context();
+        serve.end_context(&mut self.woken);
         let (session, request) = (serve.session, serve.request.take());
         if state == ServeState::Receiving
             && let Some(request) = request
@@ -226,7 +227,7 @@ impl Core {
         let context = RequestContext::new(request, time);
         match self.waiting(reference) {
             Ok(serve) => serve.context = Some(context.clone()),
-            Err(_) => context.end(),
+            Err(_) => context.end(&mut self.woken),
         }
         context
     }
@@ -489,7 +490,7 @@ impl Core {
         serve.request = None;
         serve.heard = self.now;
         if serve.context.is_some() {
-            serve.end_context();
+            serve.end_context(&mut self.woken);
         }
         let session = &self.sessions[serve.session as usize];
         serve.response_data = session.packet_data;

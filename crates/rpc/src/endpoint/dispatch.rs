@@ -9,7 +9,6 @@ use dunlin_net::transport::RX_BURST;
 use super::Shared;
 use super::handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst};
 use super::worker::Job;
-use crate::core::receive::Dispatches;
 use crate::core::serve::{Dispatch, ServeRef};
 use crate::msgbuf::MsgBuf;
 use crate::wire::Status;
@@ -19,10 +18,10 @@ use crate::wire::Status;
 pub(crate) fn run_handlers<T: Transport>(
     shared: &Rc<Shared>,
     transport: &mut T,
-    dispatches: &Dispatches,
+    dispatches: &[(u8, Dispatch)],
     passed: &mut usize,
 ) {
-    let mut rest = &dispatches[..];
+    let mut rest = dispatches;
     while let Some((_, first)) = rest.first() {
         let req_type = first.req_type();
         let same = rest.iter().take_while(|(_, d)| d.req_type() == req_type).count();

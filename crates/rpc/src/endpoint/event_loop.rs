@@ -4,8 +4,10 @@
 //! Packets are looked at in two passes. The first runs the protocol for all of them; the second runs the handlers of the requests it
 //! found, so that a handler may use sessions freely, and requests of one burst can be handed over together.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -16,6 +18,7 @@ use dunlin_net::{Arm, NetError, PollPolicy, Transport};
 
 use super::control::control;
 use super::dispatch::{push_back, run_handlers};
+use super::panics::Origin;
 use super::registry::Entry;
 use super::session::{Completion, Session};
 use super::{Continuation, Endpoint, Shared};
@@ -23,8 +26,8 @@ use crate::config::nanos;
 use crate::core::Core;
 use crate::core::receive::{Others, Received};
 use crate::core::serve::Dispatch;
-use crate::wire::Status;
 use crate::wire::header::FLAG_DEADLINE;
+use crate::wire::{Header, Kind, Status};
 
 /// Polls without packets after which the time is read all the same.
 const UNCLOCKED_MAX: u32 = 16;
@@ -38,6 +41,10 @@ const BUSY_ITERATIONS_MAX: u32 = 64;
 const TIMER_PAUSE_NANOS: u64 = 20_000;
 /// A sleeper may wake up so late, so it is awake so early before a paced packet.
 const WAKE_UP_NANOS: u64 = 100_000;
+/// Handlers and tasks of one iteration shall not take longer.
+const STALL_NANOS: u64 = 10_000_000;
+/// Stalls are logged no more often than this.
+const STALL_LOG_PAUSE_NANOS: u64 = 1_000_000_000;
 /// With fewer sessions than this the cache holds them, and prefetching is only work.
 const SESSIONS_IN_CACHE: usize = 256;
 
@@ -167,6 +174,9 @@ impl<T: Transport> Endpoint<T> {
         } else {
             false
         };
+        if core.now.saturating_sub(before) >= STALL_NANOS {
+            self.on_stall(&mut core, transport, packets, before);
+        }
         self.is_clocked.set(is_clocked);
         if core.now >= core.congestion.due() {
             core.send_paced();
@@ -179,6 +189,33 @@ impl<T: Transport> Endpoint<T> {
             return self.look_at_timers(transport, before);
         }
         0
+    }
+
+    /// Counts an iteration with packets that took long, and logs one per second at most. `before` is the look at the clock before; without packets
+    /// it may be older than the iteration.
+    #[cold]
+    #[inline(never)]
+    fn on_stall(&self, core: &mut Core, transport: &T, packets: usize, before: u64) {
+        if packets == 0 {
+            return;
+        }
+        let requests = (0..packets).filter_map(|i| {
+            let packet = transport.rx_packet(i);
+            let header = Header::parse(packet.head(), packet.len()).ok()?;
+            (header.kind == Kind::Request).then(|| header.req_type())
+        });
+        let req_types: BTreeSet<u8> = requests.collect();
+        core.counters.loop_stalls += 1;
+        if core.now >= self.stall_logged.get() {
+            self.stall_logged.set(core.now + STALL_LOG_PAUSE_NANOS);
+            let (held, stalls) = (Duration::from_nanos(core.now - before), core.counters.loop_stalls);
+            tracing::warn!(
+                ?held,
+                ?req_types,
+                stalls,
+                "handlers or tasks held the event loop; meanwhile it serves nobody: move long work to a worker-mode handler"
+            );
+        }
     }
 
     /// Runs the timers that are due, unless packets have arrived since the queue was found empty: between that and the look at the clock this
@@ -448,12 +485,12 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
         return manage_sessions(shared, transport, &received.others);
     }
     let mut rest = Rest { shared, transport, received: &received, passed: 0 };
-    if !refuses {
-        run_handlers(shared, rest.transport, &received.dispatches, &mut rest.passed);
+    while !refuses && rest.passed < received.dispatches.len() {
+        rest.run_handlers();
     }
 }
 
-/// What is left of a burst, even if a handler panics. Requests that no handler was given are pushed back, so that their callers may try again:
+/// What is left of a burst, even if a handler panics and that is passed on. Requests that no handler was given are pushed back, so that their callers may try again:
 /// nobody comes back to their packets. Then come the packets that manage sessions: a peer that says good-bye may say it only once.
 struct Rest<'a, T: Transport> {
     shared: &'a Rc<Shared>,
@@ -461,6 +498,21 @@ struct Rest<'a, T: Transport> {
     received: &'a Received,
     /// Requests that were given to handlers, or answered.
     passed: usize,
+}
+
+impl<T: Transport> Rest<'_, T> {
+    /// Runs handlers until one panics. Catching that once for all of them costs less than once for each.
+    #[inline]
+    fn run_handlers(&mut self) {
+        let (shared, before, passed) = (self.shared, self.passed, &mut self.passed);
+        let dispatches = &self.received.dispatches[before..];
+        let run = AssertUnwindSafe(|| run_handlers(shared, &mut *self.transport, dispatches, passed));
+        if let Err(panic) = catch_unwind(run) {
+            // If no handler was given anything, the fault is not one of the application's.
+            let Some(last) = self.passed.checked_sub(before + 1) else { resume_unwind(panic) };
+            shared.on_panic(Origin::Handler(dispatches[last].1.req_type()), panic);
+        }
+    }
 }
 
 impl<T: Transport> Drop for Rest<'_, T> {

@@ -251,7 +251,6 @@ impl Executor {
     /// Makes the place of a task that has ended available.
     fn free_place(&self, index: u32) {
         let mut slots = self.slots.borrow_mut();
-        // The endpoint may have dropped all tasks meanwhile.
         if slots.get_mut(index as usize).and_then(Option::take).is_some() {
             self.free.borrow_mut().push(index);
             self.live.set(self.live.get() - 1);
@@ -318,11 +317,15 @@ impl Executor {
         self.queue.notifier.notify_here();
     }
 
-    /// Drops every task.
+    /// Drops every task but one that runs now, and so asks for this.
     pub fn clear(&self) {
-        let slots = std::mem::take(&mut *self.slots.borrow_mut());
-        self.free.borrow_mut().clear();
-        self.live.set(0);
+        let is_waiting = |slot: &mut Slot| slot.task.is_some();
+        let mut slots = self.slots.borrow_mut();
+        let waiting: Vec<_> =
+            (0..).zip(slots.iter_mut()).filter_map(|(i, slot)| Some((i, slot.take_if(is_waiting)?))).collect();
         drop(slots);
+        self.live.set(self.live.get() - waiting.len());
+        self.free.borrow_mut().extend(waiting.iter().map(|(index, _): &(u32, Slot)| *index));
+        drop(waiting);
     }
 }

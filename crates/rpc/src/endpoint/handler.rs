@@ -1,7 +1,10 @@
 //! What handlers get and give.
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use super::Shared;
@@ -404,6 +407,10 @@ impl ReplyRight {
         ReplyRight { shared: shared.clone(), serve, peer, answered: false }
     }
 
+    pub fn shared(&self) -> Rc<Shared> {
+        self.shared.clone()
+    }
+
     pub fn respond(mut self, response: Payload) -> Result<(), RespondError> {
         self.answered = true;
         let result = self.shared.core.borrow_mut().respond(self.serve, response);
@@ -471,6 +478,51 @@ impl OwnedRequest {
     /// Whether the caller still waits: false once it cancelled, timed out or went away.
     pub fn is_waited_for(&self) -> bool {
         self.context.is_waited_for()
+    }
+
+    /// Ends when nobody waits for the answer any more: the caller cancelled, timed out, went away, or has it. Await it beside the work, and
+    /// give the work up.
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{CallOptions, Endpoint, EndpointConfig, OwnedRequest};
+    /// # use futures::future::{Either, select};
+    /// # use std::{pin::pin, time::Duration};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: Duration::ZERO, ..Default::default() });
+    /// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+    /// # async fn long_work() { std::future::pending().await }
+    /// server.register_async(7, |request: OwnedRequest| async move {
+    ///     match select(pin!(long_work()), pin!(request.gone())).await {
+    ///         Either::Left(_) => b"done".to_vec(),
+    ///         // Whatever is returned now goes nowhere.
+    ///         Either::Right(_) => vec![],
+    ///     }
+    /// })?;
+    /// let work = async {
+    ///     let session = client.connect(&Addr::Node(1)).await?;
+    ///     let call = session.call_with(7, vec![1], CallOptions::timeout(Duration::from_millis(1)));
+    ///     assert!(call.await.is_err());
+    /// #     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # // One thread drives both endpoints.
+    /// # let mut work = Box::pin(work);
+    /// # loop {
+    /// #     network.advance(Duration::from_micros(10));
+    /// #     server.run_once();
+    /// #     if let Some(done) = client.poll_once(work.as_mut()) {
+    /// #         break done?;
+    /// #     }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gone(&self) -> impl Future<Output = ()> + use<> {
+        let mut gone = self.context.gone();
+        let mut deadline = self.context.deadline().map(|at| self.session.timers().sleep_until(at));
+        poll_fn(move |context| {
+            let is_late = deadline.as_mut().is_some_and(|sleep| Pin::new(sleep).poll(context).is_ready());
+            if is_late { Poll::Ready(()) } else { Pin::new(&mut gone).poll(context) }
+        })
     }
 }
 

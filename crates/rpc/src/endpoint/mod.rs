@@ -10,6 +10,7 @@
 //! | [`registry`] | handlers and continuations by number |
 //! | [`session`] | the handle of a session, and calls |
 //! | [`executor`], [`alarm`] | tasks of this thread, and their sleep |
+//! | [`panics`] | handlers and tasks that panic |
 //! | [`worker`] | threads for long handlers |
 //! | [`shutdown`] | leaving in order |
 
@@ -19,6 +20,7 @@ pub(crate) mod dispatch;
 pub(crate) mod event_loop;
 pub(crate) mod executor;
 pub(crate) mod handler;
+pub(crate) mod panics;
 pub(crate) mod registry;
 pub(crate) mod session;
 pub(crate) mod shutdown;
@@ -44,8 +46,9 @@ use crate::stats::EndpointStats;
 use crate::wire::Status;
 use executor::Executor;
 use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst, WorkerRequest};
+use panics::{Origin, Panics, guarded};
 use registry::Registry;
-use session::{Completion, Connecting, ContinuationId, Session};
+use session::{Completion, ConnectOptions, Connecting, ContinuationId, Session};
 use worker::{WorkerPool, WorkerReply};
 
 /// A registered continuation.
@@ -67,9 +70,17 @@ pub(crate) struct Shared {
     pub at_workers: Cell<u32>,
     /// What contexts of requests read.
     pub time: Arc<SharedTime>,
+    pub panics: Panics,
 }
 
 impl Shared {
+    /// Drops tasks, handlers and continuations: they may hold sessions, which hold this, or the endpoint itself.
+    pub fn drop_application(&self) {
+        self.executor.clear();
+        self.handlers.clear();
+        self.continuations.clear();
+    }
+
     /// Drops memory of the application's that is no longer needed, with nothing borrowed.
     pub fn drop_discarded(&self) {
         loop {
@@ -83,6 +94,28 @@ impl Shared {
 ///
 /// Its methods take `&self`, so that handlers, tasks and continuations may use sessions while the event loop runs. The loop itself does
 /// not nest: [`Endpoint::run_once`] and everything built on it must not be called from inside a handler.
+///
+/// # Long handlers
+///
+/// Everything of an endpoint waits while a handler, a task or a continuation runs, and while nobody runs the event loop. If that
+/// lasts for over a second ([`EndpointConfig::peer_timeout`]), peers that wait for this endpoint take it for dead and end their
+/// sessions with it; after some three seconds, so do idle ones. Their calls fail with [`crate::CallError::PeerSilent`], those
+/// from here with [`crate::CallError::PeerReset`]. That holds for clients as well as for servers. Give long work to
+/// [`Endpoint::register_worker`], and run the event loop of a client also while it calls nobody.
+///
+/// If the handlers, tasks and continuations that packets bring on take 10 ms or longer in one iteration, that is counted ([`crate::Counters::loop_stalls`]) and logged as a warning with
+/// the time and the request types, once a second at most. Time that the thread waited for its processor counts, too. The event loop reads no clock
+/// for this: it does not see a long handler whose iteration sends nothing, nor a long task that a timer wakes.
+///
+/// # Panics
+///
+/// A panic in a handler of any kind, or in a task of [`Endpoint::spawn`], is caught. It fails what panicked and nothing else: the caller of
+/// that request gets [`crate::CallError::HandlerFailed`], and the handler gets the next request with its state as the panic left it. The first
+/// panic of each handler is logged with its message; all but those of worker-mode handlers are counted
+/// ([`crate::Counters::panics_caught`]). [`Endpoint::propagate_panics`] ends the event loop instead. With `panic = "abort"` nothing is caught.
+///
+/// A panic of a continuation, of the future of [`Endpoint::block_on`], or of a waker is its caller's own: it passes through the event loop,
+/// which can be entered again.
 ///
 /// ```
 /// use std::time::Duration;
@@ -123,6 +156,8 @@ pub struct Endpoint<T: Transport> {
     pub(crate) is_clocked: Cell<bool>,
     /// Whether the transport is armed for a sleep in a foreign event loop.
     pub(crate) is_armed: Cell<bool>,
+    /// Until when no stall of the event loop is logged.
+    pub(crate) stall_logged: Cell<u64>,
 }
 
 impl<T: Transport> Endpoint<T> {
@@ -165,6 +200,7 @@ impl<T: Transport> Endpoint<T> {
             worker_replies: crossbeam_channel::unbounded(),
             at_workers: Cell::new(0),
             time: Arc::new(SharedTime::new(transport.clock(), transport.now())),
+            panics: Panics::default(),
         };
         Ok(Endpoint {
             shared: Rc::new(shared),
@@ -173,6 +209,7 @@ impl<T: Transport> Endpoint<T> {
             unclocked: Cell::new(0),
             is_clocked: Cell::new(false),
             is_armed: Cell::new(false),
+            stall_logged: Cell::new(0),
         })
     }
 
@@ -293,15 +330,16 @@ impl<T: Transport> Endpoint<T> {
         R: IntoResponse,
     {
         let start = move |request: OwnedRequest, right: ReplyRight| -> executor::Task {
-            let work = handler(request);
-            Box::pin(async move {
+            let (shared, work) = (right.shared(), handler(request));
+            let answer = async move {
                 match work.await.into_response() {
                     // A caller that gave up is not an error of the handler's.
                     Ok(response) => drop(right.respond(response)),
                     // The right to reply, dropped unused, tells the caller.
                     Err(error) => tracing::debug!(req_type, error, "an async handler failed; its caller got an error"),
                 }
-            })
+            };
+            Box::pin(guarded(shared, Origin::Handler(req_type), answer))
         };
         self.register_handler(req_type, Handler::Async(Box::new(start)))
     }
@@ -360,9 +398,31 @@ impl<T: Transport> Endpoint<T> {
         ContinuationId(self.shared.continuations.push(Box::new(continuation)) as u32)
     }
 
-    /// Opens a session to `addr`. The handshake runs while the event loop does.
+    /// Opens a session to `addr`, for as long as [`EndpointConfig::connect_timeout`] says. The handshake runs while the event loop does.
     pub fn connect(&self, addr: &Addr) -> Connecting {
-        Connecting::new(&self.shared, addr)
+        self.connect_with(addr, ConnectOptions::default())
+    }
+
+    /// [`Endpoint::connect`] with options: a handler passes on the time that its caller has left ([`OwnedRequest::time_left`]).
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{ConnectError, ConnectOptions, Endpoint, EndpointConfig};
+    /// # use std::time::Duration;
+    /// # let network = LoopbackNetwork::new(LoopbackConfig::default());
+    /// # let endpoint = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// // Nobody is there.
+    /// let connecting = endpoint.connect_with(&Addr::Node(2), ConnectOptions::timeout(Duration::from_millis(20)));
+    /// let mut connecting = Box::pin(connecting);
+    /// let error = loop {
+    ///     network.advance(Duration::from_micros(100));
+    ///     if let Some(result) = endpoint.poll_once(connecting.as_mut()) { break result.unwrap_err() }
+    /// };
+    /// assert!(matches!(error, ConnectError::TimedOut { .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn connect_with(&self, addr: &Addr, options: ConnectOptions) -> Connecting {
+        Connecting::new(&self.shared, addr, options)
     }
 
     /// The handle of a session that a [`crate::RequestContext`] named; `None` once it has ended.
@@ -371,9 +431,33 @@ impl<T: Transport> Endpoint<T> {
         Some(Session::new(&self.shared, id.0))
     }
 
-    /// Runs a future as a task of this endpoint.
+    /// Runs a future as a task of this endpoint. If it panics, it ends there: see [`Endpoint#panics`].
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        self.shared.executor.spawn(Box::pin(task));
+        self.shared.executor.spawn(Box::pin(guarded(self.shared.clone(), Origin::Task, task)));
+    }
+
+    /// Passes panics of handlers and tasks on to the caller of the event loop from now on, instead of catching them. For services whose
+    /// handlers share state that a panic may leave half changed: they end rather than go on with it. The request whose handler panicked is
+    /// answered with [`crate::CallError::HandlerFailed`] all the same; those of the same burst whose handlers have not started are
+    /// answered with [`crate::CallError::Busy`].
+    ///
+    /// ```
+    /// # use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig};
+    /// use std::panic::{AssertUnwindSafe, catch_unwind};
+    ///
+    /// # let network = LoopbackNetwork::new(LoopbackConfig::default());
+    /// let endpoint = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// endpoint.spawn(async { panic!("this one is caught") });
+    /// endpoint.run_once();
+    /// endpoint.propagate_panics();
+    /// endpoint.spawn(async { panic!("and this one is not") });
+    /// assert!(catch_unwind(AssertUnwindSafe(|| endpoint.run_once())).is_err());
+    /// assert_eq!(endpoint.stats().counters.panics_caught, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn propagate_panics(&self) {
+        self.shared.panics.are_propagated.set(true);
     }
 
     /// Sleeping in tasks.
@@ -438,8 +522,6 @@ impl<T: Transport> Drop for Endpoint<T> {
         event_loop::wake_waiting(&self.shared);
         event_loop::run_continuations(&self.shared);
         self.shared.drop_discarded();
-        // Handlers and continuations may hold sessions, which hold `shared`.
-        self.shared.handlers.clear();
-        self.shared.continuations.clear();
+        self.shared.drop_application();
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use dunlin_net::Addr;
 
 use super::Shared;
+use super::alarm::Timers;
 use crate::config::nanos;
 use crate::context::SessionId;
 use crate::core::call::{CallRef, NO_DEADLINE, NewCall, Waiter};
@@ -61,6 +62,21 @@ impl CallOptions {
     }
 }
 
+/// What may be asked of opening one session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectOptions {
+    /// Give up after this time, instead of [`crate::EndpointConfig::connect_timeout`].
+    pub timeout: Option<Duration>,
+}
+
+impl ConnectOptions {
+    /// Gives up after `timeout`.
+    pub fn timeout(timeout: Duration) -> ConnectOptions {
+        ConnectOptions { timeout: Some(timeout) }
+    }
+}
+
 /// A call's response, with the request's buffer given back.
 #[derive(Debug)]
 pub struct Reply<B = MsgBuf> {
@@ -92,6 +108,10 @@ impl Session {
         Session { shared: shared.clone(), reference }
     }
 
+    pub(crate) fn timers(&self) -> Timers {
+        Timers::new(&self.shared)
+    }
+
     /// Its name, for other threads and for tables.
     pub fn id(&self) -> SessionId {
         SessionId(self.reference)
@@ -99,6 +119,10 @@ impl Session {
 
     /// Calls the other end. The request is enqueued at once, whether or not the future is polled; dropping the future cancels the
     /// call.
+    ///
+    /// A session has at most eight calls in progress ([`crate::EndpointConfig::slots`]). Further ones wait here, in order, up to
+    /// [`crate::EndpointConfig::queued_calls_max`]; then they fail with [`CallError::QueueFull`]. For more calls at once, open more sessions to the
+    /// same address and spread the calls over them: [`Session::room`] says which has room.
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -398,7 +422,7 @@ pub struct Connecting {
 }
 
 impl Connecting {
-    pub(crate) fn new(shared: &Rc<Shared>, addr: &Addr) -> Connecting {
+    pub(crate) fn new(shared: &Rc<Shared>, addr: &Addr, options: ConnectOptions) -> Connecting {
         let progress = Rc::new(RefCell::new(OpenProgress::default()));
         if shared.core.borrow().shutting_down {
             progress.borrow_mut().result = Some(Err(ConnectError::ShutDown));
@@ -406,6 +430,7 @@ impl Connecting {
         }
         shared.core.borrow_mut().openings.push_back(Opening {
             addr: addr.clone(),
+            timeout: options.timeout.map(nanos),
             give_up: None,
             progress: progress.clone(),
         });

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use dunlin_net::Transport;
 
+use super::event_loop::run_continuations;
 use super::{Endpoint, Shared};
 use crate::config::nanos;
 
@@ -52,6 +53,9 @@ impl<T: Transport> Endpoint<T> {
     /// they can be repeated elsewhere. What handlers of any kind have in their hands, and the calls issued here, have up to `patience` to end; then
     /// every session is closed. The future ends when the other ends know it, or did not answer; the event loop must run meanwhile. Dropped
     /// before, the endpoint stays as it is and opens no more sessions.
+    ///
+    /// At its end, handlers, continuations and tasks are dropped. So an endpoint that they hold, as asynchronous handlers with clients of other
+    /// services do, goes when its owner drops it. A task that awaits this is kept.
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -109,6 +113,10 @@ impl Future for ShuttingDown {
             core.close_sessions();
         }
         if matches!(this.phase, Phase::Closing) && core.session_count == 0 {
+            drop(core);
+            // Calls have ended, and their continuations run all the same.
+            run_continuations(&this.shared);
+            this.shared.drop_application();
             return Poll::Ready(this.unfinished);
         }
         let before = core.ticked.replace(context.waker().clone());

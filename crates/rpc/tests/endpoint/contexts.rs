@@ -1,6 +1,6 @@
 //! What handlers of all kinds know of their requests, and jobs for which nobody waits any more.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -11,6 +11,7 @@ use dunlin_rpc::{
     Call, CallError, CallOptions, DeferredRequest, Endpoint, EndpointConfig, OwnedRequest, RequestContext, WorkerPool,
     WorkerRequest,
 };
+use futures::FutureExt;
 
 use crate::pair::{Lab, address};
 
@@ -175,6 +176,99 @@ fn a_context_tells_when_nobody_waits_any_more() {
     lab.network.set_health(2, dunlin_net::PeerHealth::Dead);
     lab.run_until(|| !context.is_waited_for());
     kept.borrow_mut().clear();
+}
+
+/// How the caller of a request leaves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Leave {
+    Cancels,
+    Closes,
+    TimesOut,
+    Dies,
+}
+
+/// A handler that awaits its caller's end is woken by each way in which that comes, and by nothing else.
+#[test]
+fn a_handler_is_woken_when_its_caller_is_gone() {
+    for leave in [Leave::Cancels, Leave::Closes, Leave::TimesOut, Leave::Dies] {
+        let lab = Lab::pair();
+        let (begun, woken) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+        let (at, seen, timers) = (begun.clone(), woken.clone(), lab.server().timers());
+        let handler = move |request: OwnedRequest| {
+            at.set(true);
+            let (seen, timers) = (seen.clone(), timers.clone());
+            async move {
+                // Clones tell the same, and whoever stops waiting is not in the way.
+                drop(request.gone());
+                let context = request.context().clone();
+                if leave == Leave::TimesOut {
+                    request.gone().await;
+                } else {
+                    futures::join!(request.gone(), context.gone());
+                }
+                seen.set(timers.now());
+                context.gone().await;
+                vec![]
+            }
+        };
+        lab.server().register_async(5, handler).unwrap();
+        let session = lab.connect();
+        let timeout = Duration::from_millis(5);
+        let options = if leave == Leave::TimesOut { CallOptions::timeout(timeout) } else { CallOptions::default() };
+        let call = session.call_with(5, vec![1], options);
+        lab.run_until(|| begun.get());
+        let start = lab.network.now();
+        if leave != Leave::TimesOut {
+            lab.run_for(Duration::from_millis(20));
+        }
+        assert_eq!(woken.get(), 0, "{leave:?}: nothing happened yet");
+        match leave {
+            Leave::Cancels => drop(call),
+            Leave::Closes => drop(session.close()),
+            Leave::Dies => lab.network.set_health(2, dunlin_net::PeerHealth::Dead),
+            Leave::TimesOut => {
+                // The server sees the deadline itself: it hears nothing of its client.
+                while woken.get() == 0 {
+                    lab.network.advance(Duration::from_micros(10));
+                    lab.server().run_once();
+                    assert!(lab.network.now() < start + 10_000_000, "nobody woke the handler");
+                }
+                let waited = Duration::from_nanos(woken.get() - start);
+                assert!(waited > timeout * 9 / 10 && waited < timeout * 11 / 10, "{waited:?}");
+            }
+        }
+        lab.run_until(|| woken.get() != 0 && lab.server().stats().tasks == 0);
+    }
+}
+
+/// Whoever was answered waits no more, and an answer wakes who asked, in whatever runtime.
+#[test]
+fn an_answer_ends_the_wait_for_the_caller() {
+    #[derive(Default)]
+    struct Flag(AtomicU32);
+    impl std::task::Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+    let lab = Lab::pair();
+    let kept: Rc<RefCell<Option<DeferredRequest>>> = Rc::default();
+    let at = kept.clone();
+    lab.server().register(3, move |request| *at.borrow_mut() = request.defer().ok()).unwrap();
+    let session = lab.connect();
+    let call = session.call(3, vec![1]);
+    lab.run_until(|| kept.borrow().is_some());
+    let request = kept.borrow_mut().take().unwrap();
+    let mut gone = request.request().context().gone();
+    let flag = Arc::new(Flag::default());
+    let waker = flag.clone().into();
+    for _ in 0..3 {
+        assert!(gone.poll_unpin(&mut std::task::Context::from_waker(&waker)).is_pending());
+    }
+    request.enqueue_response(vec![2]).unwrap();
+    lab.drive(1, call).unwrap();
+    assert_eq!(flag.0.load(Relaxed), 1, "once, however often it was asked");
+    assert!(gone.poll_unpin(&mut std::task::Context::from_waker(&waker)).is_ready());
 }
 
 /// With threads and a transport whose clock they can read: the event loop does not run while the deadline passes.

@@ -6,9 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use dunlin_net::PeerHealth;
+use dunlin_net::{Addr, AnyTransport, PeerHealth};
 use dunlin_rpc::{
-    CallError, CallOptions, Completion, DeferredRequest, EndpointConfig, OwnedRequest, Session, WorkerPool, WorkerRequest,
+    CallError, CallOptions, Completion, DeferredRequest, Endpoint, EndpointConfig, OwnedRequest, Session, WorkerPool,
+    WorkerRequest,
 };
 
 use crate::pair::{Ep, Lab, address, config};
@@ -203,6 +204,45 @@ fn a_shutdown_that_loses_patience_says_what_it_left() {
     assert!((300..350).contains(&time.as_millis()), "{time:?}");
     assert_eq!(tags(&ended), [5]);
     assert_eq!(lab.drive(1, call).unwrap_err().error, CallError::Closed);
+}
+
+/// An asynchronous handler that calls other servers holds its endpoint, which holds the handler; so do tasks and continuations.
+#[test]
+fn an_endpoint_that_its_handlers_hold_is_gone_after_its_shutdown() {
+    let name: Addr = format!("shm:leaving-{}", std::process::id()).parse().unwrap();
+    let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(&name).unwrap(), config()).unwrap());
+    let at = endpoint.clone();
+    let handler = move |_| {
+        let at = at.clone();
+        async move { at.now().to_le_bytes().to_vec() }
+    };
+    endpoint.register_async(HOLD, handler).unwrap();
+    let at = endpoint.clone();
+    endpoint.spawn(async move {
+        std::future::pending::<()>().await;
+        drop(at);
+    });
+    let at = endpoint.clone();
+    endpoint.register_continuation(move |_| drop(at.stats()));
+    let weak = Rc::downgrade(&endpoint);
+    // The task that shuts the endpoint down, and tasks that it spawns, go on.
+    let (at, done) = (weak.clone(), Rc::new(Cell::new(0)));
+    let seen = done.clone();
+    let leaving = endpoint.shutdown(Duration::from_secs(1));
+    let timers = endpoint.timers();
+    endpoint.spawn(async move {
+        leaving.await;
+        let count = seen.clone();
+        at.upgrade().unwrap().spawn(async move { count.set(count.get() + 1) });
+        timers.sleep(Duration::from_millis(1)).await;
+        seen.set(seen.get() + 1);
+    });
+    endpoint.run_until(|| done.get() == 2);
+    assert_eq!(endpoint.stats().tasks, 0);
+    drop(endpoint);
+    assert!(weak.upgrade().is_none());
+    let again = AnyTransport::bind(&name);
+    assert!(again.is_ok(), "its region is gone, and its name free: {:?}", again.err());
 }
 
 #[test]

@@ -12,7 +12,9 @@
 //! | [`leftovers`] | memory that is used again shows nothing of the message before |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
 //! | [`many`] | twenty thousand sessions with one peer |
+//! | [`panics`] | panics that are caught, and what goes on after them |
 //! | [`messages`] | messages up to many megabytes, over every transport |
+//! | [`stalls`] | handlers and tasks that hold the event loop |
 //! | [`workers`] | handlers on worker threads |
 //! | [`congestion`] | congestion control, pacing and marks; [`marking`] is a network that marks |
 //! | [`waiting`] | what an idle endpoint costs, and how it wakes |
@@ -32,7 +34,9 @@ mod leftovers;
 mod many;
 mod marking;
 mod messages;
+mod panics;
 mod sessions;
+mod stalls;
 mod waiting;
 mod workers;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dunlin_net::loopback::LoopbackConfig;
 use dunlin_net::{Addr, PeerHealth};
 use dunlin_rpc::wire::control::RefuseReason;
-use dunlin_rpc::{CallError, ConnectError, EndpointConfig, Switch};
+use dunlin_rpc::{CallError, ConnectError, ConnectOptions, EndpointConfig, Switch};
 
 use crate::pair::{Lab, address, config};
 use crate::{ECHO, echo};
@@ -118,6 +118,23 @@ fn an_absent_server_is_an_error_on_time() {
     let once = error.to_string().matches(&Addr::Node(50).to_string()).count();
     assert_eq!(once, 1, "the address is named once: {error}");
     assert_eq!((lab.client().stats().sessions, lab.client().stats().credits_reserved), (0, 0));
+}
+
+/// A deadline of one handshake holds instead of the endpoint's, be it shorter or longer.
+#[test]
+fn a_handshake_has_a_deadline_of_its_own() {
+    let lab = Lab::new(&[config(), EndpointConfig { connect_timeout: Duration::from_millis(300), ..config() }]);
+    for millis in [0, 1, 40, 700] {
+        let start = lab.network.now();
+        let options = ConnectOptions::timeout(Duration::from_millis(millis));
+        let error = lab.drive(1, lab.client().connect_with(&Addr::Node(50), options)).unwrap_err();
+        let time = Duration::from_nanos(lab.network.now() - start).as_millis() as u64;
+        assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
+        assert!((millis..millis + 20).contains(&time), "{time} ms instead of {millis}");
+    }
+    let forever = ConnectOptions::timeout(Duration::MAX);
+    assert!(lab.drive(1, lab.client().connect_with(&address(0), forever)).unwrap().is_open());
+    assert_eq!(lab.client().stats().sessions, 1);
 }
 
 #[test]

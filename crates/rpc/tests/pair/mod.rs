@@ -50,7 +50,10 @@ impl Lab {
 
     /// An endpoint at an address where none lives.
     pub fn start(&self, i: usize, config: &EndpointConfig) -> Ep {
-        Ep::new(self.network.endpoint(i as u32 + 1).unwrap(), config.clone()).unwrap()
+        let endpoint = Ep::new(self.network.endpoint(i as u32 + 1).unwrap(), config.clone()).unwrap();
+        // What a test asserts in a handler fails the test.
+        endpoint.propagate_panics();
+        endpoint
     }
 
     pub fn server(&self) -> &Ep {

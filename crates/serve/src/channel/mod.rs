@@ -348,7 +348,7 @@ impl<T: Transport + 'static> Inner<T> {
 impl Why {
     fn may_have_run(&self) -> bool {
         match self {
-            Why::Call(error) => may_have_run(*error),
+            Why::Call(error) => error.may_have_run(),
             Why::Connect(_) | Why::Lost | Why::Late | Why::NoAddress => false,
         }
     }
@@ -362,18 +362,6 @@ impl Why {
             Why::Late | Why::NoAddress => false,
         }
     }
-}
-
-/// Whether the handler of a call that failed may have run, or may run yet.
-pub fn may_have_run(error: CallError) -> bool {
-    !matches!(
-        error,
-        CallError::QueueFull
-            | CallError::Busy
-            | CallError::NoHandler
-            | CallError::RequestTooLarge
-            | CallError::NoReverseCredits
-    )
 }
 
 /// Whether a call failed because its session is over.

@@ -143,10 +143,8 @@ impl<T: Transport> Client<T> {
         };
         match error {
             CallError::RequestTooLarge => Err(ClientError::TooLarge),
-            CallError::QueueFull | CallError::Busy | CallError::NoHandler | CallError::NoReverseCredits => {
-                Ok(Attempt::NotDone)
-            }
-            _ => Ok(Attempt::InDoubt),
+            error if error.may_have_run() => Ok(Attempt::InDoubt),
+            _ => Ok(Attempt::NotDone),
         }
     }
 

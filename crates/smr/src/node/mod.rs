@@ -164,6 +164,8 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
     /// [`wire::PEER`], [`wire::CHUNK`] and [`wire::CLIENT`]. `machine` is in its first state; what the log has is
     /// executed again. The state of the snapshot that the log begins with is restored in pieces of
     /// [`NodeConfig::snapshot_step_bytes`], of which this does one: it may not be there when this returns.
+    /// The endpoint propagates panics from then on ([`Endpoint::propagate_panics`]): a replica that one left half changed
+    /// must not vote.
     ///
     /// # Errors
     /// [`NodeError`]: settings or first members that cannot be, a log that cannot be written, or handlers that were registered before.
@@ -236,6 +238,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
     }
 
     fn register<T: Transport>(&self, endpoint: &Endpoint<T>) -> Result<(), NodeError> {
+        endpoint.propagate_panics();
         let node = self.clone();
         endpoint.register_burst(wire::PEER, move |burst| node.enter(|core| core.on_envelopes(burst)))?;
         let node = self.clone();

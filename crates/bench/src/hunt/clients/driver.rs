@@ -153,6 +153,8 @@ impl Place {
     pub fn new(number: usize, transport: SimTransport, config: EndpointConfig) -> Place {
         let (clock, waker) = (transport.clock(), transport.waker());
         let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
+        // What a task asserts fails the run.
+        endpoint.propagate_panics();
         Place { number, endpoint, clock, waker }
     }
 }

@@ -51,6 +51,8 @@ impl Operator {
         let mut random = Random::new(scenario.seed ^ 0x09e4_a704 ^ u64::from(incarnation) << 40);
         let config = EndpointConfig { seed: Some(random.next()), ..scenario.operator_endpoint().clone() };
         let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
+        // What a task asserts fails the run.
+        endpoint.propagate_panics();
         let client = Client::new(&endpoint, scenario.first_members(), scenario.client);
         // It looks at each of them.
         scenario.replicas().for_each(|id| client.learn(id, address(id)));
