@@ -138,9 +138,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let applied = base.get_metadata().index;
         let mut own_restoring = None;
         if applied > 0 {
-            let mut empty = state.fresh()?;
-            empty.origin = Some(Origin::of_snapshot(&base.data)?);
-            own_restoring = Some(Restoring::new(base.data, Ok(std::mem::replace(&mut state, empty))));
+            // The machine that was given may hold its first state already.
+            own_restoring = Some(Restoring::new(base.data.clone(), state.fresh()));
+            state.origin = Some(Origin::of_snapshot(&base.data)?);
         }
         let cluster = state.origin.as_ref().map(|origin| origin.cluster);
         if let (Some(ours), Some(asked)) = (cluster, config.cluster)

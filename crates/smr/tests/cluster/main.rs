@@ -388,3 +388,25 @@ fn what_cannot_be_is_refused_at_the_start() {
     let hasty = NodeConfig { election_ticks: 5, ..config() };
     assert!(matches!(refused(hasty, Beginning::Join), NodeError::Setting { .. }));
 }
+
+/// The founder's machine holds its first state, which is also what the first snapshot of its log holds.
+#[test]
+fn a_founders_first_state_is_restored_once() {
+    use dunlin_smr::StateMachine as _;
+
+    let network = dunlin_net::loopback::LoopbackNetwork::new(Default::default());
+    let endpoint = std::rc::Rc::new(dunlin_rpc::Endpoint::new(network.endpoint(1).unwrap(), Default::default()).unwrap());
+    let put = kv::Command::Put { key: b"first", value: b"1", condition: kv::Condition::Always }.encode();
+    let mut machine = kv::KvMachine::new(1 << 20).unwrap();
+    machine.apply(1, &put, &mut Vec::new());
+    let beginning = Beginning::First(vec![(1, Addr::Node(1))]);
+    let clock = network.clone();
+    let config = NodeConfig { id: 1, clock: std::rc::Rc::new(move || clock.now()), ..config() };
+    let node = dunlin_smr::Node::start(&endpoint, config, MemoryLog::new(), machine, beginning).unwrap();
+    for _ in 0..10_000 {
+        network.advance(Duration::from_micros(10));
+        endpoint.run_once();
+    }
+    assert_eq!((node.failure(), node.status().role), (None, Role::Leader));
+    assert_eq!(node.with_machine(kv::KvMachine::items), 1);
+}

@@ -436,7 +436,6 @@ fn draw_faults(
         packets_max: *r.pick(&[0.01, 0.1, 0.3]).unwrap_or(&0.1),
         corrupt_max: 0.0,
         crashes: Crashes::Restart,
-        ..RandomFaults::default()
     };
     let mut plan = faults.plan(topology, r.next());
     for _ in 0..r.between(0, 8) {

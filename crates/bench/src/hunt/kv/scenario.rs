@@ -107,6 +107,5 @@ fn draw_faults(r: &mut Random, roughness: Roughness, work_ns: u64) -> RandomFaul
         packets_max: *r.pick(&[0.01, 0.1, 0.4]).unwrap_or(&0.1),
         corrupt_max: 0.0,
         crashes: if is_steady || r.chance(50) { Crashes::Never } else { Crashes::Restart },
-        ..RandomFaults::default()
     }
 }
