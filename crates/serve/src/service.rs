@@ -143,8 +143,10 @@ pub enum Pace {
 
 /// One core of a service. It lives on one thread, and need not be `Send`.
 ///
-/// After [`Core::begin`] its endpoint is turned, and its letters are read one after the other. Whatever panics in it, a
-/// handler included, is a failure: [`Failed`].
+/// After [`Core::begin`] its endpoint is turned, and its letters are read one after the other. A panic in it is a
+/// failure: [`Failed`]. The endpoint catches those of its handlers and tasks, of which each ends its request only. A core
+/// whose state a handler may leave half changed says so with [`dunlin_rpc::Endpoint::propagate_panics`]: then they are
+/// failures, too.
 pub trait Core: 'static {
     /// What cores and the owner of the server send it.
     type Letter: Send + 'static;

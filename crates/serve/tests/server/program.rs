@@ -159,6 +159,7 @@ impl<T: Transport + 'static> Service<T> for Shareable {
         })?;
         site.endpoint.register(KEEP, move |request| keep.borrow_mut().extend(request.defer()))?;
         site.endpoint.register(PANIC, |_| panic!("a fault on purpose"))?;
+        site.endpoint.propagate_panics();
         Ok((ProgramCore { site, program, kept, counted: 0 }, number))
     }
 
