@@ -103,6 +103,10 @@ impl Service for Manager {
         let pieces_max = (SNAPSHOT_NS_MAX / scenario.flush_max_ns.max(1)).min(PIECES_MAX);
         let state_bytes = settings.state_bytes(scenario);
         scenario.snapshot_step_bytes = scenario.snapshot_step_bytes.max(state_bytes.div_ceil(pieces_max) as usize);
+        // A client that watches fills a short queue, and refuses its own heartbeats.
+        for endpoint in &mut scenario.endpoints {
+            endpoint.queued_calls_max = endpoint.queued_calls_max.max(QUEUE_MIN as u16);
+        }
         scenario.node.chunk_bytes = scenario.node.chunk_bytes.max(state_bytes.div_ceil(PIECES_MAX) as usize);
     }
 
