@@ -34,3 +34,9 @@ fn a_seed_gives_the_same_history_again() {
         assert_eq!(calls.lines().count() as u64, traced.calls);
     }
 }
+
+#[test]
+fn a_learner_catches_up_with_large_values_on_a_slow_disk() {
+    // A snapshot of 466 kB, which was written in pieces of 47 bytes and flushes of 5 ms: 50 s for each replica.
+    hunt::replay(Kind::Coord, 252_439_345_997, None, None).unwrap().unwrap();
+}

@@ -81,7 +81,7 @@ pub struct Scenario {
     /// First members whose disks rot, fewer than half of them. For each there is another replica, with an id after those of spares, to replace it.
     pub rots: Vec<u64>,
     /// Settings of the endpoints of replicas, then of clients, then of the operator, but for the seed.
-    endpoints: Vec<EndpointConfig>,
+    pub endpoints: Vec<EndpointConfig>,
     /// Settings of all replicas, but for id, tick, seed and clock.
     pub node: NodeConfig,
     /// By replica: how much slower its clock is than the fastest may be, in percent.

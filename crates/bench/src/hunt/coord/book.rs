@@ -324,6 +324,16 @@ impl Book {
         assert!(listing.entries == expected, "a client was told that below {root} there is {listing:?}, not {expected:?}");
     }
 
+    /// Returns the clients and scopes of watchers that go on and have not seen the last event of their scope.
+    pub fn late(&self, testimony: &Testimony) -> Vec<(usize, Scope)> {
+        let watched = testimony.watched.borrow();
+        let late = watched.iter().filter(|watched| {
+            let last = watched.events.last().map_or(watched.after, |event| event.revision);
+            watched.goes_on && self.after(last).iter().any(|event| holds(&watched.scope, &event.happening))
+        });
+        late.map(|watched| (watched.client, watched.scope.clone())).collect()
+    }
+
     /// A watcher that goes on has seen everything.
     fn judge_watched(&self, Watched { client, scope, after, events, goes_on }: &Watched) {
         let last = events.last().map_or(*after, |event| event.revision);

@@ -41,7 +41,11 @@ pub fn end(shared: &Rc<Shared>, datacenter: &mut Datacenter) {
         let missing: Vec<u64> = replicas.into_iter().filter(|id| manager.witness.compared(*id) < COMPARED_MIN).collect();
         if missing.is_empty() { Ok(()) } else { Err(format!("those of {missing:?} were not")) }
     });
-    manager.read();
+    wait(datacenter, "all watchers saw the last event", || {
+        manager.read();
+        let late = manager.book.borrow().late(&manager.testimony);
+        if late.is_empty() { Ok(()) } else { Err(format!("those of {late:?} did not")) }
+    });
     manager.book.borrow().judge(&manager.testimony);
 }
 

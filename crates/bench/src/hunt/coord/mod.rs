@@ -58,6 +58,12 @@ const QUEUE_MIN: usize = 64;
 /// Fewest entries that are kept behind a snapshot. Heartbeats never end: with fewer, a replica with a snapshot that came in small pieces always needs another.
 const KEPT_MIN: u64 = 200;
 
+/// Longest time that a replica takes to write a snapshot, on average, in nanoseconds. In the end all replicas must catch up within the time that
+/// [`ending`] allows. A learner then waits for up to three snapshots: the one that its leader is writing, the leader's next one, and its own.
+const SNAPSHOT_NS_MAX: u64 = 2_000 * MILLISECOND;
+/// Most pieces in which a snapshot is taken, written, sent or restored. A piece costs a turn of the event loop, and some seeds take a snapshot every three commands.
+const PIECES_MAX: u64 = 10_000;
+
 /// Within so many flushes, and so much time beside them, a command is executed in a network that is well.
 const FLUSHES: u64 = 4;
 const ATTEMPT_MIN: Duration = Duration::from_millis(4);
@@ -91,7 +97,17 @@ impl Service for Manager {
         let flushes = Duration::from_nanos(FLUSHES * scenario.flush_max_ns) + ATTEMPT_MIN;
         scenario.client.attempt_timeout = scenario.client.attempt_timeout.max(flushes);
         node.keep_entries = node.keep_entries.max(KEPT_MIN);
-        scenario.keys = Settings::draw(scenario).keys();
+        let settings = Settings::draw(scenario);
+        scenario.keys = settings.keys();
+        // The disk flushes each piece, and may flush the log before the next. On average, both together take as long as the longest flush.
+        let pieces_max = (SNAPSHOT_NS_MAX / scenario.flush_max_ns.max(1)).min(PIECES_MAX);
+        let state_bytes = settings.state_bytes(scenario);
+        scenario.snapshot_step_bytes = scenario.snapshot_step_bytes.max(state_bytes.div_ceil(pieces_max) as usize);
+        // A client that watches fills a short queue, and refuses its own heartbeats.
+        for endpoint in &mut scenario.endpoints {
+            endpoint.queued_calls_max = endpoint.queued_calls_max.max(QUEUE_MIN as u16);
+        }
+        scenario.node.chunk_bytes = scenario.node.chunk_bytes.max(state_bytes.div_ceil(PIECES_MAX) as usize);
     }
 
     fn new(scenario: &Scenario) -> Manager {

@@ -10,6 +10,13 @@ use crate::hunt::cluster::Scenario;
 /// Longest value where many together fill more than a page of an answer.
 const BULKY_BYTES_MAX: u64 = 60_000;
 
+/// Bytes of a state without operations: members, sessions, and their events.
+const BASE_BYTES: u64 = 2_000;
+/// Bytes that an operation adds on average, without values.
+const OPERATION_BYTES: u64 = 12;
+/// One operation in so many sets a path.
+const SET_EVERY: u64 = 4;
+
 /// Drawn for each run.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -47,6 +54,13 @@ impl Settings {
             ttl_max: millis(r, 10, 150),
             value_bytes_max: if r.chance(75) { 32 } else { BULKY_BYTES_MAX },
         }
+    }
+
+    /// Estimates the bytes of the state at the end of a run. Most of them are values, in events and in the tree.
+    pub fn state_bytes(&self, scenario: &Scenario) -> u64 {
+        let operations = u64::from(scenario.steps) * u64::from(scenario.clients);
+        let events = (operations / SET_EVERY).min(self.limits.history_events_max as u64);
+        BASE_BYTES + operations * OPERATION_BYTES + (events + self.paths as u64) * self.value_bytes_max / 2
     }
 
     /// Keys of histories: first the paths, then the leases.
