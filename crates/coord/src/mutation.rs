@@ -1,4 +1,4 @@
-//! Bugs on purpose, to see that the fault hunt finds them; as those of [`dunlin_rpc::mutation`]. They exist only with the feature `mutations`.
+//! Bugs on purpose, to see that the fault hunt finds them; as those of `dunlin_rpc::mutation`. They exist only with the feature `mutations`.
 
 dunlin_rpc::mutations! {
     /// A member that is granted its own lease anew keeps the token of before.

@@ -93,8 +93,9 @@ impl ThreadClock {
         to_nanos(self.picos())
     }
 
-    /// What its clock shows and the time for which it stood still, in nanoseconds. Never goes back.
-    pub(crate) fn boot_now(&self) -> u64 {
+    /// What its clock shows and the time for which it stood still, in nanoseconds: the clock that goes on while a machine is suspended. Never goes
+    /// back.
+    pub fn boot_now(&self) -> u64 {
         let (host, time) = (self.host.get(), self.picos());
         let now = to_nanos(host.shows(time) + host.stood_still(time)).max(self.boot_shown.get());
         self.boot_shown.set(now);

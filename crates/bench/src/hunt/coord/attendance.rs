@@ -66,8 +66,13 @@ pub async fn live(caller: Rc<Caller>, mut random: Random) {
             if caller.shared.clients.phase() != Phase::Working {
                 continue;
             }
-            if random.chance(30) && leave(&caller, &membership).await {
-                break;
+            if random.chance(30) {
+                // What is acquired while it leaves may be over at any time.
+                caller.membership.set(None);
+                if leave(&caller, &membership).await {
+                    break;
+                }
+                caller.membership.set(Some(membership));
             }
             caller.timers().sleep(part(failure_timeout, random.between(1, 10 * SILENT_MAX))).await;
         }

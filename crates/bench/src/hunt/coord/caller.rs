@@ -35,7 +35,8 @@ pub struct Caller {
     /// By key: the version last seen.
     versions: RefCell<HashMap<usize, Revision>>,
     /// By key: the lease as it was granted or renewed last.
-    leases: RefCell<HashMap<usize, Lease>>,
+    /// With the turn in which each was granted.
+    leases: RefCell<HashMap<usize, (u64, Lease)>>,
     /// By key: how often the client has given up what it relied on, or might have.
     turns: RefCell<HashMap<usize, u64>>,
 }
@@ -149,7 +150,7 @@ impl Work {
         let r = &mut self.random;
         let ttl =
             r.between(LEASE_TTL_MIN.as_millis() as u64, self.caller.shared.service.settings.ttl_max.as_millis() as u64);
-        let token = self.caller.leases.borrow().get(&key).map(|lease| lease.token);
+        let token = self.caller.leases.borrow().get(&key).map(|(_, lease)| lease.token);
         match (r.between(0, 99), token) {
             (0..=14, _) => Some(Input::Holder),
             // Of a lease that may be another's by now.
@@ -232,17 +233,17 @@ impl Caller {
                 Output::Granted(lease.token)
             }
             Input::Renew { token } => {
-                let turn = self.turn(key);
-                let lease = self.leases.borrow().get(&key).filter(|lease| lease.token == *token).cloned();
-                let mut lease = lease.expect("a client renews the lease that it has seen last");
+                let lease = self.leases.borrow().get(&key).filter(|(_, lease)| lease.token == *token).cloned();
+                // Of a turn that is over it is renewed, but not relied on: its time may be that of a later grant.
+                let (turn, mut lease) = lease.expect("a client renews the lease that it has seen last");
                 coordinator.renew(&mut lease).await?;
                 self.rely(key, turn, &lease);
                 Output::Done
             }
             Input::Release { token } => {
                 self.give_up(key);
-                let lease = self.leases.borrow().get(&key).filter(|lease| lease.token == *token).cloned();
-                let lease = lease.expect("a client releases the lease that it has seen last");
+                let lease = self.leases.borrow().get(&key).filter(|(_, lease)| lease.token == *token).cloned();
+                let (_, lease) = lease.expect("a client releases the lease that it has seen last");
                 coordinator.release(&lease).await?;
                 Output::Done
             }
@@ -271,7 +272,7 @@ impl Caller {
     /// Relies on a lease that was asked for in a turn, unless it was given up since.
     fn rely(&self, key: usize, turn: u64, lease: &Lease) {
         if self.turn(key) == turn {
-            self.leases.borrow_mut().insert(key, lease.clone());
+            self.leases.borrow_mut().insert(key, (turn, lease.clone()));
             self.shared.service.reliance.rely(self.number, lease, &self.clock);
         }
     }

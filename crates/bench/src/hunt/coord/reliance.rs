@@ -1,4 +1,5 @@
-//! Who relies on which lease. A holder knows its own clock only; here all clocks are seen, and no two holders may rely on a lease at one time.
+//! Who relies on which lease. A holder knows its own clock only, the one that goes on while its machine is suspended; here
+//! all clocks are seen, and no two holders may rely on a lease at one time.
 
 use std::cell::RefCell;
 
@@ -26,12 +27,12 @@ impl Reliance {
     pub fn rely(&self, client: usize, lease: &Lease, clock: &ThreadClock) {
         let mut all = self.0.borrow_mut();
         let is_own = |relied: &Relied| relied.client == client && relied.name == lease.name;
-        if clock.now() >= lease.safe_until {
+        if clock.boot_now() >= lease.safe_until {
             return;
         }
-        all.retain(|relied| !is_own(relied) && relied.clock.now() < relied.safe_until);
+        all.retain(|relied| !is_own(relied) && relied.clock.boot_now() < relied.safe_until);
         if let Some(other) = all.iter().find(|relied| relied.name == lease.name) {
-            let left = other.safe_until - other.clock.now();
+            let left = other.safe_until - other.clock.boot_now();
             panic!(
                 "client {client} relies on lease {} with token {}, and client {} with token {} does so for {left} ns more by its clock",
                 lease.name, lease.token, other.client, other.token
