@@ -106,7 +106,8 @@ fn measure(trial: Trial<'_>, costs: Option<&Costs>, keys: u64, time: u64) -> Res
         replicas.push((replica, charges, commits));
     }
     trial.run_until(&mut cluster, (LOOK, ELECTION_MAX), "nobody led", || {
-        replicas.iter().any(|(replica, ..)| replica.leads())
+        let is_led = replicas.iter().any(|(replica, ..)| replica.leads());
+        is_led && replicas.iter().all(|(replica, ..)| replica.is_up_to_date())
     })?;
     let client = cluster.join(REPLICAS, 0, EndpointConfig::default())?;
     let charges = Charges::new(client.clock());

@@ -99,6 +99,12 @@ impl<L: LogStore + 'static> Replica<L> {
         self.node.status().role == Role::Leader
     }
 
+    /// Whether it has all that is committed. One that has just begun restores its first state meanwhile.
+    pub fn is_up_to_date(&self) -> bool {
+        let status = self.node.status();
+        status.committed > 0 && status.applied == status.committed
+    }
+
     /// Entries that it has executed.
     pub fn commits(&self) -> u64 {
         self.node.counters().applied

@@ -146,7 +146,7 @@ impl ReplicaGroup {
             let replica = group.start(&endpoint, config, log(*id)?, probe)?;
             members.push(Member { endpoint, replica, stages });
         }
-        while !members.iter().any(|member| member.replica.leads()) && !control.stopping() {
+        while !are_ready(&members) && !control.stopping() {
             members.iter().for_each(|member| _ = member.endpoint.run_once());
         }
         control.ready(addresses.iter().map(|(id, addr)| (*id, addr.to_string())).collect());
@@ -158,6 +158,11 @@ impl ReplicaGroup {
         let pauses = members.iter().map(|member| member.replica.snapshot_pause_max() as f64);
         Ok(ReplicaFigures { snapshot_pause_max: pauses.fold(0.0, f64::max), ..figures })
     }
+}
+
+/// Whether one leads, and none is busy with what it begins with.
+fn are_ready<L: LogStore + 'static>(members: &[Member<L>]) -> bool {
+    members.iter().any(|member| member.replica.leads()) && members.iter().all(|member| member.replica.is_up_to_date())
 }
 
 /// Has the system give this process memory once and takes it back. On a virtual machine the first touch of a page costs its host ten microseconds, and a log in
