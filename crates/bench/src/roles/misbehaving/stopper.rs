@@ -72,7 +72,9 @@ impl OnTransport for Stop<'_> {
         // a stop is longer than the server keeps a session on which it hears nothing.
         let awaits = || {
             let session = endpoint.block_on(endpoint.connect(&server))?;
-            Counted::ask(&endpoint, &session).map(|counted| counted.awaited > 0)
+            let counted = Counted::ask(&endpoint, &session);
+            endpoint.block_on(session.close());
+            counted.map(|counted| counted.awaited > 0)
         };
         let mut stopped = Stopped::default();
         while !self.control.stopping() {
