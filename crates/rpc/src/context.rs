@@ -96,9 +96,16 @@ struct Facts {
     deadline: u64,
     /// Whether the request was answered, cancelled, or cut off with its session.
     is_over: AtomicBool,
-    /// Who is to be woken then.
-    waiting: Mutex<Vec<Waker>>,
+    waiting: Mutex<Waiting>,
     time: Arc<SharedTime>,
+}
+
+/// Who is to be woken when the request is over.
+#[derive(Default)]
+struct Waiting {
+    /// Futures that have asked.
+    asked: u64,
+    wakers: Vec<(u64, Waker)>,
 }
 
 /// What the endpoint says of a request.
@@ -120,7 +127,7 @@ impl RequestContext {
     /// Nobody waits any more: adds whom to wake.
     pub(crate) fn end(&self, woken: &mut Vec<Waker>) {
         self.0.is_over.store(true, Relaxed);
-        woken.append(&mut self.0.waiting());
+        woken.extend(self.0.waiting().wakers.drain(..).map(|(_, waker)| waker));
     }
 
     /// When the caller gives up, on the endpoint's clock.
@@ -133,7 +140,7 @@ impl RequestContext {
     /// At a deadline it ends when the caller says that it gave up, which may be lost on the way; [`crate::OwnedRequest::gone`] also ends at the deadline
     /// itself. It costs nothing if nobody asks.
     pub fn gone(&self) -> Gone {
-        Gone { context: self.clone() }
+        Gone { context: self.clone(), number: None }
     }
 
     /// The request type.
@@ -167,7 +174,7 @@ impl RequestContext {
 }
 
 impl Facts {
-    fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
         // A list of wakers is sound whatever panicked meanwhile.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -178,21 +185,42 @@ impl Facts {
 #[derive(Debug)]
 pub struct Gone {
     context: RequestContext,
+    /// That of its waker, once it has asked.
+    number: Option<u64>,
 }
 
 impl Future for Gone {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut waiting = self.context.0.waiting();
+        let Gone { context: request, number } = self.get_mut();
+        let mut waiting = request.0.waiting();
         // Looked at while the list is locked: who ends the request takes it afterwards.
-        if !self.context.is_waited_for() {
+        if !request.is_waited_for() {
             return Poll::Ready(());
         }
-        if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-            waiting.push(context.waker().clone());
+        let waiting = &mut *waiting;
+        let own = *number.get_or_insert_with(|| {
+            waiting.asked += 1;
+            waiting.asked
+        });
+        match waiting.wakers.iter_mut().find(|(number, _)| *number == own) {
+            Some((_, waker)) => waker.clone_from(context.waker()),
+            None => waiting.wakers.push((own, context.waker().clone())),
         }
         Poll::Pending
+    }
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        let Some(own) = self.number else { return };
+        let mut waiting = self.context.0.waiting();
+        let place = waiting.wakers.iter().position(|(number, _)| *number == own);
+        let waker = place.map(|place| waiting.wakers.swap_remove(place));
+        drop(waiting);
+        // Last: what it owns may come back here.
+        drop(waker);
     }
 }
 
@@ -204,5 +232,54 @@ impl fmt::Debug for RequestContext {
             .field("peer", &self.peer())
             .field("time_left", &self.time_left())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counting(AtomicU32);
+
+    impl Wake for Counting {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn context() -> RequestContext {
+        let session = SessionRef { index: 0, generation: 0 };
+        let request = Request { req_type: 1, session, peer: None, deadline: NO_DEADLINE };
+        RequestContext::new(request, &Arc::new(SharedTime::new(None, 0)))
+    }
+
+    fn poll(gone: &mut Gone, counting: &Arc<Counting>) -> Poll<()> {
+        Pin::new(gone).poll(&mut Context::from_waker(&counting.clone().into()))
+    }
+
+    #[test]
+    fn only_futures_that_live_are_woken() {
+        let request = context();
+        let (kept, dropped): (Arc<Counting>, Arc<Counting>) = Default::default();
+        let (mut one, mut other) = (request.gone(), request.gone());
+        assert!(poll(&mut one, &kept).is_pending() && poll(&mut other, &kept).is_pending());
+        for _ in 0..10_000 {
+            let mut gone = request.gone();
+            assert!(poll(&mut gone, &dropped).is_pending());
+            assert!(poll(&mut one, &kept).is_pending());
+        }
+        assert_eq!(request.0.waiting().wakers.len(), 2);
+        assert_eq!(Arc::strong_count(&dropped), 1);
+        // One of a task that has two of them.
+        drop(other);
+        let mut woken = Vec::new();
+        request.end(&mut woken);
+        woken.into_iter().for_each(Waker::wake);
+        assert_eq!((kept.0.load(Relaxed), dropped.0.load(Relaxed)), (1, 0));
+        assert!(poll(&mut one, &kept).is_ready());
     }
 }

@@ -39,6 +39,7 @@ pub use endpoint::Endpoint;
 pub use endpoint::alarm::{Sleep, Timers};
 pub use endpoint::event_loop::Turn;
 pub use endpoint::handler::{DeferredReply, DeferredRequest, OwnedRequest, Request, RequestBurst, WorkerRequest};
+pub use endpoint::panics::panic_message;
 pub use endpoint::session::{
     Call, CallOptions, Closing, Completion, ConnectOptions, Connecting, ContinuationId, Reply, Session,
 };

@@ -41,8 +41,9 @@ pub struct ServeConfig {
     pub patience: Duration,
     /// How long all cores have to drain. A core that takes longer ends with its requests unanswered. Default 16 s.
     pub drain_max: Duration,
-    /// How long a core may take to answer, or to end, before it counts as hung: far longer than any of its tasks runs
-    /// at once. Default 10 s.
+    /// How long a core may take to answer, or to end, before it counts as hung, which is a failure: far longer than any of
+    /// its tasks runs at once. All cores are asked once a second. A process that stands still as a whole does not count.
+    /// Default 10 s.
     pub answer_max: Duration,
     /// Letters that wait in one mailbox; whoever sends more waits. Default 1024.
     pub letters_max: usize,

@@ -1,9 +1,8 @@
 //! A core, from its first letter to its last. What runs it is not its concern: a thread, a tokio runtime, or a test.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_net::Transport;
@@ -11,9 +10,10 @@ use dunlin_rpc::Endpoint;
 use tokio::task::yield_now;
 
 use crate::failure::Health;
-use crate::mailbox::{Answer, Mail, Mailbox};
+use crate::mailbox::{Answer, Control, Mail, Mailbox};
 use crate::panics::{guarded, guarded_now};
 use crate::service::{Core, Pace};
+use crate::waiting::within;
 
 /// Letters that are read one after the other before the other tasks of the core have their turn.
 const LETTERS_PER_TURN: u32 = 8;
@@ -38,17 +38,17 @@ pub(crate) struct Draining {
 }
 
 impl<T: Transport + 'static, C: Core> Attendant<T, C> {
-    /// Reads letters until the last.
+    /// Reads letters until the last, or until the core fails.
     pub async fn attend(&mut self) {
         let mut read = 0;
         while let Some(mail) = self.next().await {
             let pace = match mail {
-                Mail::Exit => return,
-                Mail::Letter(letter) => self.read(letter),
-                other => {
-                    self.obey(other);
+                Mail::Control(Control::Failed) => return,
+                Mail::Control(control) => {
+                    self.obey(control);
                     Pace::Go
                 }
+                Mail::Letter(letter) => self.read(letter),
             };
             read += 1;
             if pace == Pace::Yield || read >= LETTERS_PER_TURN {
@@ -58,20 +58,23 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
         }
     }
 
-    /// The same for a core that has failed, whose event loop is gone.
-    pub fn attend_after_failure(&mut self) {
+    /// Reads the other letters of a core that has failed. Its handlers and tasks are dropped: they execute nothing more.
+    pub async fn attend_after_failure(&mut self) {
+        guarded_now(|| self.endpoint.drop_application(), |why| self.health.fail(why));
         // Nothing drains it any more.
-        self.obey(Mail::Failed);
-        while let Some(mail) = self.mailbox.0.blocking_recv() {
+        if let Some(Draining { done, work }) = self.draining.take() {
+            guarded_now(|| drop(work), |_| ());
+            done(self.number);
+        }
+        while let Some(mail) = self.next().await {
             match mail {
-                Mail::Exit => return,
+                Mail::Control(control) => self.obey(control),
                 Mail::Letter(letter) => drop(self.read(letter)),
-                other => self.obey(other),
             }
         }
     }
 
-    /// The next letter. What drains the core goes on meanwhile.
+    /// What comes next. What drains the core goes on meanwhile.
     async fn next(&mut self) -> Option<Mail<C::Letter>> {
         poll_fn(|context| {
             if let Some(draining) = &mut self.draining
@@ -81,7 +84,7 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
                 guarded_now(|| self.core.drained(), |why| self.health.fail(why));
                 done(self.number);
             }
-            self.mailbox.0.poll_recv(context)
+            self.mailbox.poll(context)
         })
         .await
     }
@@ -100,22 +103,18 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
         guarded_now(read, |why| self.health.fail(why)).unwrap_or(Pace::Go)
     }
 
-    fn obey(&mut self, mail: Mail<C::Letter>) {
-        match mail {
-            Mail::Ping(answer) => answer(self.number),
+    fn obey(&mut self, control: Control) {
+        match control {
+            Control::Ping(answer) => answer(self.number),
             // Whoever is told when it is over waits no longer.
-            Mail::Drain(done) if self.health.has_failed() => done(self.number),
-            Mail::Drain(done) => {
+            Control::Drain(done) if self.health.has_failed() => done(self.number),
+            Control::Drain(done) => {
                 let draining = self.drain(done);
                 self.draining = draining;
             }
-            Mail::Failed => {
-                if let Some(Draining { done, work }) = self.draining.take() {
-                    guarded_now(|| drop(work), |_| ());
-                    done(self.number);
-                }
-            }
-            Mail::Letter(_) | Mail::Exit => {}
+            Control::Exit => self.mailbox.close(),
+            // Known already.
+            Control::Failed => {}
         }
     }
 
@@ -128,13 +127,18 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
         };
         let work = async move {
             first.await;
-            let unfinished = within(patience + GOODBYE, &endpoint, endpoint.shutdown(patience)).await;
+            let time = patience.saturating_add(GOODBYE);
+            let unfinished = within(&endpoint.timers(), time, endpoint.shutdown(patience)).await;
             match unfinished {
                 Some(unfinished) if unfinished.is_nothing() => {}
                 Some(unfinished) => {
                     tracing::warn!(core = number, ?unfinished, "a core left requests unanswered when it stopped")
                 }
-                None => tracing::warn!(core = number, "peers did not answer when a core stopped"),
+                None => {
+                    tracing::warn!(core = number, "peers did not answer when a core stopped");
+                    // The shutdown would have, at its end.
+                    endpoint.drop_application();
+                }
             }
         };
         let work = Box::pin(async move {
@@ -142,15 +146,4 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
         });
         Some(Draining { work, done })
     }
-}
-
-/// Does some work, for so long at most.
-async fn within<T: Transport, R>(time: Duration, endpoint: &Endpoint<T>, work: impl Future<Output = R>) -> Option<R> {
-    let timers = endpoint.timers();
-    let (mut work, mut end) = (pin!(work), pin!(timers.sleep(time)));
-    poll_fn(|context| match work.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => end.as_mut().poll(context).map(|()| None),
-    })
-    .await
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::interrupt::Interrupt;
-use crate::mailbox::{Mail, Mailboxes};
+use crate::mailbox::{Control, Mailboxes};
 
 /// A core that failed, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,9 +57,9 @@ struct Inner {
 impl Health {
     /// A core that is well.
     pub fn new<L: 'static>(core: u16, failure: Failure, mailboxes: &Mailboxes<L>) -> Health {
-        let mailbox = mailboxes.of(core).clone();
-        // A mailbox that is full needs no letter to be looked at.
-        let tell = Box::new(move || drop(mailbox.try_send(Mail::Failed)));
+        let control = mailboxes.control(core);
+        // One that has ended needs not know.
+        let tell = Box::new(move || drop(control.send(Control::Failed)));
         Health(Rc::new(Inner { core, has_failed: Cell::new(false), failure, tell, stops: RefCell::default() }))
     }
 

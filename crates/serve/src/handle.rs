@@ -3,21 +3,24 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dunlin_net::{Addr, Transport};
-use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf};
+use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf, Timers};
 use futures::executor::block_on;
 use thiserror::Error;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
-use crate::channel::{CallPolicy, Channel, ChannelConfig, ChannelError, Turning};
+use crate::channel::{CallPolicy, Channel, ChannelConfig, ChannelError, Turning, Why};
 use crate::config::ServeConfig;
 use crate::error::{ServeError, StartError};
 use crate::mailbox::Mailboxes;
 use crate::server::Server;
 use crate::service::{Core, Pace, Service, Site};
+use crate::waiting::within;
 
+/// Calls that may wait for those in progress.
+pub const CALLS_WAITING_MAX: usize = 65_536;
 /// How long the thread has to end.
 const END_MAX: Duration = Duration::from_secs(1);
 
@@ -28,7 +31,7 @@ pub struct HandleConfig {
     pub channel: ChannelConfig,
     /// Settings of the endpoint of its thread.
     pub endpoint: EndpointConfig,
-    /// Calls in progress at a time; further ones wait. Default 1024.
+    /// Calls in progress at a time; further ones wait, up to [`CALLS_WAITING_MAX`]. Default 1024.
     pub calls_max: usize,
 }
 
@@ -47,6 +50,9 @@ pub enum HandleError {
     /// The thread has ended. The call may have run.
     #[error("the thread of the endpoint has ended; the call may have run")]
     Ended,
+    /// [`CALLS_WAITING_MAX`] calls wait already. Nothing ran.
+    #[error("{CALLS_WAITING_MAX} calls wait already; call less, or raise HandleConfig::calls_max; nothing ran")]
+    TooManyWaiting,
 }
 
 /// Reaches a service from any thread. Clones share a thread, its endpoint and its sessions; the thread ends when the
@@ -91,7 +97,9 @@ pub enum HandleError {
 #[derive(Clone)]
 pub struct Handle {
     mailboxes: Mailboxes<Letter>,
-    calls: Arc<Semaphore>,
+    /// Room for calls that are in progress, or wait.
+    room: Arc<Semaphore>,
+    timeout: Option<Duration>,
     // Last, so that the thread ends after the others are gone.
     _thread: Arc<Server<Caller>>,
 }
@@ -101,6 +109,8 @@ pub struct Letter {
     req_type: u8,
     request: MsgBuf,
     policy: CallPolicy,
+    /// When the caller gives up, wherever the call is by then.
+    deadline: Option<Instant>,
     answer: oneshot::Sender<Result<MsgBuf, ChannelError>>,
 }
 
@@ -121,20 +131,24 @@ impl Handle {
             ..ServeConfig::named("handle")
         };
         let channel = ChannelConfig { turning: Turning::Always, ..config.channel };
-        let caller = Arc::new(Caller { addresses, channel });
+        let calls_max = config.calls_max.clamp(1, Semaphore::MAX_PERMITS - CALLS_WAITING_MAX);
+        let caller = Arc::new(Caller { addresses, channel, calls_max });
         let server = Server::start(caller, serving).map_err(|StartError { error, .. }| error)?;
-        let calls = Arc::new(Semaphore::new(config.calls_max.clamp(1, Semaphore::MAX_PERMITS)));
-        Ok(Handle { mailboxes: server.mailboxes().clone(), calls, _thread: Arc::new(server) })
+        let room = Arc::new(Semaphore::new(calls_max + CALLS_WAITING_MAX));
+        let (mailboxes, timeout) = (server.mailboxes().clone(), channel.timeout);
+        Ok(Handle { mailboxes, room, timeout, _thread: Arc::new(server) })
     }
 
-    /// Calls the service, from a task of any event loop. Dropping the future gives the call up.
+    /// Calls the service, from a task of any event loop. Its time begins here: that in which it waits for other calls
+    /// counts. Dropping the future gives the call up.
     ///
     /// # Errors
     /// [`HandleError`].
     pub async fn call(&self, req_type: u8, request: MsgBuf, policy: CallPolicy) -> Result<MsgBuf, HandleError> {
-        let _permit = self.calls.acquire().await.map_err(|_| HandleError::Ended)?;
+        let _room = self.room.try_acquire().map_err(|_| HandleError::TooManyWaiting)?;
+        let deadline = policy.timeout.or(self.timeout).and_then(|time| Instant::now().checked_add(time));
         let (answer, answered) = oneshot::channel();
-        let letter = Letter { req_type, request, policy, answer };
+        let letter = Letter { req_type, request, policy, deadline, answer };
         self.mailboxes.send(0, letter).await.map_err(|_| HandleError::Ended)?;
         Ok(answered.await.map_err(|_| HandleError::Ended)??)
     }
@@ -161,11 +175,14 @@ impl std::fmt::Debug for Handle {
 struct Caller {
     addresses: Vec<Addr>,
     channel: ChannelConfig,
+    calls_max: usize,
 }
 
 struct CallerCore<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     channel: Channel<T>,
+    /// Calls that may be in progress.
+    calls: Rc<Semaphore>,
 }
 
 impl<T: Transport + 'static> Service<T> for Caller {
@@ -175,7 +192,8 @@ impl<T: Transport + 'static> Service<T> for Caller {
 
     fn build(&self, site: Site<T, Letter>) -> Result<(CallerCore<T>, ()), ServeError> {
         let channel = Channel::new(&site.endpoint, self.addresses.clone(), self.channel);
-        Ok((CallerCore { endpoint: site.endpoint, channel }, ()))
+        let calls = Rc::new(Semaphore::new(self.calls_max));
+        Ok((CallerCore { endpoint: site.endpoint, channel, calls }, ()))
     }
 
     fn plan(&self, _: Vec<()>) -> Result<(), ServeError> {
@@ -189,12 +207,17 @@ impl<T: Transport + 'static> Core for CallerCore<T> {
     type Error = ServeError;
 
     fn read(&mut self, letter: Letter) -> Pace {
-        let Letter { req_type, request, policy, mut answer } = letter;
-        let channel = self.channel.clone();
+        let Letter { req_type, request, policy, deadline, mut answer } = letter;
+        let (channel, calls, timers) = (self.channel.clone(), self.calls.clone(), self.endpoint.timers());
         self.endpoint.spawn(async move {
+            let call = async {
+                let _permit = permit(&calls, &timers, deadline).await?;
+                let policy = time_left(deadline).map_or(policy, |left| policy.within(left));
+                channel.call_with(req_type, request, policy).await
+            };
             let result = tokio::select! {
                 biased;
-                result = channel.call_with(req_type, request, policy) => result,
+                result = call => result,
                 // Nobody waits for it any more.
                 () = answer.closed() => return,
             };
@@ -202,4 +225,25 @@ impl<T: Transport + 'static> Core for CallerCore<T> {
         });
         Pace::Go
     }
+}
+
+/// Waits until a call may begin.
+async fn permit<'a>(
+    calls: &'a Semaphore,
+    timers: &Timers,
+    deadline: Option<Instant>,
+) -> Result<SemaphorePermit<'a>, ChannelError> {
+    if let Ok(permit) = calls.try_acquire() {
+        return Ok(permit);
+    }
+    let acquired = match time_left(deadline) {
+        Some(left) => within(timers, left, calls.acquire()).await,
+        None => Some(calls.acquire().await),
+    };
+    let late = ChannelError { why: Why::Late, attempts: 0, may_have_run: false };
+    acquired.and_then(Result::ok).ok_or(late)
+}
+
+fn time_left(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::core::Attendant;
 use crate::error::ServeError;
 use crate::failure::{Failure, Health};
-use crate::mailbox::{Mail, Mailboxes, mailboxes};
+use crate::mailbox::{Control, Mailboxes, mailboxes};
 use crate::service::{Core, Service, Site};
 
 /// Letters that wait.
@@ -80,8 +80,13 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
         let (end, ended) = oneshot::channel();
         endpoint.spawn(async move {
             attendant.attend().await;
+            if attendant.health.has_failed() {
+                attendant.attend_after_failure().await;
+            }
             // Nobody may want to know.
             let _ = end.send(attendant.core.end());
+            // What holds the endpoint goes, too.
+            attendant.endpoint.drop_application();
         });
         Ok(Inline { service, mailboxes, failure, ended: RefCell::new(Some(ended)) })
     }
@@ -103,7 +108,7 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
     pub async fn stop(self) -> Result<S::Finish, ErrorOf<S, T>> {
         let (done, drained) = oneshot::channel();
         // Where a core has ended, all of this is over at once.
-        let _ = self.mailboxes.of(0).send(Mail::Drain(Box::new(move |_| _ = done.send(())))).await;
+        let _ = self.mailboxes.command(0, Control::Drain(Box::new(move |_| _ = done.send(()))));
         let _ = drained.await;
         let failed = self.failure.get();
         let (mut finished, mut saved) = (Ok(S::Finish::default()), None);
@@ -111,7 +116,7 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
             Some(failed) => saved = self.service.rescue(&self.mailboxes, failed).await,
             None => finished = self.service.finish(&self.mailboxes).await,
         }
-        let _ = self.mailboxes.of(0).send(Mail::Exit).await;
+        self.mailboxes.command_exit();
         let ended = self.ended.borrow_mut().take();
         if let Some(ended) = ended {
             ended.await.unwrap_or_else(|_| Err(ServeError::Ended.into()))?;
@@ -125,7 +130,6 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
 
 impl<T: Transport, S: Service<T>> Drop for Inline<T, S> {
     fn drop(&mut self) {
-        // A core that has ended has no mailbox; one whose mailbox is full ends with its endpoint.
-        let _ = self.mailboxes.of(0).try_send(Mail::Exit);
+        self.mailboxes.command_exit();
     }
 }

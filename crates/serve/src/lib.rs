@@ -9,8 +9,8 @@
 //! - **One start.** [`Server::start`] returns when every core serves, or with the error of the core that does not.
 //! - **One graceful shutdown, with a bound.** What is in progress is answered, peers are told, and nothing is waited
 //!   for longer than [`ServeConfig::drain_max`].
-//! - **A core that fails ends the server with its reason.** It executes nothing more; [`Service::rescue`] saves what
-//!   can be saved first.
+//! - **A core that fails, or hangs, ends the server with its reason.** It executes nothing more; [`Service::rescue`] saves
+//!   what can be saved first.
 //! - **Back-pressure.** A full mailbox makes its senders wait; nothing grows with load.
 //! - **No thread in the simulator.** [`Inline`] runs the same core on an endpoint of any transport, which a test turns.
 //!
@@ -20,7 +20,7 @@
 //! | [`server`] | the owner of the cores: start, run, stop |
 //! | `core` | a core, from its first letter to its last; `thread`, [`inline`] and [`drive`] are what runs it |
 //! | [`mailbox`] | letters between cores |
-//! | [`failure`] | what happens when a core fails |
+//! | [`failure`] | what happens when a core fails; `watch` finds those that hang |
 //! | [`addresses`] | where each core listens |
 //! | [`interrupt`], [`signals`], [`notify`], [`limits`] | the process: signals, readiness for a service manager, limits of the system |
 //! | [`channel`], [`handle`] | how a client reaches a service, on one thread and from many |
@@ -51,6 +51,8 @@ pub mod service;
 pub mod side;
 pub mod signals;
 mod thread;
+mod waiting;
+mod watch;
 
 pub use channel::{CallPolicy, Channel, ChannelConfig, ChannelError};
 pub use config::{EventLoop, ServeConfig};

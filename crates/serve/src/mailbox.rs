@@ -1,44 +1,55 @@
-//! Letters between cores: bounded mailboxes, one for each core.
+//! Letters between cores: bounded mailboxes, one for each core, and beside each a channel for its control, which never
+//! waits for letters.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc as blocking;
-use std::thread;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
+use futures::future::{join_all, select_all};
+use futures::stream::FuturesUnordered;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
-/// How often a thread that cannot write to a full mailbox tries again.
-const FULL_LOOK: Duration = Duration::from_millis(1);
+use crate::waiting::{deadline_in, wait_until};
+
+/// How long the wait for answers lasts before cores that were given up meanwhile are left out.
+const GIVEN_UP_LOOK: Duration = Duration::from_millis(50);
 
 /// Is told the number of a core.
 pub(crate) type Answer = Box<dyn FnOnce(u16) + Send>;
 
-/// What comes to a core.
-pub(crate) enum Mail<L> {
-    /// Something of the service's.
-    Letter(L),
+/// What the owner of a core tells it. A core reads this before its letters. It has no limit: there is one drain, one
+/// exit and one failure, and a core has one ping of each sender at a time.
+pub(crate) enum Control {
     /// Take on nothing more, and end what is in progress.
     Drain(Answer),
     /// Say that you are there.
     Ping(Answer),
     /// A task of yours has failed.
     Failed,
-    /// End.
+    /// End, after the letters that are there.
     Exit,
 }
 
-impl<L> fmt::Debug for Mail<L> {
+impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Mail::Letter(_) => "Letter",
-            Mail::Drain(_) => "Drain",
-            Mail::Ping(_) => "Ping",
-            Mail::Failed => "Failed",
-            Mail::Exit => "Exit",
+            Control::Drain(_) => "Drain",
+            Control::Ping(_) => "Ping",
+            Control::Failed => "Failed",
+            Control::Exit => "Exit",
         })
     }
+}
+
+/// What comes to a core.
+#[derive(Debug)]
+pub(crate) enum Mail<L> {
+    Control(Control),
+    Letter(L),
 }
 
 /// Why a letter was not sent.
@@ -53,7 +64,12 @@ pub enum SendError {
 }
 
 /// The mailboxes of all cores. Any thread may send.
-pub struct Mailboxes<L>(Arc<[mpsc::Sender<Mail<L>>]>);
+pub struct Mailboxes<L>(Arc<[Senders<L>]>);
+
+struct Senders<L> {
+    letters: mpsc::Sender<L>,
+    control: mpsc::UnboundedSender<Control>,
+}
 
 impl<L> Clone for Mailboxes<L> {
     fn clone(&self) -> Self {
@@ -69,26 +85,40 @@ impl<L> fmt::Debug for Mailboxes<L> {
 
 /// The other end of one mailbox.
 #[derive(Debug)]
-pub struct Mailbox<L>(pub(crate) mpsc::Receiver<Mail<L>>);
+pub struct Mailbox<L> {
+    letters: mpsc::Receiver<L>,
+    control: mpsc::UnboundedReceiver<Control>,
+    is_closed: bool,
+}
 
 impl<L> Mailbox<L> {
     /// The next letter; `None` if nobody can send one any more. For tests of a service, which read in the place of a
     /// core.
     pub async fn letter(&mut self) -> Option<L> {
-        loop {
-            if let Mail::Letter(letter) = self.0.recv().await? {
-                return Some(letter);
-            }
-        }
+        self.letters.recv().await
     }
 
     /// The same for a thread without an event loop.
     pub fn letter_blocking(&mut self) -> Option<L> {
-        loop {
-            if let Mail::Letter(letter) = self.0.blocking_recv()? {
-                return Some(letter);
-            }
+        self.letters.blocking_recv()
+    }
+
+    /// The next mail, control first; `None` after the last letter.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Mail<L>>> {
+        if let Poll::Ready(Some(control)) = self.control.poll_recv(context) {
+            return Poll::Ready(Some(Mail::Control(control)));
         }
+        if self.is_closed {
+            // Not `poll_recv`, which waits for senders that have room and do not use it: a core that hangs has such.
+            return Poll::Ready(self.letters.try_recv().ok().map(Mail::Letter));
+        }
+        self.letters.poll_recv(context).map(|letter| letter.map(Mail::Letter))
+    }
+
+    /// Takes no more letters than are there.
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
+        self.letters.close();
     }
 }
 
@@ -98,8 +128,12 @@ impl<L> Mailbox<L> {
 /// # Panics
 /// If `letters_max` is 0.
 pub fn mailboxes<L>(cores: u16, letters_max: usize) -> (Mailboxes<L>, Vec<Mailbox<L>>) {
-    let pairs = (0..cores).map(|_| mpsc::channel(letters_max));
-    let (senders, receivers): (Vec<_>, Vec<_>) = pairs.map(|(sender, receiver)| (sender, Mailbox(receiver))).unzip();
+    let make = |_| {
+        let (letters, read) = mpsc::channel(letters_max);
+        let (control, obeyed) = mpsc::unbounded_channel();
+        (Senders { letters, control }, Mailbox { letters: read, control: obeyed, is_closed: false })
+    };
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..cores).map(make).unzip();
     (Mailboxes(senders.into()), receivers)
 }
 
@@ -110,8 +144,23 @@ impl<L> Mailboxes<L> {
         self.0.len() as u16
     }
 
-    pub(crate) fn of(&self, core: u16) -> &mpsc::Sender<Mail<L>> {
+    fn of(&self, core: u16) -> &Senders<L> {
         &self.0[usize::from(core)]
+    }
+
+    /// What tells one core what to do; it does nothing once the core has ended.
+    pub(crate) fn control(&self, core: u16) -> mpsc::UnboundedSender<Control> {
+        self.of(core).control.clone()
+    }
+
+    /// Tells a core what to do, and whether it is there to hear it.
+    pub(crate) fn command(&self, core: u16, control: Control) -> Result<(), SendError> {
+        self.of(core).control.send(control).map_err(|_| SendError::Ended(core))
+    }
+
+    /// Tells all cores that are there to end.
+    pub(crate) fn command_exit(&self) {
+        (0..self.len()).for_each(|core| _ = self.command(core, Control::Exit));
     }
 
     /// Sends a core a letter; waits while its mailbox is full.
@@ -122,7 +171,7 @@ impl<L> Mailboxes<L> {
     /// # Panics
     /// If there is no such core.
     pub async fn send(&self, core: u16, letter: L) -> Result<(), SendError> {
-        self.of(core).send(Mail::Letter(letter)).await.map_err(|_| SendError::Ended(core))
+        self.of(core).letters.send(letter).await.map_err(|_| SendError::Ended(core))
     }
 
     /// Sends a core a letter now.
@@ -133,56 +182,61 @@ impl<L> Mailboxes<L> {
     /// # Panics
     /// If there is no such core.
     pub fn try_send(&self, core: u16, letter: L) -> Result<(), (SendError, L)> {
-        self.of(core).try_send(Mail::Letter(letter)).map_err(|error| {
-            let (why, mail) = match error {
-                mpsc::error::TrySendError::Full(mail) => (SendError::Full(core), mail),
-                mpsc::error::TrySendError::Closed(mail) => (SendError::Ended(core), mail),
-            };
-            let Mail::Letter(letter) = mail else { unreachable!("a letter was sent") };
-            (why, letter)
+        self.of(core).letters.try_send(letter).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(letter) => (SendError::Full(core), letter),
+            mpsc::error::TrySendError::Closed(letter) => (SendError::Ended(core), letter),
         })
     }
 
-    /// Sends a core a letter before the deadline; waits while its mailbox is full. For threads without an event loop.
+    /// Sends a letter that any core may read to the first that has room for it, from core `first` on and around. Waits
+    /// while all mailboxes are full. Returns the core.
     ///
     /// # Errors
-    /// [`SendError`].
+    /// [`SendError::Ended`] if a core has ended.
+    ///
+    /// # Panics
+    /// If there is no core `first`.
+    pub async fn send_any(&self, first: u16, letter: L) -> Result<u16, SendError> {
+        let (before, from) = self.0.split_at(usize::from(first));
+        // They are polled in this order.
+        let reserve = from.iter().chain(before).map(|mailbox| Box::pin(mailbox.letters.reserve()));
+        let (permit, place, _) = select_all(reserve).await;
+        let core = ((usize::from(first) + place) % self.0.len()) as u16;
+        permit.map_err(|_| SendError::Ended(core))?.send(letter);
+        Ok(core)
+    }
+
+    /// Sends letters to cores, and waits no longer than `time` for those whose mailboxes are full, all at once: a core that
+    /// hangs delays no other letter. For threads without an event loop. Returns the cores that did not get theirs.
     ///
     /// # Panics
     /// If there is no such core.
-    pub fn send_by(&self, deadline: Instant, core: u16, letter: L) -> Result<(), SendError> {
-        self.deliver_by(deadline, core, Mail::Letter(letter))
-    }
-
-    pub(crate) fn deliver_by(&self, deadline: Instant, core: u16, mut mail: Mail<L>) -> Result<(), SendError> {
-        loop {
-            match self.of(core).try_send(mail) {
-                Ok(()) => return Ok(()),
-                Err(mpsc::error::TrySendError::Closed(_)) => return Err(SendError::Ended(core)),
-                Err(mpsc::error::TrySendError::Full(_)) if Instant::now() >= deadline => return Err(SendError::Full(core)),
-                Err(mpsc::error::TrySendError::Full(returned)) => {
-                    mail = returned;
-                    thread::sleep(FULL_LOOK);
-                }
-            }
+    pub fn send_each_within(&self, time: Duration, letters: impl IntoIterator<Item = (u16, L)>) -> Vec<u16> {
+        let (mut waiting, mut sending) = (Vec::new(), FuturesUnordered::new());
+        for (core, letter) in letters {
+            waiting.push(core);
+            sending.push(async move { self.send(core, letter).await.map(|()| core) });
         }
+        let all = async {
+            while let Some(sent) = sending.next().await {
+                waiting.retain(|waiting| sent != Ok(*waiting));
+            }
+        };
+        // What is not sent by then is dropped.
+        let _ = wait_until(deadline_in(time), all);
+        waiting
     }
 
     /// Asks every core and waits for their answers, in order; those of cores that have ended, or drop the question, are
     /// left out.
     pub async fn ask_all<R>(&self, letter: impl Fn(oneshot::Sender<R>) -> L) -> Vec<R> {
-        let mut waiting = Vec::with_capacity(self.0.len());
-        for core in 0..self.len() {
+        let letter = &letter;
+        let ask = |core| async move {
             let (answer, answered) = oneshot::channel();
-            if self.send(core, letter(answer)).await.is_ok() {
-                waiting.push(answered);
-            }
-        }
-        let mut answers = Vec::with_capacity(waiting.len());
-        for answered in waiting {
-            answers.extend(answered.await.ok());
-        }
-        answers
+            self.send(core, letter(answer)).await.ok()?;
+            answered.await.ok()
+        };
+        join_all((0..self.len()).map(ask)).await.into_iter().flatten().collect()
     }
 
     /// The same for a thread without an event loop.
@@ -190,35 +244,48 @@ impl<L> Mailboxes<L> {
     /// # Panics
     /// Inside a tokio runtime.
     pub fn ask_all_blocking<R>(&self, letter: impl Fn(oneshot::Sender<R>) -> L) -> Vec<R> {
-        let send = |mailbox: &mpsc::Sender<Mail<L>>| {
+        let send = |mailbox: &Senders<L>| {
             let (answer, answered) = oneshot::channel();
-            mailbox.blocking_send(Mail::Letter(letter(answer))).ok().map(|()| answered)
+            mailbox.letters.blocking_send(letter(answer)).ok().map(|()| answered)
         };
         // All are asked before the first answer is waited for.
         let waiting: Vec<_> = self.0.iter().filter_map(send).collect();
         waiting.into_iter().filter_map(|answered| answered.blocking_recv().ok()).collect()
     }
 
-    /// Writes to every core but some, and waits no longer than `patience` until all that run have answered. Returns the
-    /// cores that did not, although their threads run.
-    pub(crate) fn silent_but(&self, without: &[u16], patience: Duration, mail: impl Fn(Answer) -> Mail<L>) -> Vec<u16> {
-        let deadline = Instant::now() + patience;
+    /// Tells every core the same, and waits no longer than `patience` until all that run, and were not given up, have
+    /// answered. Returns the cores that did not.
+    pub(crate) fn command_all(
+        &self,
+        patience: Duration,
+        is_given_up: impl Fn(u16) -> bool,
+        control: impl Fn(Answer) -> Control,
+    ) -> Vec<u16> {
+        let deadline = deadline_in(patience);
         let (answer, answers) = blocking::channel();
-        let has_ended = |core: u16| {
+        let is_there = |core: &u16| {
             let answer = answer.clone();
             // Nobody may wait for the answer any more.
-            let mail = mail(Box::new(move |core| _ = answer.send(core)));
-            matches!(self.deliver_by(deadline, core, mail), Err(SendError::Ended(_)))
+            self.command(*core, control(Box::new(move |core| _ = answer.send(core)))).is_ok()
         };
-        let asked = (0..self.len()).filter(|core| !without.contains(core));
-        let mut waiting: Vec<u16> = asked.filter(|core| !has_ended(*core)).collect();
+        let mut waiting: Vec<u16> = (0..self.len()).filter(is_there).collect();
         drop(answer);
-        while !waiting.is_empty() {
-            // All are dropped if the threads of those that are waited for end.
-            let Ok(core) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) else { break };
-            waiting.retain(|waited| *waited != core);
+        loop {
+            waiting.retain(|core| !self.has_ended(*core) && !is_given_up(*core));
+            let left = deadline.saturating_duration_since(Instant::now());
+            if waiting.is_empty() || left.is_zero() {
+                return waiting;
+            }
+            match answers.recv_timeout(left.min(GIVEN_UP_LOOK)) {
+                Ok(core) => waiting.retain(|waited| *waited != core),
+                Err(blocking::RecvTimeoutError::Timeout) => {}
+                // The threads of those that are waited for have ended.
+                Err(blocking::RecvTimeoutError::Disconnected) => return Vec::new(),
+            }
         }
-        waiting.retain(|core| !self.of(*core).is_closed());
-        waiting
+    }
+
+    fn has_ended(&self, core: u16) -> bool {
+        self.of(core).control.is_closed()
     }
 }

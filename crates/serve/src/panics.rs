@@ -3,13 +3,11 @@
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
 
+use dunlin_rpc::panic_message;
 use futures::FutureExt as _;
 
-/// What a panic said.
 fn reason(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    format!("it panicked: {}", text.unwrap_or("with no text"))
+    format!("it panicked: {}", panic_message(payload))
 }
 
 /// Runs `work`. If it panics, tells `failed` what it said instead of passing the panic on.
@@ -45,6 +43,6 @@ mod tests {
         assert_eq!(guarded_now(|| -> u32 { panic!("one") }, note), None);
         assert_eq!(guarded(async { panic!("number {}", 2) }, note).now_or_never(), Some(None::<()>));
         assert_eq!(guarded_now(|| std::panic::panic_any(3), note), None::<()>);
-        assert_eq!(*told.borrow(), ["it panicked: one", "it panicked: number 2", "it panicked: with no text"]);
+        assert_eq!(*told.borrow(), ["it panicked: one", "it panicked: number 2", "it panicked: no message"]);
     }
 }

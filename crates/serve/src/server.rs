@@ -12,14 +12,13 @@ use crate::config::ServeConfig;
 use crate::error::{ServeError, StartError};
 use crate::failure::{Failed, Failure};
 use crate::limits;
-use crate::mailbox::{Mail, Mailboxes, mailboxes};
+use crate::mailbox::{Control, Mailboxes, mailboxes};
 use crate::notify;
 use crate::service::Service;
 use crate::thread::{ErrorOf, Letter, Plan, Report, Setup};
+use crate::waiting::deadline_in;
+use crate::watch::HangWatch;
 
-/// How often cores are asked whether they hang while the end waits for them, and how long a silent one has when it is
-/// asked again; no longer than it had at first.
-const HANG_LOOK_MAX: Duration = Duration::from_secs(1);
 /// How often a thread is looked at that is about to end.
 const END_LOOK: Duration = Duration::from_millis(1);
 /// How often a server is looked at that nothing was heard of: whatever happens to it rings.
@@ -32,6 +31,8 @@ pub struct Server<S: Service<AnyTransport>> {
     service: Arc<S>,
     mailboxes: Mailboxes<Letter<S>>,
     threads: Vec<JoinHandle<Result<(), ErrorOf<S>>>>,
+    /// `None` once the threads end.
+    watch: Option<HangWatch>,
     failure: Failure,
     config: Arc<ServeConfig>,
     plan: Arc<Plan<S>>,
@@ -59,7 +60,7 @@ impl<S: Service<AnyTransport>> Server<S> {
         let failure = Failure::ringing(config.interrupt.clone());
         let config = Arc::new(config);
         // Declared before the channel, so dropped after it: cores whose reports nobody reads any more end.
-        let mut starting = Starting { threads: Vec::new(), answer_max: config.answer_max, is_started: false };
+        let mut starting = Starting { threads: Vec::new(), answer_max: config.answer_max };
         let (reports, reported) = mpsc::channel();
         for (core, mailbox) in (0..).zip(receivers) {
             let setup = Setup {
@@ -93,16 +94,16 @@ impl<S: Service<AnyTransport>> Server<S> {
                 Report::Built { .. } => unreachable!("a core is built once"),
                 Report::Failed { core, error } => {
                     // The others have begun, and wait for letters.
-                    let deadline = Instant::now() + config.answer_max;
-                    (0..config.cores).for_each(|core| _ = mailboxes.deliver_by(deadline, core, Mail::Exit));
+                    mailboxes.command_exit();
                     return Err(StartError { core: name(core), error });
                 }
             }
         }
-        starting.is_started = true;
+        let watch = HangWatch::start(&service, &mailboxes, &failure, config.answer_max);
+        let watch = Some(watch.inspect_err(|_| mailboxes.command_exit())?);
         let threads = std::mem::take(&mut starting.threads);
         let advice = limits::of_receive_queue(&addresses[0], places).into_iter().collect();
-        Ok(Server { service, mailboxes, threads, failure, config, plan, addresses, advice })
+        Ok(Server { service, mailboxes, threads, watch, failure, config, plan, addresses, advice })
     }
 
     /// Where core 0 is reached, with the ports that the system chose.
@@ -145,8 +146,8 @@ impl<S: Service<AnyTransport>> Server<S> {
         &self.advice
     }
 
-    /// Whether all its cores serve. Once one has failed, the others serve on until [`Server::stop`] ends the server and
-    /// says why.
+    /// Whether all its cores serve. A core that hangs has failed after [`ServeConfig::answer_max`]. Once one has failed, the
+    /// others serve on until [`Server::stop`] ends the server and says why.
     pub fn is_running(&self) -> bool {
         self.failure.get().is_none() && self.threads.iter().all(|thread| !thread.is_finished())
     }
@@ -173,17 +174,12 @@ impl<S: Service<AnyTransport>> Server<S> {
     /// the same.
     pub fn stop(mut self) -> Result<S::Finish, ErrorOf<S>> {
         self.drain();
-        let mut watch = HangWatch {
-            service: &*self.service,
-            mailboxes: &self.mailboxes,
-            failure: &self.failure,
-            answer_max: self.config.answer_max,
-            hung: Vec::new(),
-        };
-        let finished = watch.during(|is_well| is_well.then(|| block_on(self.service.finish(&self.mailboxes))));
+        self.settle();
+        let is_well = self.failure.get().is_none();
+        let finished = is_well.then(|| block_on(self.service.finish(&self.mailboxes)));
         // A core may have failed meanwhile.
         let rescue = |failed: Failed| (block_on(self.service.rescue(&self.mailboxes, &failed)), failed);
-        let rescued = self.failure.get().map(|failed| watch.during(|_| rescue(failed)));
+        let rescued = self.failure.get().map(rescue);
         let ended = self.end();
         // A core that failed has ended with an error that says less.
         if let Some((saved, Failed { core, why })) = rescued {
@@ -194,31 +190,47 @@ impl<S: Service<AnyTransport>> Server<S> {
     }
 
     fn drain(&self) {
-        let silent = self.mailboxes.silent_but(&[], self.config.drain_max, Mail::Drain);
+        let silent = self.mailboxes.command_all(self.config.drain_max, |core| self.is_given_up(core), Control::Drain);
         if !silent.is_empty() {
             tracing::warn!(cores = ?silent, within = ?self.config.drain_max, "cores did not finish what was in progress");
         }
     }
 
+    /// Waits until every core has answered or was given up.
+    fn settle(&self) {
+        self.mailboxes.command_all(Duration::MAX, |core| self.is_given_up(core), Control::Ping);
+    }
+
+    fn is_given_up(&self, core: u16) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.is_given_up(core))
+    }
+
     /// Ends the threads. One that hangs is left alone: it ends with the process.
     fn end(&mut self) -> Result<(), ErrorOf<S>> {
-        let deadline = Instant::now() + self.config.answer_max;
-        for core in 0..self.mailboxes.len() {
-            // Whoever is gone has ended.
-            let _ = self.mailboxes.deliver_by(deadline, core, Mail::Exit);
-        }
-        let mut ended = Ok(());
-        for thread in self.threads.drain(..) {
-            while !thread.is_finished() && Instant::now() < deadline {
-                thread::sleep(END_LOOK);
-            }
-            if thread.is_finished() {
-                // All are joined before the first error is told.
-                ended = ended.and(thread.join().unwrap_or_else(|_| Err(ServeError::Ended.into())));
-            }
-        }
-        ended
+        // A core that ends answers no more.
+        self.watch = None;
+        self.mailboxes.command_exit();
+        join_within(self.config.answer_max, self.threads.drain(..))
     }
+}
+
+/// Waits for threads that end. Returns the first error of those that do in time.
+fn join_within<E: From<ServeError>>(
+    time: Duration,
+    threads: impl Iterator<Item = JoinHandle<Result<(), E>>>,
+) -> Result<(), E> {
+    let deadline = deadline_in(time);
+    let mut ended = Ok(());
+    for thread in threads {
+        while !thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(END_LOOK);
+        }
+        if thread.is_finished() {
+            // All are joined before the first error is told.
+            ended = ended.and(thread.join().unwrap_or_else(|_| Err(ServeError::Ended.into())));
+        }
+    }
+    ended
 }
 
 impl<S: Service<AnyTransport>> Drop for Server<S> {
@@ -259,73 +271,15 @@ fn wait_until_built<S: Service<AnyTransport>>(
 }
 
 /// Threads of a server that starts; waits for their end if it does not.
-struct Starting<E> {
+struct Starting<E: From<ServeError>> {
     threads: Vec<JoinHandle<Result<(), E>>>,
     answer_max: Duration,
-    is_started: bool,
 }
 
-impl<E> Drop for Starting<E> {
+impl<E: From<ServeError>> Drop for Starting<E> {
     fn drop(&mut self) {
-        let deadline = Instant::now() + self.answer_max;
-        for thread in self.threads.drain(..).filter(|_| !self.is_started) {
-            while !thread.is_finished() && Instant::now() < deadline {
-                thread::sleep(END_LOOK);
-            }
-        }
-    }
-}
-
-/// Finds cores that hang, so that nothing waits for them.
-struct HangWatch<'a, S: Service<AnyTransport>> {
-    service: &'a S,
-    mailboxes: &'a Mailboxes<Letter<S>>,
-    failure: &'a Failure,
-    answer_max: Duration,
-    hung: Vec<u16>,
-}
-
-impl<S: Service<AnyTransport>> HangWatch<'_, S> {
-    fn look_time(&self) -> Duration {
-        self.answer_max.min(HANG_LOOK_MAX)
-    }
-
-    /// Asks all cores whether they are there, and gives those up that do not answer.
-    fn look(&mut self) {
-        let mut hung = self.mailboxes.silent_but(&self.hung, self.answer_max, Mail::Ping);
-        if !hung.is_empty() {
-            // The whole process may have stood still: then they answer now.
-            let again = self.mailboxes.silent_but(&self.hung, self.look_time(), Mail::Ping);
-            hung.retain(|core| again.contains(core));
-        }
-        if let Some(core) = hung.first() {
-            self.failure.note(*core, format!("it has not answered for {:?}", self.answer_max));
-        }
-        if !hung.is_empty() {
-            self.service.give_up(&hung);
-            self.hung.extend(hung);
-        }
-    }
-
-    /// Looks, does `work`, which is told whether all are well, and looks again and again until it is over.
-    fn during<R>(&mut self, work: impl FnOnce(bool) -> R) -> R {
-        self.look();
-        let is_well = self.failure.get().is_none();
-        thread::scope(|scope| {
-            let (working, is_over) = mpsc::channel::<()>();
-            let look_time = self.look_time();
-            let watch = move || {
-                while is_over.recv_timeout(look_time) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    self.look();
-                }
-            };
-            if let Err(error) = thread::Builder::new().name("watch".into()).spawn_scoped(scope, watch) {
-                tracing::warn!(%error, "no thread watches the cores while the server ends");
-            }
-            let result = work(is_well);
-            drop(working);
-            result
-        })
+        // Why it does not start is known.
+        let _ = join_within(self.answer_max, self.threads.drain(..));
     }
 }
 

@@ -128,7 +128,8 @@ pub trait Service<T: Transport>: Send + Sync + 'static {
         async { None }
     }
 
-    /// Is told of cores that hang, so that nothing waits for them. Any thread may call it.
+    /// Is told of cores that hang, so that nothing waits for them: while the server runs, or while it ends. Any thread may
+    /// call it.
     fn give_up(&self, _hung: &[u16]) {}
 }
 
@@ -169,8 +170,8 @@ pub trait Core: 'static {
         Pace::Go
     }
 
-    /// Reads a letter after this core has failed: its state may be in the middle of a change. What is dropped here is
-    /// answered by nobody.
+    /// Reads a letter after this core has failed: its state may be in the middle of a change. Handlers and tasks of its
+    /// endpoint are dropped by then. What is dropped here is answered by nobody.
     fn read_after_failure(&mut self, letter: Self::Letter) {
         drop(letter);
     }
@@ -183,7 +184,8 @@ pub trait Core: 'static {
     /// Is told that the endpoint has shut down. Letters are still read.
     fn drained(&mut self) {}
 
-    /// Ends, after the last letter. The endpoint is there still, but nothing turns it.
+    /// Ends, after the last letter. The endpoint is there still, but nothing turns it; its handlers and tasks are dropped
+    /// at the latest when this returns.
     ///
     /// # Errors
     /// What could not be ended in order.

@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::Endpoint;
+use futures::executor::block_on;
 use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
 
@@ -44,6 +45,20 @@ pub(crate) struct Setup<S: Service<AnyTransport>> {
     pub mailboxes: Mailboxes<Letter<S>>,
     pub failure: Failure,
     pub reports: mpsc::Sender<Report<S>>,
+}
+
+/// The endpoint of a core, for as long as its thread has it. However that ends, handlers and tasks are dropped then: those
+/// that hold the endpoint, as a channel does, would keep it and its address for good.
+struct Opened {
+    endpoint: Rc<Endpoint<AnyTransport>>,
+    /// Of its receive queue.
+    places: usize,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.endpoint.drop_application();
+    }
 }
 
 type AnyAttendant<S> = Attendant<AnyTransport, <S as Service<AnyTransport>>::Core>;
@@ -87,14 +102,15 @@ impl<S: Service<AnyTransport>> Setup<S> {
     /// Turns the endpoint with its own event loop.
     fn run_endpoint(self) -> Result<(), ErrorOf<S>> {
         let reports = self.reports.clone();
-        let (attendant, plan) = self.build()?;
+        let opened = self.open()?;
+        let (attendant, plan) = self.build(&opened)?;
         // Dropped with the owner if another core cannot start.
         let Ok(plan) = plan.blocking_recv() else { return Ok(()) };
         let mut attendant = begin(attendant, &plan, &reports)?;
         let (endpoint, health) = (attendant.endpoint.clone(), attendant.health.clone());
-        // A core that only says that it has failed has read its last letter here.
-        if guarded_now(|| endpoint.block_on(attendant.attend()), |why| health.fail(why)).is_none() {
-            attendant.attend_after_failure();
+        guarded_now(|| endpoint.block_on(attendant.attend()), |why| health.fail(why));
+        if health.has_failed() {
+            block_on(attendant.attend_after_failure());
         }
         attendant.core.end()
     }
@@ -102,7 +118,8 @@ impl<S: Service<AnyTransport>> Setup<S> {
     /// Turns it in a task of tokio's, so that a panic there leaves the letters.
     async fn run_tokio(self) -> Result<(), ErrorOf<S>> {
         let reports = self.reports.clone();
-        let (attendant, plan) = self.build()?;
+        let opened = self.open()?;
+        let (attendant, plan) = self.build(&opened)?;
         let Ok(plan) = plan.await else { return Ok(()) };
         let mut attendant = begin(attendant, &plan, &reports)?;
         drop(reports);
@@ -122,16 +139,23 @@ impl<S: Service<AnyTransport>> Setup<S> {
         });
         attendant.attend().await;
         driving.abort();
+        if attendant.health.has_failed() {
+            attendant.attend_after_failure().await;
+        }
         attendant.core.end()
     }
 
-    /// Opens the endpoint, builds the core, and tells the owner, who sends the plan when all cores are built.
-    #[allow(clippy::type_complexity, reason = "a pair of two things that are used at once")]
-    fn build(self) -> Result<(AnyAttendant<S>, oneshot::Receiver<Arc<Plan<S>>>), ErrorOf<S>> {
+    fn open(&self) -> Result<Opened, ErrorOf<S>> {
         let transport = addresses::open(&self.config, self.core)?;
         let places = dunlin_net::Transport::rx_queue_len(&transport);
         let endpoint = Endpoint::new(transport, self.config.endpoint.clone()).map_err(ServeError::from)?;
-        let endpoint = Rc::new(endpoint);
+        Ok(Opened { endpoint: Rc::new(endpoint), places })
+    }
+
+    /// Builds the core, and tells the owner, who sends the plan when all cores are built.
+    #[allow(clippy::type_complexity, reason = "a pair of two things that are used at once")]
+    fn build(self, opened: &Opened) -> Result<(AnyAttendant<S>, oneshot::Receiver<Arc<Plan<S>>>), ErrorOf<S>> {
+        let (endpoint, places) = (opened.endpoint.clone(), opened.places);
         let health = Health::new(self.core, self.failure, &self.mailboxes);
         let site = Site { core: self.core, endpoint: endpoint.clone(), mailboxes: self.mailboxes, health: health.clone() };
         let (core, ready) = self.service.build(site)?;

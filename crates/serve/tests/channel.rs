@@ -197,6 +197,23 @@ fn another_address_is_tried_when_one_does_not_answer() {
 }
 
 #[test]
+fn an_address_that_is_silent_leaves_time_for_the_next() {
+    let mut world = World::new(&[2]);
+    // It waits for an address longer than a call takes.
+    let config = EndpointConfig { seed: Some(101), ..EndpointConfig::default() };
+    assert!(Some(config.connect_timeout) > ChannelConfig::default().timeout);
+    world.client = Rc::new(Endpoint::new(world.network.endpoint(101).unwrap(), config).unwrap());
+    let channel = world.channel(&[1, 2], ChannelConfig::default());
+    assert_eq!(world.run(channel.call(ECHO, vec![1])).unwrap()[..], [1]);
+    // With too little time for two, the next call goes on where this one gave up.
+    let channel = world.channel(&[1, 2], ChannelConfig::default());
+    let policy = CallPolicy::default().within(Duration::from_millis(20));
+    let error = world.run(channel.call_with(ECHO, vec![2], policy)).unwrap_err();
+    assert!(matches!(error.why, Why::Late), "{error}");
+    assert_eq!(world.run(channel.call_with(ECHO, vec![3], policy)).unwrap()[..], [3]);
+}
+
+#[test]
 fn more_sessions_are_opened_when_calls_need_them_up_to_the_limit() {
     let world = World::new(&[1]);
     let channel = world.channel(&[1], ChannelConfig { sessions_max: 3, ..ChannelConfig::default() });

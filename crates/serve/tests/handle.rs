@@ -1,5 +1,7 @@
 //! Handles: one endpoint, used by many threads and by a tokio runtime.
 
+use std::cell::RefCell;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +10,11 @@ use dunlin_rpc::MsgBuf;
 use dunlin_serve::channel::{CallPolicy, ChannelConfig, Why};
 use dunlin_serve::handle::{Handle, HandleConfig, HandleError};
 use dunlin_serve::{Core, ServeConfig, ServeError, Server, Service, Site};
+use futures::FutureExt;
 
 const ADD: u8 = 1;
+/// Is never answered.
+const KEEP: u8 = 2;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Adder;
@@ -31,6 +36,8 @@ impl<T: Transport + 'static> Service<T> for Adder {
             let sum: u64 = request.payload().iter().copied().map(u64::from).sum();
             request.respond(&sum.to_le_bytes());
         })?;
+        let kept = RefCell::new(Vec::new());
+        site.endpoint.register(KEEP, move |request| kept.borrow_mut().extend(request.defer()))?;
         Ok((AdderCore, ()))
     }
 
@@ -104,4 +111,23 @@ fn a_service_that_is_not_there_is_an_error_and_one_that_comes_back_is_found() {
         assert_eq!(handle.call_blocking(ADD, request(&[1]), CallPolicy::repeatable()).unwrap()[..], 1u64.to_le_bytes());
         server.stop().unwrap();
     }
+}
+
+#[test]
+fn the_time_of_a_call_counts_while_it_waits_for_others() {
+    let address = address("waits");
+    let server = serve(&address);
+    let handle = handle(&address, 1);
+    {
+        let mut kept = pin!(handle.call(KEEP, request(&[1]), CallPolicy::default()));
+        assert!(kept.as_mut().now_or_never().is_none());
+        let policy = CallPolicy::default().within(Duration::from_millis(20));
+        let error = handle.call_blocking(ADD, request(&[1]), policy).unwrap_err();
+        let HandleError::Call(error) = error else { panic!("{error}") };
+        assert!(matches!(error.why, Why::Late) && !error.may_have_run && error.attempts == 0, "{error}");
+    }
+    // Given up, the other leaves its place.
+    assert_eq!(handle.call_blocking(ADD, request(&[1]), CallPolicy::default()).unwrap()[..], 1u64.to_le_bytes());
+    drop(handle);
+    server.stop().unwrap();
 }

@@ -11,9 +11,13 @@ use dunlin_store::{Moment, UnixSeconds};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+/// No server runs so long: 30 years.
+const PERIOD_MAX: Duration = Duration::from_secs(30 * 365 * 86_400);
+
 /// Ticks from now on, one in each period. Those that a process missed while it was stopped are left out.
 pub(super) fn ticks(period: Duration) -> Interval {
-    ticks_from(Instant::now(), period)
+    // A time that the clock cannot count would be a panic.
+    ticks_from(Instant::now(), period.min(PERIOD_MAX))
 }
 
 fn ticks_from(start: Instant, period: Duration) -> Interval {

@@ -184,12 +184,9 @@ impl<P: Sweep + 'static> Memcached<P> {
             let accepting = async move {
                 loop {
                     let socket = acceptor.accept().await;
-                    let core = next.get();
+                    // A core that hangs must not keep connections from the others. One that is gone takes its server with it.
+                    let Ok(core) = mailboxes.send_any(next.get(), Mail::Adopt(socket)).await else { return };
                     next.set((core + 1) % mailboxes.len());
-                    // A core that is gone takes its server with it.
-                    if mailboxes.send(core, Mail::Adopt(socket)).await.is_err() {
-                        return;
-                    }
                 }
             };
             let accepting = spawn_local(async move { guarded(accepting, |why| failing.fail(why)).await }).abort_handle();

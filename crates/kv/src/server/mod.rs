@@ -211,7 +211,7 @@ fn serving(config: &ServerConfig) -> ServeConfig {
         event_loop: EventLoop::Tokio,
         patience: config.patience,
         // Connections have the patience twice, and the endpoint has it once more.
-        drain_max: config.patience * 3 + config.hang_max,
+        drain_max: config.patience.saturating_mul(3).saturating_add(config.hang_max),
         answer_max: config.hang_max,
         interrupt: config.interrupt.clone(),
         ..ServeConfig::named("kv")

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dunlin_serve::side;
 use dunlin_store::snapshot::{Canceller, Report, SaveError, SnapshotLock, save};
@@ -242,11 +242,9 @@ impl Saver {
             }
             taking.running = Some((cores.clone(), collector.canceller()));
         }
-        let deadline = Instant::now() + self.saving.hang_max;
-        for (core, part) in cores.into_iter().zip(parts) {
-            // A part that a core does not take is dropped and ends the snapshot, as the collector finds out.
-            let _ = self.mailboxes.send_by(deadline, core, Mail::Snapshot(part));
-        }
+        let letters = cores.into_iter().zip(parts.into_iter().map(Mail::Snapshot));
+        // A part that a core does not take is dropped and ends the snapshot, as the collector finds out.
+        let _ = self.mailboxes.send_each_within(self.saving.hang_max, letters);
         let result = collector.routed_by(self.saving.seed).write_to(path);
         self.saving.taking().running = None;
         result.map_err(ServerError::from)

@@ -212,7 +212,7 @@ fn a_server_whose_rescues_nobody_looked_at_replaces_none_of_them_and_says_what_t
 #[test]
 fn a_core_that_hangs_in_the_middle_of_a_snapshot_does_not_keep_the_server_from_ending() {
     let mut settings = config("hang", 2);
-    (settings.patience, settings.hang_max) = (Duration::ZERO, Duration::from_millis(300));
+    (settings.patience, settings.hang_max) = (Duration::ZERO, Duration::from_secs(1));
     let (server, config, file, gate) = gated(false, settings);
     let mut client = Client::connect(&config);
     client.fill("key", ITEMS);

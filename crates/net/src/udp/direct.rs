@@ -14,7 +14,8 @@ use super::config::{Connect, UdpConfig};
 use super::open::{configure, set};
 use super::socket::{Queue, Socket};
 
-/// Sends in a row to one peer that earn it the socket: its opening costs about ten.
+/// Sends in a row to one peer that earn it the socket: its opening costs about ten. After each failure twice as many: the
+/// address may be taken for a moment, by a socket closed here that a child process has until it executes its program.
 const SENDS_IN_A_ROW: u32 = 512;
 
 /// The connected socket, if there is one, and who is to have it.
@@ -24,6 +25,8 @@ pub(super) struct Direct {
     open: Option<Connected>,
     last: Route,
     in_a_row: u32,
+    /// Sends in a row that earn the next socket.
+    wanted: u32,
 }
 
 /// A socket and the peer it is connected to.
@@ -35,7 +38,7 @@ pub(super) struct Connected {
 
 impl Direct {
     pub(super) fn new(config: UdpConfig, local: SocketAddr) -> Self {
-        Direct { config, local, open: None, last: Route(u32::MAX), in_a_row: 0 }
+        Direct { config, local, open: None, last: Route(u32::MAX), in_a_row: 0, wanted: SENDS_IN_A_ROW }
     }
 
     /// The socket, whoever it is connected to.
@@ -68,18 +71,24 @@ impl Direct {
     /// The route that has earned the socket and does not have it.
     #[inline]
     pub(super) fn due(&self) -> Option<Route> {
-        let due = self.in_a_row >= SENDS_IN_A_ROW && self.config.connect == Connect::Auto;
+        let due = self.in_a_row >= self.wanted && self.config.connect == Connect::Auto;
         (due && self.socket_to(self.last).is_none()).then_some(self.last)
     }
 
-    /// Connects a new socket to `peer`, in place of the one before, whose queue should be empty. After a failure this is not
-    /// tried again: everything works without.
+    /// Connects a new socket to `peer`, in place of the one before, whose queue should be empty. After a failure everything
+    /// works without, and this is tried again later.
     #[cold]
     pub(super) fn connect(&mut self, main: &Socket, route: Route, peer: SocketAddr) {
         self.open = None;
         match connect(main, &self.config, self.local, peer) {
-            Ok(socket) => self.open = Some(Connected { socket, peer, route }),
-            Err(_) => self.config.connect = Connect::Off,
+            Ok(socket) => {
+                self.open = Some(Connected { socket, peer, route });
+                self.wanted = SENDS_IN_A_ROW;
+            }
+            Err(_) => {
+                self.in_a_row = 0;
+                self.wanted = self.wanted.saturating_mul(2);
+            }
         }
     }
 

@@ -63,6 +63,7 @@ use std::task::Waker;
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
 
 use crate::config::{EndpointConfig, nanos};
+use crate::msgbuf::Trimmer;
 use crate::payload::Payload;
 use crate::stats::{Counters, RttHistogram};
 use crate::timer::{TimerId, Wheel};
@@ -196,6 +197,7 @@ pub(crate) struct Core {
     pub discarded: Vec<Payload>,
     /// Who is to be woken at the next tick.
     pub ticked: Option<Waker>,
+    pub trimmer: Trimmer,
     /// Whether the future that `block_on` or `poll_once` polls is to be woken.
     pub root_woken: bool,
     /// Calls that ended and whose continuation has not run yet.
@@ -279,6 +281,7 @@ impl Core {
             woken: Vec::new(),
             discarded: Vec::new(),
             ticked: None,
+            trimmer: Trimmer::new(),
             root_woken: false,
             ended: VecDeque::new(),
             cookie_key: CookieKey::new(&mut random),

@@ -232,7 +232,9 @@ impl<T: Transport> Endpoint<T> {
             }
         }
         core.timers_at = core.now + TIMER_PAUSE_NANOS;
-        self.shared.time.tell(core.now);
+        let now = core.now;
+        core.trimmer.look(now);
+        self.shared.time.tell(now);
         core.busy_iterations = 0;
         self.shared.transport_counters.set(transport.counters());
         if core.run_timers(transport) > 0 {

@@ -52,14 +52,14 @@ impl Shared {
         let mut logged = self.panics.logged.borrow_mut();
         if !logged.contains(&origin) {
             logged.push(origin);
-            let message = message_of(&*panic);
+            let message = panic_message(&*panic);
             tracing::error!(%origin, message, "a panic was caught; further ones of this origin are only counted");
         }
     }
 }
 
-/// What a panic says.
-pub(crate) fn message_of(panic: &(dyn Any + Send)) -> &str {
+/// What a panic said, from what [`catch_unwind`] gives.
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }

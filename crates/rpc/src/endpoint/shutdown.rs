@@ -49,6 +49,27 @@ pub struct ShuttingDown {
 }
 
 impl<T: Transport> Endpoint<T> {
+    /// Drops handlers, continuations and tasks, all but a task that calls this. [`Endpoint::shutdown`] does so at its end; an endpoint
+    /// that ends without one, because something failed, and whose handlers or tasks hold it, would otherwise keep its address for good. Nothing can be registered
+    /// afterwards.
+    ///
+    /// ```
+    /// # use std::rc::Rc;
+    /// # use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    /// # use dunlin_rpc::{Endpoint, EndpointConfig};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig::default());
+    /// let endpoint = Rc::new(Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?);
+    /// let held = endpoint.clone();
+    /// endpoint.register(7, move |request| request.respond(format!("{} tasks", held.stats().tasks).as_bytes()))?;
+    /// assert_eq!(Rc::strong_count(&endpoint), 2);
+    /// endpoint.drop_application();
+    /// assert_eq!(Rc::strong_count(&endpoint), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drop_application(&self) {
+        self.shared.drop_application();
+    }
+
     /// Leaves in order. From now on no session opens, and requests that arrive are answered with [`crate::CallError::Busy`]: nothing ran,
     /// they can be repeated elsewhere. What handlers of any kind have in their hands, and the calls issued here, have up to `patience` to end; then
     /// every session is closed. The future ends when the other ends know it, or did not answer; the event loop must run meanwhile. Dropped

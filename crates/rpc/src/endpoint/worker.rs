@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use super::Shared;
 use super::executor::Notifier;
 use super::handler::{WorkerHandler, WorkerRequest, context_of};
-use super::panics::message_of;
+use super::panics::panic_message;
 use crate::context::RequestContext;
 use crate::core::serve::ServeRef;
 use crate::core::share::PeerRef;
@@ -56,7 +56,7 @@ impl Job {
         }
         let request = WorkerRequest::new(request, self.context.clone());
         let result = catch_unwind(AssertUnwindSafe(|| (self.handler)(request))).unwrap_or_else(|panic| {
-            let (req_type, message) = (self.context.req_type(), message_of(&*panic));
+            let (req_type, message) = (self.context.req_type(), panic_message(&*panic));
             tracing::error!(req_type, message, "a worker-mode handler panicked; its caller got an error");
             Err(Status::HandlerFailed)
         });

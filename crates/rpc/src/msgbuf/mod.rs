@@ -20,6 +20,7 @@ use pool::Contents;
 
 pub use class::MESSAGE_BYTES_MAX;
 pub(crate) use class::capacity_for;
+pub(crate) use pool::Trimmer;
 pub use pool::{allocated_bytes, limit_bytes, outstanding, set_limit_bytes};
 
 /// Bytes in front of the data: what the buffer knows of itself, then room for the first packet's header.

@@ -2,11 +2,12 @@
 //!
 //! Buffers from the allocator are cached by the thread that drops them, up to [`CACHED_BYTES_PER_CLASS`] of each class:
 //! no other thread can take those. Mapped ones, of which a few would fill the limit, are cached for the whole process:
-//! a worker may drop what an event loop takes.
+//! a worker may drop what an event loop takes. Of those that nobody took for a while the system gets half back, again
+//! and again ([`Trimmer`]): a burst leaves nothing behind.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::class::{CLASSES, allocation};
@@ -20,6 +21,10 @@ const CACHED_BYTES_PER_CLASS: usize = 1 << 20;
 const CACHED_PER_CLASS: usize = 4096;
 /// The process keeps so much of the limit cached for all threads together.
 const SHARED_PART: u64 = 8;
+/// Time between two looks of an endpoint for buffers that nobody needs.
+const TRIM_NANOS: u64 = 1_000_000_000;
+/// One look gives back so much and one buffer: unmapping it takes an event loop about 2 ms.
+const TRIM_BYTES: u64 = 32 << 20;
 /// Classes that threads cache; larger ones are mapped.
 const THREAD_CLASSES: usize = {
     let mut class = 0;
@@ -28,6 +33,8 @@ const THREAD_CLASSES: usize = {
     }
     class
 };
+/// Classes that the process caches.
+const SHARED_CLASSES: usize = CLASSES - THREAD_CLASSES;
 /// Buffers of each class that one thread keeps cached.
 const CACHED_MAX: [usize; THREAD_CLASSES] = {
     let mut most = [0; THREAD_CLASSES];
@@ -44,6 +51,8 @@ const LIMIT_BYTES_DEFAULT: u64 = 4 << 30;
 
 static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 static LIMIT: AtomicU64 = AtomicU64::new(LIMIT_BYTES_DEFAULT);
+static TRIMMERS: AtomicUsize = AtomicUsize::new(0);
+static TRIM_TURN: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes that message buffers of this process hold, in use or cached.
 pub fn allocated_bytes() -> u64 {
@@ -91,7 +100,9 @@ impl Drop for Cache {
 
 /// What all threads together keep of the larger classes.
 struct SharedCache {
-    free: [Vec<NonNull<u8>>; CLASSES - THREAD_CLASSES],
+    free: [Vec<NonNull<u8>>; SHARED_CLASSES],
+    /// How many of each class nobody has taken since the last trim.
+    unused: [usize; SHARED_CLASSES],
     bytes: u64,
 }
 
@@ -101,7 +112,8 @@ unsafe impl Send for SharedCache {}
 static SHARED: Mutex<SharedCache> = Mutex::new(SharedCache::EMPTY);
 
 impl SharedCache {
-    const EMPTY: SharedCache = SharedCache { free: [const { Vec::new() }; CLASSES - THREAD_CLASSES], bytes: 0 };
+    const EMPTY: SharedCache =
+        SharedCache { free: [const { Vec::new() }; SHARED_CLASSES], unused: [0; SHARED_CLASSES], bytes: 0 };
 
     fn lock() -> MutexGuard<'static, SharedCache> {
         // Nothing panics while it is locked.
@@ -109,10 +121,30 @@ impl SharedCache {
     }
 
     fn take(class: usize) -> Option<NonNull<u8>> {
-        let mut shared = SharedCache::lock();
-        let data = shared.free[class - THREAD_CLASSES].pop()?;
+        let shared = &mut *SharedCache::lock();
+        let (free, unused) = (&mut shared.free[class - THREAD_CLASSES], &mut shared.unused[class - THREAD_CLASSES]);
+        let data = free.pop()?;
+        *unused = free.len().min(*unused);
         shared.bytes -= allocation(class) as u64;
         Some(data)
+    }
+
+    /// Takes out half of what was not used since the last time, the largest first, up to [`TRIM_BYTES`].
+    fn trim(&mut self) -> Vec<(NonNull<u8>, usize)> {
+        let (mut trimmed, mut bytes) = (Vec::new(), 0);
+        for place in (0..SHARED_CLASSES).rev() {
+            let (class, free) = (place + THREAD_CLASSES, &mut self.free[place]);
+            for _ in 0..self.unused[place].div_ceil(2) {
+                if bytes >= TRIM_BYTES {
+                    break;
+                }
+                bytes += allocation(class) as u64;
+                trimmed.extend(free.pop().map(|data| (data, class)));
+            }
+            self.unused[place] = free.len();
+        }
+        self.bytes -= bytes;
+        trimmed
     }
 
     /// Caches a buffer of `class`, if there is room.
@@ -136,6 +168,48 @@ impl SharedCache {
                 unsafe { release(data, class) }
             }
         }
+    }
+}
+
+/// Gives buffers that nobody needs back to the system. Each endpoint has one, and they take turns: together they look about
+/// once in [`TRIM_NANOS`], whatever their clocks.
+#[derive(Debug)]
+pub(crate) struct Trimmer {
+    due: u64,
+}
+
+impl Trimmer {
+    pub(crate) fn new() -> Trimmer {
+        TRIMMERS.fetch_add(1, Relaxed);
+        Trimmer { due: 0 }
+    }
+
+    /// Looks, if it is time to.
+    #[inline]
+    pub(crate) fn look(&mut self, now: u64) {
+        if now >= self.due {
+            self.due = now.saturating_add(TRIM_NANOS);
+            look_in_turn();
+        }
+    }
+}
+
+impl Drop for Trimmer {
+    fn drop(&mut self) {
+        TRIMMERS.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cold]
+fn look_in_turn() {
+    if !TRIM_TURN.fetch_add(1, Relaxed).is_multiple_of(TRIMMERS.load(Relaxed).max(1)) {
+        return;
+    }
+    let trimmed = SharedCache::lock().trim();
+    // Not while the cache is locked: it takes long.
+    for (data, class) in trimmed {
+        // SAFETY: as in `Cache::clear`.
+        unsafe { release(data, class) }
     }
 }
 

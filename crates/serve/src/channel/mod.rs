@@ -11,14 +11,11 @@ mod pool;
 mod retry;
 
 use std::cell::Cell;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
-use dunlin_rpc::{CallError, CallOptions, ConnectError, Endpoint, MsgBuf, Payload};
+use dunlin_rpc::{CallError, CallOptions, ConnectError, Endpoint, MsgBuf, Payload, Session};
 use thiserror::Error;
 
 use self::connection::{Connected, Connection};
@@ -26,11 +23,16 @@ pub use self::pool::SLOTS;
 use self::pool::{Place, Pool};
 use self::retry::Budget;
 pub use self::retry::Retry;
+use crate::waiting::within;
 
 /// Sessions that nobody turned are not trusted longer than this, in nanoseconds: less than the shortest time after
 /// which a server of default settings gives up a client, [`dunlin_rpc::EndpointConfig::peer_timeout`], and so long that
 /// a new session is nothing beside it.
 pub const UNUSED_NANOS_MAX: u64 = 200_000_000;
+
+/// Least time that an address has to answer, of several: some repetitions of a lost handshake. A call with less time does
+/// not get to the next address, but the call after it begins there.
+const CONNECT_MIN: Duration = Duration::from_millis(100);
 
 /// When the endpoint of a channel is turned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -311,33 +313,40 @@ impl<T: Transport + 'static> Inner<T> {
                     }
                     unused.close();
                 }
-                self.connect().await
+                self.connect(deadline).await
             },
         );
         let Some(left) = self.time_left(deadline) else { return Ok(connecting.await?) };
-        let timers = self.endpoint.timers();
-        let (mut connecting, mut end) = (pin!(connecting), pin!(timers.sleep(left)));
-        poll_fn(|context| match connecting.as_mut().poll(context) {
-            Poll::Ready(connected) => Poll::Ready(connected.map_err(Why::from)),
-            Poll::Pending => end.as_mut().poll(context).map(|()| Err(Why::Late)),
-        })
-        .await
+        let connected = within(&self.endpoint.timers(), left, connecting).await;
+        connected.ok_or(Why::Late)?.map_err(Why::from)
     }
 
-    /// Opens a session with the first address that answers, beginning with the one that did last.
-    async fn connect(&self) -> Result<Rc<Pool>, ConnectError> {
+    /// Opens a session with the first address that answers, beginning with the one that did last. Each has its share of
+    /// the time that is left.
+    async fn connect(&self, deadline: Option<u64>) -> Result<Rc<Pool>, ConnectError> {
         let mut error = None;
-        for _ in 0..self.addresses.len() {
-            let addr = &self.addresses[self.first.get()];
-            match self.endpoint.connect(addr).await {
+        for left in (1..=self.addresses.len() as u32).rev() {
+            let place = self.first.get();
+            // An attempt that is dropped half-way has failed, too.
+            self.first.set((place + 1) % self.addresses.len());
+            let addr = &self.addresses[place];
+            let share = self.time_left(deadline).map(|time| (time / left).max(CONNECT_MIN));
+            match self.open(addr, share).await {
                 Ok(session) => {
+                    self.first.set(place);
                     return Ok(Rc::new(Pool::new(addr.clone(), session, self.config.sessions_max.max(1))));
                 }
                 Err(why) => error = error.or(Some(why)),
             }
-            self.first.set((self.first.get() + 1) % self.addresses.len());
         }
         Err(error.unwrap_or(ConnectError::ShutDown))
+    }
+
+    /// Opens a session, for as long as the endpoint says, or `limit` if that is less.
+    async fn open(&self, addr: &Addr, limit: Option<Duration>) -> Result<Session, ConnectError> {
+        let Some(limit) = limit else { return self.endpoint.connect(addr).await };
+        let opened = within(&self.endpoint.timers(), limit, self.endpoint.connect(addr)).await;
+        opened.unwrap_or_else(|| Err(ConnectError::TimedOut { addr: addr.clone() }))
     }
 
     fn time_left(&self, deadline: Option<u64>) -> Option<Duration> {

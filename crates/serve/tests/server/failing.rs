@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use dunlin_rpc::CallOptions;
 use dunlin_serve::{EventLoop, ServeError, Server};
 
-use super::program::{Fault, Letter, PANIC, PATIENCE, Shareable, client, config, program, with_each_loop};
+use super::program::{Fault, Letter, PANIC, PATIENCE, Shareable, block, client, config, program, with_each_loop};
 
 fn wait_for_the_end(server: &Server<Shareable>) {
     let begun = Instant::now();
@@ -71,6 +71,55 @@ fn a_failure_ends_a_server_that_runs() {
         let server = Server::start(program(Fault::None), config("panic-run", 2, event_loop)).unwrap();
         server.mailboxes().try_send(1, Letter::Panic).map_err(|(why, _)| why).unwrap();
         assert_eq!(server.run().unwrap_err().to_string(), TOLD);
+    });
+}
+
+#[test]
+fn a_core_that_hangs_ends_a_server_that_runs() {
+    with_each_loop(|event_loop| {
+        let mut config = config("hang-run", 2, event_loop);
+        (config.drain_max, config.answer_max) = (Duration::from_millis(10), Duration::from_secs(2));
+        let program = program(Fault::None);
+        let server = Server::start(program.clone(), config).unwrap();
+        let open = block(&server, 1);
+        let error = server.run().unwrap_err();
+        drop(open);
+        assert!(error.to_string().contains("core 1 has failed: it has not answered for 2s"), "{error}");
+        assert_eq!(*program.0.given_up.lock().unwrap(), [1]);
+    });
+}
+
+#[test]
+fn a_core_that_hangs_takes_no_other_with_it_though_its_mailbox_is_full() {
+    with_each_loop(|event_loop| {
+        let mut config = config("hang-full", 3, event_loop);
+        (config.drain_max, config.answer_max) = (Duration::from_millis(10), Duration::from_secs(2));
+        config.letters_max = 1;
+        let program = program(Fault::None);
+        let server = Server::start(program.clone(), config).unwrap();
+        let open = block(&server, 0);
+        while server.mailboxes().try_send(0, Letter::Count(1)).is_ok() {}
+        let error = server.stop().unwrap_err();
+        drop(open);
+        assert!(matches!(&error, ServeError::CoreFailed { core: 0, .. }), "{error}");
+        assert_eq!(*program.0.given_up.lock().unwrap(), [0]);
+        assert!(program.0.ended.load(Ordering::Relaxed) >= 2, "the others have ended in order");
+    });
+}
+
+#[test]
+fn the_address_of_a_core_that_failed_is_free_again() {
+    with_each_loop(|event_loop| {
+        let mut config = config("free", 1, event_loop);
+        config.listen = vec!["udp://127.0.0.1:0".parse().unwrap()];
+        for letter in [Letter::Panic, Letter::Fail] {
+            let server = Server::start(program(Fault::None), config.clone()).unwrap();
+            config.listen = server.addresses().to_vec();
+            server.mailboxes().try_send(0, letter).map_err(|(why, _)| why).unwrap();
+            wait_for_the_end(&server);
+            server.stop().unwrap_err();
+        }
+        Server::start(program(Fault::None), config).unwrap().stop().unwrap();
     });
 }
 

@@ -4,9 +4,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use dunlin_rpc::CallError;
-use dunlin_serve::{ServeError, Server};
+use dunlin_serve::{ServeConfig, ServeError, Server};
+use futures::executor::block_on;
 
-use super::program::{ECHO, Fault, KEEP, Letter, PATIENCE, client, config, program, with_each_loop};
+use super::program::{ECHO, Fault, KEEP, Letter, PATIENCE, block, client, config, program, with_each_loop};
 
 #[test]
 fn calls_under_way_are_answered_and_later_ones_are_not_begun() {
@@ -66,6 +67,44 @@ fn the_last_work_of_the_service_is_done_after_the_drain_while_cores_read_letters
 }
 
 #[test]
+fn letters_that_wait_do_not_delay_the_end() {
+    with_each_loop(|event_loop| {
+        let mut config = config("waiters", 2, event_loop);
+        (config.drain_max, config.answer_max, config.letters_max) = (PATIENCE, PATIENCE, 1);
+        let server = Server::start(program(Fault::None), config).unwrap();
+        // Somebody waits for room at each core at any time.
+        let senders: Vec<_> = (0..6)
+            .map(|sender| {
+                let mailboxes = server.mailboxes().clone();
+                let send = move || while block_on(mailboxes.send(sender % 2, Letter::Count(1))).is_ok() {};
+                std::thread::spawn(send)
+            })
+            .collect();
+        let begun = Instant::now();
+        server.stop().unwrap();
+        assert!(begun.elapsed() < PATIENCE);
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+    });
+}
+
+#[test]
+fn a_time_without_end_is_no_failure() {
+    with_each_loop(|event_loop| {
+        let set: [fn(&mut ServeConfig); 3] = [
+            |config| config.patience = Duration::MAX,
+            |config| config.drain_max = Duration::MAX,
+            |config| config.answer_max = Duration::MAX,
+        ];
+        for set in set {
+            let mut config = config("endless", 2, event_loop);
+            set(&mut config);
+            Server::start(program(Fault::None), config.clone()).unwrap().stop().unwrap();
+            drop(Server::start(program(Fault::None), config).unwrap());
+        }
+    });
+}
+
+#[test]
 fn an_interrupt_ends_a_server_that_runs() {
     with_each_loop(|event_loop| {
         let config = config("interrupt", 1, event_loop);
@@ -85,8 +124,7 @@ fn a_core_that_hangs_does_not_keep_the_server_from_ending() {
         (config.drain_max, config.answer_max) = (Duration::from_millis(10), Duration::from_secs(2));
         let program = program(Fault::None);
         let server = Server::start(program.clone(), config).unwrap();
-        let (open, blocked) = mpsc::channel();
-        server.mailboxes().try_send(1, Letter::Block(blocked)).map_err(|(why, _)| why).unwrap();
+        let open = block(&server, 1);
         let error = server.stop().unwrap_err();
         drop(open);
         assert!(matches!(&error, ServeError::CoreFailed { core: 1, .. }), "{error}");

@@ -8,13 +8,18 @@ use std::time::Duration;
 
 use dunlin_net::{AnyTransport, Transport};
 use dunlin_rpc::{DeferredRequest, Endpoint, EndpointConfig};
-use dunlin_serve::{Core, Draining, EventLoop, Failed, Interrupt, Mailboxes, Pace, ServeConfig, ServeError, Service, Site};
+use dunlin_serve::{
+    Channel, ChannelConfig, Core, Draining, EventLoop, Failed, Interrupt, Mailboxes, Pace, ServeConfig, ServeError, Server,
+    Service, Site,
+};
 use tokio::sync::oneshot;
 
 pub const ECHO: u8 = 1;
 /// Is answered when the core drains.
 pub const KEEP: u8 = 2;
 pub const PANIC: u8 = 3;
+/// Its handler holds a channel, and so the endpoint.
+const HOLD: u8 = 4;
 
 /// Long enough for a machine that does much else; what takes longer hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,8 +29,8 @@ pub enum Letter {
     Who(oneshot::Sender<(u16, u64)>),
     /// Count.
     Count(u64),
-    /// Stand still until the other end is dropped.
-    Block(mpsc::Receiver<()>),
+    /// Say that you have read this, and stand still until the other end is dropped.
+    Block(mpsc::Sender<()>, mpsc::Receiver<()>),
     /// Panic.
     Panic,
     /// Say that you have failed.
@@ -88,7 +93,10 @@ impl<T: Transport + 'static> Core for ProgramCore<T> {
         match letter {
             Letter::Panic => panic!("a fault on purpose"),
             Letter::Fail => self.site.health.fail("it was told to".into()),
-            Letter::Block(blocked) => drop(blocked.recv()),
+            Letter::Block(reading, blocked) => {
+                reading.send(()).unwrap();
+                let _ = blocked.recv();
+            }
             Letter::Forward(core, counts) => {
                 let (mailboxes, endpoint) = (self.site.mailboxes.clone(), self.site.endpoint.clone());
                 endpoint.spawn(async move {
@@ -159,6 +167,16 @@ impl<T: Transport + 'static> Service<T> for Shareable {
         })?;
         site.endpoint.register(KEEP, move |request| keep.borrow_mut().extend(request.defer()))?;
         site.endpoint.register(PANIC, |_| panic!("a fault on purpose"))?;
+        let channel = Channel::new(&site.endpoint, Vec::new(), ChannelConfig::default());
+        let held = channel.clone();
+        site.endpoint.register_async(HOLD, move |_| {
+            let channel = channel.clone();
+            async move { channel.sessions().to_le_bytes().to_vec() }
+        })?;
+        site.endpoint.spawn(async move {
+            std::future::pending::<()>().await;
+            held.close();
+        });
         site.endpoint.propagate_panics();
         Ok((ProgramCore { site, program, kept, counted: 0 }, number))
     }
@@ -206,4 +224,12 @@ pub fn with_each_loop(test: impl Fn(EventLoop)) {
 
 pub fn client(server: &dunlin_net::Addr) -> Endpoint<AnyTransport> {
     Endpoint::new(AnyTransport::for_peer(server).unwrap(), EndpointConfig::default()).unwrap()
+}
+
+/// Has a core stand still until what this gives is dropped.
+pub fn block(server: &Server<Shareable>, core: u16) -> mpsc::Sender<()> {
+    let ((open, blocked), (reading, read)) = (mpsc::channel(), mpsc::channel());
+    server.mailboxes().try_send(core, Letter::Block(reading, blocked)).map_err(|(why, _)| why).unwrap();
+    read.recv().unwrap();
+    open
 }

@@ -103,6 +103,11 @@ fn reports_of_routers_do_not_turn_the_offload_off() {
     });
 }
 
+/// Rounds of ping-pong that earn a socket, if all goes well.
+const ROUNDS: u32 = 1_000;
+/// Rounds after which none will come.
+const ROUNDS_MAX: u32 = 200_000;
+
 fn loopback() -> UdpTransport {
     UdpTransport::bind(UdpConfig::new((Ipv4Addr::LOCALHOST, 0).into())).unwrap()
 }
@@ -122,9 +127,19 @@ fn send(transport: &mut UdpTransport, route: Route, header: &[u8]) {
     transport.tx_flush();
 }
 
-/// Plays ping-pong until `a` has a socket connected to `b`, and longer.
+/// Plays ping-pong until each has a socket connected to the other, and longer: another test may start a process, which
+/// holds the sockets of this one for a moment.
 fn ping_pong(a: &mut UdpTransport, to_b: Route, b: &mut UdpTransport, to_a: Route) {
-    for number in 0..2_000u32 {
+    let mut rounds = 0;
+    while rounds < ROUNDS_MAX && (a.link.direct.socket_to(to_b).is_none() || b.link.direct.socket_to(to_a).is_none()) {
+        play(a, to_b, b, to_a, ROUNDS);
+        rounds += ROUNDS;
+    }
+    play(a, to_b, b, to_a, ROUNDS);
+}
+
+fn play(a: &mut UdpTransport, to_b: Route, b: &mut UdpTransport, to_a: Route, rounds: u32) {
+    for number in 0..rounds {
         send(a, to_b, &number.to_le_bytes());
         assert_eq!(receive(b), (number.to_le_bytes().to_vec(), Some(to_a)));
         send(b, to_a, &number.to_le_bytes());
@@ -168,6 +183,21 @@ fn a_lone_peer_gets_a_socket_and_nobody_else_is_lost() {
     assert!(a.link.direct.socket().is_none());
     send(&mut b, to_a, b"still there?");
     assert_eq!(receive(&mut a), (b"still there?".to_vec(), None));
+}
+
+#[test]
+fn a_socket_that_could_not_be_connected_is_tried_again() {
+    let (mut a, mut b, mut c) = (loopback(), loopback(), loopback());
+    let (to_b, to_a) = (a.resolve(&b.local_addr()).unwrap(), b.resolve(&a.local_addr()).unwrap());
+    ping_pong(&mut a, to_b, &mut b, to_a);
+    // As a child process has it between fork and exec: the address is taken although the transport has closed it.
+    let held = a.link.direct.socket().unwrap().inner().try_clone().unwrap();
+    let (to_c, c_to_a) = (a.resolve(&c.local_addr()).unwrap(), c.resolve(&a.local_addr()).unwrap());
+    play(&mut a, to_c, &mut c, c_to_a, ROUNDS);
+    assert!(a.link.direct.socket().is_none());
+    drop(held);
+    ping_pong(&mut a, to_c, &mut c, c_to_a);
+    assert!(a.link.direct.socket_to(to_c).is_some());
 }
 
 #[test]
