@@ -25,7 +25,7 @@ const CASES: [Stops; 2] = [
         name: "shm, a sender that is stopped within a burst, for 5 ms",
         senders: 1,
         stop: Duration::from_millis(5),
-        caught: 3,
+        caught: 2,
     },
     Stops {
         name: "shm, 8 senders that are stopped within a burst, for 5 s",
