@@ -88,6 +88,8 @@ counters! {
         dropped_malformed,
         /// Dropped: the session is unknown, or the tag or the sender wrong.
         dropped_unknown_session,
+        /// Those of them that named an open session, with a wrong tag or from a wrong sender.
+        dropped_wrong_tag,
         /// Times a session heard nothing for up to a tenth of a second, since somebody guessed its tag with its other end's address.
         sessions_guessed_at,
         /// Dropped: of an earlier request of the slot, or on a session that is closing.

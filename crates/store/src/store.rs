@@ -132,6 +132,8 @@ pub struct StoreStats {
     pub expired: u64,
     /// Those of them that nobody read.
     pub expired_unfetched: u64,
+    /// Items that were looked at in search of such.
+    pub swept: u64,
     /// Those of the items lost to eviction that nobody read.
     pub evicted_unfetched: u64,
     /// Those of the items lost to eviction that would have expired some time.

@@ -38,7 +38,7 @@ pub trait Sweep: Store + Visit {
     /// Tells this watch of changes from now on, instead of the one before, which is given back.
     fn watch(&mut self, watch: Box<dyn Watch>) -> Option<Box<dyn Watch>>;
 
-    /// What another store must have so that it has place for whatever this one holds.
+    /// What another store must have so that it has place for what this one holds, as far as `docs/store.md` promises it.
     fn shape(&self) -> Shape;
 
     /// Tells nobody any more, and gives the watch back.

@@ -157,3 +157,29 @@ fn an_item_finds_room_behind_many_that_live_on() {
         put(&mut store, 1 << 32, 200, None).unwrap_or_else(|why| panic!("{layout:?}: {why}, {items} items"));
     }
 }
+
+/// Wherever few items among many are about to expire there may be room, and each item that is refused looks for it.
+#[test]
+fn a_burst_of_refused_items_looks_at_a_bounded_number_of_others() {
+    const BURST: u64 = 512;
+    /// 16,384 in vain, and 64 for each of those that had expired.
+    const SWEPT_MAX: u64 = 16_384 + 3 * 4_096;
+    for layout in LAYOUTS {
+        let config = PartitionConfig { layout, ..PartitionConfig::new(Mode::Store, 32 * MIB) };
+        let mut store = Partition::with_secret(config, [1, 2]).expect("32 MiB");
+        store.set_now(NOW);
+        let items = fill(&mut store, 0, 8, |number| number.is_multiple_of(20_000).then_some(NOW + 10));
+        assert!(items > 200_000, "{layout:?}: {items} items");
+        store.set_now(NOW + 10);
+        for tick in 0..3 {
+            let (before, first) = (store.stats(), (1 << 32) + tick * BURST);
+            let refused = (first..first + BURST).filter(|&number| put(&mut store, number, 8, None).is_err()).count();
+            let (swept, expired) = (store.stats().swept - before.swept, store.stats().expired - before.expired);
+            assert!(refused > 100, "{layout:?}: {refused} of {BURST} were refused");
+            // Each new item has eight others looked at besides.
+            assert!(swept <= SWEPT_MAX + 8 * BURST + 64 * expired, "{layout:?}: {swept} items, {expired} had expired");
+            assert!(swept > 10_000, "{layout:?}: with each call from outside it looks again");
+            store.expire_some();
+        }
+    }
+}

@@ -1,8 +1,8 @@
 //! The memory that the connections of one core hold while they wait: for the rest of a command, for other cores, or for their clients to read.
 //!
 //! What a connection holds only while it runs is not counted: one runs at a time. Before it may come to hold more, it takes the bytes from a
-//! pool, and waits in line if the pool has none; while it waits nothing is read from it. Small commands need no pool. There is a pool for each
-//! stage of a command. A connection takes memory in a fixed order of pools and never waits in a pool that it already holds from. So no two
+//! pool, and waits in line if the pool has none; while it waits nothing is read from it. Small commands and answers need no pool: they are
+//! counted beside them, so they take nothing from whoever waits in line. There is a pool for each stage of a command. A connection takes memory in a fixed order of pools and never waits in a pool that it already holds from. So no two
 //! connections wait for each other: commands that come in wait for turns, turns wait for answers, and answers wait for clients only.
 //!
 //! One host gets three quarters of a pool at most, or less if it must leave room for the longest command, and hosts that wait are served in turn.
@@ -49,8 +49,8 @@ impl Memory {
 /// The pools of one core.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// The starts of commands, which every connection may keep: counted, but without a limit.
-    pub short: Rc<Account>,
+    /// What lies beside the pools: small commands and answers, which every connection may keep. Counted, but without a limit.
+    beside: Rc<Cell<usize>>,
     /// What is read at once. Nobody waits for that: a connection that finds no room here reads little, or waits for room in `commands`.
     pub reads: Rc<Pool>,
     /// Commands of which the rest is to come, each with all that it may come to have.
@@ -67,19 +67,14 @@ impl Budget {
     /// Divides so many bytes, at least [`CORE_BYTES_MIN`].
     pub fn new(bytes: usize) -> Budget {
         const PARTS: usize = 32;
+        let beside = Rc::default();
         let pool = |parts: usize| {
             let max = bytes.max(CORE_BYTES_MIN) / PARTS * parts;
             let longest = CORE_BYTES_MIN / PARTS * parts / 2;
-            Pool::new(max, max - longest.max(max / 4))
+            Pool::new(max, max - longest.max(max / 4), &beside)
         };
-        Budget {
-            short: Account::of(&Pool::new(usize::MAX, usize::MAX)),
-            reads: pool(3),
-            commands: pool(9),
-            turns: pool(11),
-            answers: pool(9),
-            hosts: Hosts::default(),
-        }
+        let (reads, commands, turns, answers) = (pool(3), pool(9), pool(11), pool(9));
+        Budget { beside, reads, commands, turns, answers, hosts: Hosts::default() }
     }
 
     /// Accounts for a host that holds nothing.
@@ -98,7 +93,7 @@ impl Budget {
 
     /// Bytes held.
     pub fn held(&self) -> usize {
-        self.short.held.get() + self.pools().iter().map(|pool| pool.held.get()).sum::<usize>()
+        self.beside.get() + self.pools().iter().map(|pool| pool.held.get()).sum::<usize>()
     }
 
     /// Bytes that may be held.
@@ -119,6 +114,8 @@ pub(super) struct Pool {
     /// Bytes that one host may hold.
     host_max: usize,
     held: Cell<usize>,
+    /// Bytes that are held beside this pool and others.
+    beside: Rc<Cell<usize>>,
     /// Each once, in the order of their turns.
     waiting: RefCell<VecDeque<Rc<Account>>>,
 }
@@ -140,8 +137,8 @@ struct Ticket {
 }
 
 impl Pool {
-    fn new(max: usize, host_max: usize) -> Rc<Pool> {
-        Rc::new(Pool { max, host_max, held: Cell::new(0), waiting: RefCell::default() })
+    fn new(max: usize, host_max: usize, beside: &Rc<Cell<usize>>) -> Rc<Pool> {
+        Rc::new(Pool { max, host_max, held: Cell::new(0), beside: beside.clone(), waiting: RefCell::default() })
     }
 
     #[inline]
@@ -207,6 +204,7 @@ impl Account {
     }
 
     fn take(&self, bytes: usize) {
+        debug_assert!(self.allows(bytes) && self.pool.fits(bytes), "no pool and no share of a host is passed");
         self.held.set(self.held.get() + bytes);
         self.pool.held.set(self.pool.held.get() + bytes);
     }
@@ -244,16 +242,18 @@ impl Account {
 pub(super) struct Held {
     account: Rc<Account>,
     bytes: usize,
+    /// Bytes that it holds beside the pool.
+    beside: usize,
     ticket: Option<Rc<Ticket>>,
 }
 
 impl Held {
     /// Nothing yet, for the account of its host.
     pub fn nothing(account: &Rc<Account>) -> Held {
-        Held { account: account.clone(), bytes: 0, ticket: None }
+        Held { account: account.clone(), bytes: 0, beside: 0, ticket: None }
     }
 
-    /// How many bytes are held.
+    /// How many bytes of the pool are held.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -265,16 +265,32 @@ impl Held {
         bytes <= self.bytes || self.account.has_room(bytes - self.bytes)
     }
 
-    /// Says how many bytes are held now. More than before only what [`Held::can_have`] allowed in the same run of the connection.
+    /// Says how many bytes are held now. More than before only what [`Held::can_have`] allowed in the same run of the connection: more than a
+    /// host may hold lies beside the pool.
     #[inline]
     pub fn set(&mut self, bytes: usize) {
         self.leave();
-        if bytes < self.bytes {
-            self.account.give_back(self.bytes - bytes);
+        let of_pool = if bytes <= self.bytes || self.account.has_room(bytes - self.bytes) { bytes } else { self.bytes };
+        self.divide(of_pool, bytes - of_pool);
+    }
+
+    /// Says that so many bytes are held now, all beside the pool: few, and bounded for each connection.
+    #[inline]
+    pub fn set_beside(&mut self, bytes: usize) {
+        self.leave();
+        self.divide(0, bytes);
+    }
+
+    fn divide(&mut self, of_pool: usize, beside: usize) {
+        let pool = &self.account.pool;
+        pool.beside.set(pool.beside.get() - self.beside + beside);
+        self.beside = beside;
+        let before = std::mem::replace(&mut self.bytes, of_pool);
+        if of_pool < before {
+            self.account.give_back(before - of_pool);
         } else {
-            self.account.take(bytes - self.bytes);
+            self.account.take(of_pool - before);
         }
-        self.bytes = bytes;
     }
 
     /// Holds so many bytes, or more if it did already, as soon as the pool has them for this host. A connection that may have to wait holds nothing
@@ -326,7 +342,7 @@ mod tests {
 
     /// A pool of 100 bytes, and accounts of so many hosts: each may hold 75.
     fn pool<const N: usize>() -> (Rc<Pool>, [Rc<Account>; N]) {
-        let pool = Pool::new(100, 75);
+        let pool = Pool::new(100, 75, &Rc::default());
         let accounts = std::array::from_fn(|_| Account::of(&pool));
         (pool, accounts)
     }
@@ -382,6 +398,21 @@ mod tests {
         assert!(!is_ready(&mut second, 1));
         first.set(0);
         assert!(is_ready(&mut second, 1));
+    }
+
+    #[test]
+    fn no_share_is_passed_and_what_lies_beside_takes_nothing_from_others() {
+        let (pool, [greedy, honest]) = pool();
+        let mut small: Vec<Held> = (0..1000).map(|_| Held::nothing(&greedy)).collect();
+        small.iter_mut().for_each(|held| held.set_beside(4));
+        let (mut large, mut other) = (Held::nothing(&greedy), Held::nothing(&honest));
+        large.set(100);
+        assert_eq!((pool.held.get(), pool.beside.get()), (0, 4_100), "more than a host may hold");
+        large.set(75);
+        assert!(is_ready(&mut other, 25));
+        assert_eq!((pool.held.get(), pool.beside.get()), (100, 4_000));
+        drop((small, large, other));
+        assert_eq!((pool.held.get(), pool.beside.get()), (0, 0));
     }
 
     #[test]

@@ -10,12 +10,12 @@ use tokio::task::yield_now;
 
 use super::backend::Backend;
 use super::batch::Batch;
-use super::budget::{Budget, Held, Memory};
+use super::budget::{Held, Memory};
 use super::buffers::{Input, SPARE_OUTPUT_BYTES_MAX};
 use super::connections::{Activity, Ending, Shared};
 use super::counters::Count;
 use super::hosts::Host;
-use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, TURN_ANSWER_BYTES};
+use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, TURN_ANSWER_BYTES, UNREAD_BYTES_MIN};
 use super::service::Service;
 use super::session::{Progress, Session};
 use super::socket::Stream;
@@ -69,9 +69,9 @@ struct Holdings {
 }
 
 impl Holdings {
-    fn of(host: &Host, budget: &Budget) -> Holdings {
+    fn of(host: &Host) -> Holdings {
         Holdings {
-            short: Held::nothing(&budget.short),
+            short: Held::nothing(&host.commands),
             read: Held::nothing(&host.reads),
             command: Held::nothing(&host.commands),
             turn: Held::nothing(&host.turns),
@@ -88,7 +88,7 @@ impl Holdings {
 impl<B: Backend> Connection<B> {
     pub fn new(service: Rc<Service<B>>, shared: Rc<Shared>, stream: Stream, host: &Host) -> Connection<B> {
         let session = Session::new(service.value_bytes_max());
-        let held = Holdings::of(host, &service.backend().state().budget);
+        let held = Holdings::of(host);
         Connection { service, shared, stream, session, input: None, carried: Vec::new(), output: Vec::new(), held }
     }
 
@@ -155,14 +155,22 @@ impl<B: Backend> Connection<B> {
         self.held.command.set(0);
     }
 
-    /// The same, but keeps the place in line for a longer command.
+    /// Gives the memory of a command that is over back, before the connection may wait with the answers of what came behind it.
+    fn release_command(&mut self) {
+        if self.held.command.bytes() > 0 && self.kept() <= SHORT_BYTES {
+            self.carry();
+            self.hold_short();
+        }
+    }
+
+    /// Gives the input back, but for the start of a command, and keeps the place in line for a longer command.
     fn carry_input(&mut self) {
         if let Some(input) = self.input.take() {
             self.carried = input.filled().to_vec();
             self.service.buffers().put_input(input);
         }
         self.held.read.set(0);
-        self.held.short.set(self.carried.len());
+        self.held.short.set_beside(self.carried.len());
     }
 
     /// Holds no more than the command at the front of the input may come to have: the one before may have been longer.
@@ -202,6 +210,9 @@ impl<B: Backend> Connection<B> {
 
     /// Makes the memory for answers as small as a connection may have when memory is short.
     fn shrink_output(&mut self) {
+        if self.session.turn_bytes() > SHORT_BYTES {
+            self.session.release();
+        }
         if self.output.capacity() > SHORT_BYTES {
             // In memory of its own: a buffer that shrinks where it is leaves a hole that is too small for the next one of its size.
             let answers = self.output[..].to_vec();
@@ -226,6 +237,9 @@ impl<B: Backend> Connection<B> {
                     let stops = self.shared.ending.get() == Some(Ending::Stop);
                     return if stops { Poll::Ready(Ok(false)) } else { Poll::Pending };
                 };
+                if self.shared.activity.get() == Activity::Starved {
+                    self.shared.leave_line(Activity::Waiting, self.service.backend().now());
+                }
                 let (stream, Some(input)) = (&mut self.stream, &mut self.input) else { break };
                 let len_max = most.saturating_sub(input.filled().len());
                 let room = input.room(most);
@@ -287,7 +301,7 @@ impl<B: Backend> Connection<B> {
     fn hold_short(&mut self) {
         if self.input.is_none() {
             self.input = Some(self.service.buffers().short(&std::mem::take(&mut self.carried)));
-            self.held.short.set(SHORT_BYTES);
+            self.held.short.set_beside(SHORT_BYTES);
         }
     }
 
@@ -308,17 +322,12 @@ impl<B: Backend> Connection<B> {
 
     /// Waits until the budget has memory for a command.
     fn poll_memory(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
-        let is_new = self.shared.activity.get() != Activity::Starved;
         if self.held.command.poll_at_least(bytes, context).is_ready() {
-            if !is_new {
-                self.shared.activity.set(Activity::Waiting);
-                self.shared.begin_hold(self.service.backend().now());
-            }
             return Poll::Ready(());
         }
-        if is_new {
+        if self.shared.activity.get() != Activity::Starved {
             self.count(Count::MemoryWaits, 1);
-            self.shared.activity.set(Activity::Starved);
+            self.shared.enter_line(self.service.backend().now());
             if self.kept() <= SHORT_BYTES {
                 self.carry_input();
             }
@@ -374,6 +383,9 @@ impl<B: Backend> Connection<B> {
             let (used, progress) = self.session.consume(input.filled(), self.service.backend(), &mut self.output);
             input.advance(used);
             self.shared.note_progress(used, self.held.bytes());
+            if progress != Progress::More || self.output.len() > UNREAD_BYTES_MIN {
+                self.release_command();
+            }
             match progress {
                 Progress::More => return self.write().await,
                 Progress::Full => {
@@ -384,7 +396,11 @@ impl<B: Backend> Connection<B> {
                 Progress::Memory if !self.output.is_empty() => self.write().await?,
                 Progress::Memory => self.starve().await,
                 Progress::Forward => {
-                    self.held.turn.set(self.session.turn_bytes() + TURN_ANSWER_BYTES);
+                    let bytes = self.session.turn_bytes_with_answers();
+                    match memory {
+                        Memory::Ample => self.held.turn.set(bytes),
+                        Memory::Short => self.held.turn.set_beside(bytes),
+                    }
                     let Connection { session, service, output, stream, shared, held, .. } = self;
                     let mut client = Client { service, shared, stream, held };
                     merge(session, service.backend(), output, &mut client).await?;
@@ -411,13 +427,14 @@ impl<B: Backend> Connection<B> {
         has_turn && self.held.answers.can_have(self.answer_bytes_max())
     }
 
-    /// Waits in line for that. What is held then is more than is needed, until answers were written.
+    /// Waits in line for that. What it has then is more than is needed, until answers were written.
     #[cold]
     async fn starve(&mut self) {
         self.count(Count::MemoryWaits, 1);
         self.put_answers();
         self.note_held();
-        let before = self.shared.activity.replace(Activity::Starved);
+        let before = self.shared.activity.get();
+        self.shared.enter_line(self.service.backend().now());
         let answer_bytes = self.answer_bytes_max();
         let turn_bytes = if self.service.backend().owns_all() { 0 } else { self.turn_bytes_max() };
         let Connection { shared, held, .. } = self;
@@ -430,8 +447,7 @@ impl<B: Backend> Connection<B> {
             held.answers.poll_at_least(answer_bytes, context)
         })
         .await;
-        self.shared.activity.set(before);
-        self.shared.begin_hold(self.service.backend().now());
+        self.shared.leave_line(before, self.service.backend().now());
     }
 
     /// Bytes that answers may have before they are written.
@@ -446,7 +462,10 @@ impl<B: Backend> Connection<B> {
     }
 
     async fn write(&mut self) -> Result<(), End> {
-        // What it keeps for its next turn.
+        // What it keeps for its next turn, if there is room.
+        if !self.held.turn.can_have(self.session.turn_bytes()) {
+            self.session.release();
+        }
         self.held.turn.set(self.session.turn_bytes());
         let Connection { service, shared, stream, output, held, .. } = self;
         Client { service, shared, stream, held }.write(output).await
@@ -472,17 +491,29 @@ impl<B: Backend> Client<'_, B> {
                 Ok(len) => written += len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     counters.add(Count::Backpressure);
-                    self.held.answers.set(capacity);
+                    self.hold_unread(capacity).await?;
                     self.wait_for_room().await?;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
         counters.add_many(Count::BytesWritten, written as u64);
-        if self.held.answers.bytes() > 0 {
-            self.held.answers.set(0);
-        }
+        self.held.answers.set(0);
         self.shared.note_progress(bytes.len(), self.held.bytes());
+        Ok(())
+    }
+
+    /// Holds the memory of answers that the client does not read at once. Few need no room; others may have to wait in line again, since
+    /// connections that ran while other cores worked may have taken it.
+    async fn hold_unread(&mut self, bytes: usize) -> Result<(), End> {
+        if bytes <= UNREAD_BYTES_MIN {
+            self.held.answers.set_beside(bytes);
+            return Ok(());
+        }
+        if !self.held.answers.can_have(bytes) {
+            self.reserve(bytes).await?;
+        }
+        self.held.answers.set(bytes);
         Ok(())
     }
 
@@ -522,7 +553,10 @@ impl<B: Backend> Output for Client<'_, B> {
 
     async fn reserve(&mut self, bytes: usize) -> Result<(), End> {
         let (shared, held) = (self.shared, &mut *self.held);
-        let before = shared.activity.replace(Activity::Starved);
+        // Whoever waits for bytes of a pool holds none of it.
+        held.answers.set(0);
+        let before = shared.activity.get();
+        shared.enter_line(self.service.backend().now());
         poll_fn(|context| {
             if shared.ending.get() == Some(Ending::Now) {
                 return Poll::Ready(Err(End::Closed));
@@ -531,8 +565,7 @@ impl<B: Backend> Output for Client<'_, B> {
             held.answers.poll_at_least(bytes, context).map(Ok)
         })
         .await?;
-        shared.activity.set(before);
-        shared.begin_hold(self.service.backend().now());
+        shared.leave_line(before, self.service.backend().now());
         Ok(())
     }
 }

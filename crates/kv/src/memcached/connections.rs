@@ -35,7 +35,7 @@ impl Activity {
 /// Why a connection is asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The server stops: answer what came, then close.
+    /// The server stops: answer what was read, and what has come where there is memory to read it, then close.
     Stop,
     /// It was idle for too long, or has no more time to end in order.
     Now,
@@ -54,6 +54,8 @@ pub(super) struct Shared {
     pub holds_since: Cell<Option<UnixSeconds>>,
     /// Bytes that its client sent and read since then.
     progress: Cell<usize>,
+    /// Since when it has waited in line for memory.
+    in_line_since: Cell<Option<UnixSeconds>>,
     /// Whoever waits for input or for room to write.
     pub waker: RefCell<Option<Waker>>,
 }
@@ -68,6 +70,7 @@ impl Shared {
             ending: Cell::new(None),
             holds_since: Cell::new(None),
             progress: Cell::new(0),
+            in_line_since: Cell::new(None),
             waker: RefCell::new(None),
         }
     }
@@ -92,10 +95,26 @@ impl Shared {
         }
     }
 
-    /// Notes that it has memory since now that it waited for: its client has the full time from now on.
-    pub fn begin_hold(&self, now: UnixSeconds) {
+    fn begin_hold(&self, now: UnixSeconds) {
         self.holds_since.set(Some(now));
         self.progress.set(0);
+    }
+
+    /// Notes that it waits in line for memory from now on.
+    pub fn enter_line(&self, now: UnixSeconds) {
+        self.activity.set(Activity::Starved);
+        self.in_line_since.set(Some(now));
+    }
+
+    /// Notes that its turn has come, and what it is at again. Its client has the full time from now on, or what it had left if the connection held
+    /// memory before: the time in line does not count.
+    pub fn leave_line(&self, activity: Activity, now: UnixSeconds) {
+        self.activity.set(activity);
+        let Some(entered) = self.in_line_since.take() else { return };
+        match self.holds_since.get() {
+            Some(since) => self.holds_since.set(Some(since + now.saturating_sub(entered.max(since)))),
+            None => self.begin_hold(now),
+        }
     }
 
     /// Notes that its client sent or read so many bytes. One that did so with as many as it holds has the full time
@@ -215,5 +234,28 @@ impl Connections {
             idle_seconds: now.saturating_sub(shared.last_command.get()),
         };
         self.list.borrow().iter().skip(first).take(count).flatten().map(report).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_in_line_does_not_count_and_no_line_gives_more() {
+        let shared = Shared::new(1, String::new(), 0);
+        let in_line = |from, until| {
+            shared.enter_line(from);
+            assert_eq!(shared.activity.get(), Activity::Starved);
+            shared.leave_line(Activity::Working, until);
+            shared.holds_since.get()
+        };
+        assert_eq!(in_line(5, 100), Some(100), "it held nothing before");
+        shared.note_progress(10_000, 1 << 20);
+        assert_eq!(in_line(120, 220), Some(200), "it had 20 seconds before");
+        shared.note_progress((1 << 20) - 10_000, 1 << 20);
+        assert_eq!(shared.holds_since.get(), None, "its client made progress before and behind the line");
+        shared.note_held(1 << 20, 300);
+        assert_eq!(in_line(300, 300), Some(300));
     }
 }

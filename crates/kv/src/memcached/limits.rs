@@ -54,6 +54,10 @@ pub const WORK_BYTES_MAX: usize = 256 << 10;
 /// small commands, so that clients that hold much do not keep others from being served.
 pub const SHORT_BYTES: usize = 2 << 10;
 
+/// Bytes of answers that lie beside the budget while the client does not read them: what commands on little memory, and `stats`, answer with
+/// its buffer.
+pub const UNREAD_BYTES_MIN: usize = 8 << 10;
+
 /// What a connection reads at once, in bytes: it borrows this much memory while it has work, and none while it is idle.
 pub const READ_BYTES: usize = 64 << 10;
 

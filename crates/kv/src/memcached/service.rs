@@ -143,7 +143,8 @@ impl<B: Backend> Service<B> {
         self.backend.state().connections.end_all(Ending::Now);
     }
 
-    /// Ends all connections in order: what they sent is answered, then they are closed. Those that take longer than `grace` are closed at
+    /// Ends all connections in order: what was read of them is answered, and what came meanwhile if there is memory to read it; then they are
+    /// closed. What a client sends in the meantime may be lost, as with any close, and so is a command that waits in line. Those that take longer than `grace` are closed at
     /// once. Returns when none is left, or after `grace` twice, if some wait for a core that does not answer. No socket may be adopted
     /// after this was called.
     pub async fn stop(&self, grace: Duration) {

@@ -264,6 +264,11 @@ impl Session {
         self.turn.pass();
     }
 
+    /// Bytes of memory that its turn may have when its answers are back.
+    pub(super) fn turn_bytes_with_answers(&self) -> usize {
+        self.turn.bytes_with_answers(self.memory)
+    }
+
     /// Bytes of memory that its turn has.
     pub(super) fn turn_bytes(&self) -> usize {
         self.turn.memory_bytes()
@@ -287,7 +292,7 @@ impl Session {
 
     /// Moves answers of a turn to the output, in order.
     pub(super) fn merge(&mut self, out: &mut Vec<u8>) -> Merged {
-        self.turn.merge(out)
+        self.turn.merge(out, self.memory)
     }
 
     /// Gives the memory of its turns back: for a connection that becomes idle.

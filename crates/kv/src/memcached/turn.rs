@@ -108,9 +108,19 @@ impl Turn {
         self.batch(core, value_bytes_max).push_command(text);
     }
 
+    /// Bytes that the answers of each lane may have when all are sent together.
+    fn lane_answer_bytes(&self, memory: Memory) -> usize {
+        (memory.limit(TURN_ANSWER_BYTES) / self.lanes.len().max(1)).max(SHORT_BYTES)
+    }
+
+    /// Bytes that it may have when its answers are back.
+    pub fn bytes_with_answers(&self, memory: Memory) -> usize {
+        self.memory_bytes() + self.lanes.len() * self.lane_answer_bytes(memory)
+    }
+
     /// Takes out what is to be sent in all lanes together. No answer may be long, and all together are short.
     pub fn take_all(&mut self, memory: Memory) -> Vec<(usize, Core, Box<Batch>)> {
-        let each = (memory.limit(TURN_ANSWER_BYTES) / self.lanes.len().max(1)).max(SHORT_BYTES);
+        let each = self.lane_answer_bytes(memory);
         let take = |(at, lane): (usize, &mut Lane)| {
             let mut batch = lane.batch.take()?;
             batch.begin_run(AnswersMax::Short(each));
@@ -147,9 +157,9 @@ impl Turn {
     }
 
     /// Moves answers to the output, in order.
-    pub fn merge(&mut self, out: &mut Vec<u8>) -> Merged {
+    pub fn merge(&mut self, out: &mut Vec<u8>, memory: Memory) -> Merged {
         while let Some(source) = self.sources.get(self.merged) {
-            if out.len() > OUTPUT_BYTES_MAX {
+            if out.len() > memory.limit(OUTPUT_BYTES_MAX) {
                 return Merged::Full;
             }
             if let Source::Lane(at) = *source {
@@ -159,7 +169,7 @@ impl Turn {
                 }
             }
             let answer = self.long_answer();
-            if answer.len() > OUTPUT_BYTES_MAX {
+            if answer.len() > memory.limit(OUTPUT_BYTES_MAX) {
                 return if out.is_empty() { Merged::Long } else { Merged::Full };
             }
             out.extend_from_slice(answer);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dunlin_serve::side;
-use dunlin_store::snapshot::{Canceller, Report, SaveError, SnapshotLock, save};
+use dunlin_store::snapshot::{Canceller, Report, SaveError, SnapshotLock, beside, save, sync_directory};
 use tokio::sync::oneshot;
 
 use super::clock::moment;
@@ -17,6 +17,8 @@ use crate::routing::Core;
 
 /// Files of rescues that are kept. A server that fails again and again must not fill the disk.
 const RESCUES_MAX: u32 = 8;
+/// What stands behind the name of a file that a rescue writes. When it is known what that holds, it gets another name or goes.
+const UNNAMED: &str = ".rescue.new";
 
 /// Where and how snapshots are saved.
 #[derive(Debug, Clone)]
@@ -170,39 +172,35 @@ impl Saver {
     /// Saves what can be saved after cores failed. Says what was saved, and where. It ends if every core that hangs is given up meanwhile.
     ///
     /// A snapshot of all cores takes the place of the one before, which is kept beside it, unless something is kept there already. One that
-    /// lacks a core does not. No file of an earlier rescue is replaced.
+    /// lacks a core does not. No file of an earlier rescue is replaced: if there are many, only a snapshot of all cores is saved.
     pub fn save_after_failure(&self) -> String {
         let Some(target) = &self.saving.target else { return "nothing was saved: the server has no snapshot file".into() };
         let _turn = Turn::take(&self.saving.turns);
-        let path = target.path.display();
-        let Some(rescue) = free_rescue(&target.path) else {
-            return format!(
-                "nothing was saved, and {path} is as it was before: there are {RESCUES_MAX} files of earlier failures, {path}.rescue to \
-                 {path}.rescue.{}; read them with `dunlin kv dump`, and remove or move away those that are not needed",
-                RESCUES_MAX - 1,
-            );
-        };
-        let told = self.rescue_to(target, &rescue);
-        told.unwrap_or_else(|why| {
-            // What was written there, to find a core whose items can be read, is not all that can.
-            let _ = fs::remove_file(&rescue);
-            format!("nothing was saved{why}, and {path} is as it was before")
-        })
+        let unnamed = beside(&target.path, UNNAMED);
+        let told = self.rescue_to(target, &unnamed);
+        // What was written there, to find a core whose items can be read, is not all that can.
+        let _ = fs::remove_file(&unnamed);
+        told.unwrap_or_else(|why| format!("nothing was saved{why}, and {} is as it was before", target.path.display()))
     }
 
-    /// Saves what can be saved to a file that is not there yet. Says what was saved, or why nothing was.
-    fn rescue_to(&self, target: &Target, rescue: &Path) -> Result<String, String> {
+    /// Saves what can be saved, by way of a file that has no name yet. Says what was saved, or why nothing was.
+    fn rescue_to(&self, target: &Target, unnamed: &Path) -> Result<String, String> {
         let path = target.path.display();
         let mut missing = self.saving.hung();
         loop {
-            match self.collect(&missing, rescue) {
-                Ok(report) if missing.is_empty() => return Ok(self.take_over(target, rescue, &report)),
+            if !missing.is_empty() {
+                free_rescue(&target.path)?;
+            }
+            match self.collect(&missing, unnamed) {
+                Ok(report) if missing.is_empty() => return take_over(target, unnamed, &report),
                 Ok(report) => {
-                    let (items, rescue) = (report.totals.records, rescue.display());
+                    let rescue = keep(unnamed, &target.path)?;
                     return Ok(format!(
-                        "core {} cannot be read: the {items} items of the others were saved to {rescue}, which `dunlin kv dump` \
-                         reads; {path} is as it was before",
+                        "core {} cannot be read: the {} items of the others were saved to {}, which `dunlin kv dump` reads; \
+                         {path} is as it was before",
                         missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                        report.totals.records,
+                        rescue.display(),
                     ));
                 }
                 Err(ServerError::Save(SaveError::Abandoned)) if missing.len() < usize::from(self.mailboxes.len()) => {
@@ -213,7 +211,7 @@ impl Saver {
                         continue;
                     }
                     // Whoever gave it up has failed meanwhile, or again.
-                    missing.push(self.first_unreadable(&missing, rescue).ok_or_else(String::new)?);
+                    missing.push(self.first_unreadable(&missing, unnamed).ok_or_else(String::new)?);
                 }
                 Err(error) => {
                     let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
@@ -249,53 +247,65 @@ impl Saver {
         self.saving.taking().running = None;
         result.map_err(ServerError::from)
     }
+}
 
-    /// Gives a rescued snapshot of all cores the name of the snapshot.
-    fn take_over(&self, target: &Target, rescue: &Path, report: &Report) -> String {
-        let (items, path, before) = (report.totals.records, target.path.display(), beside(&target.path, ".before"));
-        // A link: at no moment there is no snapshot.
-        let kept = match fs::hard_link(&target.path, &before) {
-            Ok(()) => format!("; what it held before is in {}", before.display()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            // A server that fails again and again must not replace the last good snapshot.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let (rescue, before) = (rescue.display(), before.display());
-                return format!(
-                    "all {items} items were saved to {rescue}; {path} is as it was before, because {before} of an earlier failure \
-                     exists: move that away, and then {rescue} to {path}"
-                );
-            }
+/// Gives a rescued snapshot of all cores the name of the snapshot.
+fn take_over(target: &Target, unnamed: &Path, report: &Report) -> Result<String, String> {
+    let (items, path, before) = (report.totals.records, target.path.display(), beside(&target.path, ".before"));
+    // A link: at no moment there is no snapshot.
+    let kept = match fs::hard_link(&target.path, &before) {
+        Ok(()) => format!("; what it held before is in {}", before.display()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        // A server that fails again and again must not replace the last good snapshot.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let rescue = keep(unnamed, &target.path)?;
+            let (rescue, before) = (rescue.display(), before.display());
+            return Ok(format!(
+                "all {items} items were saved to {rescue}; {path} is as it was before, because {before} of an earlier failure \
+                 exists: move that away, and then {rescue} to {path}"
+            ));
+        }
+        Err(error) => {
+            let rescue = keep(unnamed, &target.path)?;
+            return Ok(format!(
+                "all {items} items were saved to {}; {path} is as it was before ({error})",
+                rescue.display()
+            ));
+        }
+    };
+    match fs::rename(unnamed, &target.path) {
+        Ok(()) => match sync_directory(&target.path) {
+            Ok(()) => Ok(format!("all {items} items were saved to {path}{kept}")),
             Err(error) => {
-                let rescue = rescue.display();
-                return format!("all {items} items were saved to {rescue}; {path} is as it was before ({error})");
+                Ok(format!("all {items} items were saved to {path}, which may not be on the disk ({error}){kept}"))
             }
-        };
-        match fs::rename(rescue, &target.path).and_then(|()| sync_directory(&target.path)) {
-            Ok(()) => format!("all {items} items were saved to {path}{kept}"),
-            Err(error) => format!("all {items} items were saved to {} ({error}){kept}", rescue.display()),
+        },
+        Err(error) => {
+            let rescue = keep(unnamed, &target.path)?;
+            Ok(format!("all {items} items were saved to {} ({error}){kept}", rescue.display()))
         }
     }
 }
 
-/// The first name for a rescue that no file has: `FILE.rescue`, or with a number behind. `None` if all are taken.
-fn free_rescue(path: &Path) -> Option<PathBuf> {
+/// Gives a rescue a name to keep. Says why it cannot.
+fn keep(unnamed: &Path, path: &Path) -> Result<PathBuf, String> {
+    let rescue = free_rescue(path)?;
+    let renamed = fs::rename(unnamed, &rescue).and_then(|()| sync_directory(&rescue));
+    renamed.map(|()| rescue).map_err(|error| format!(" ({error})"))
+}
+
+/// The first name for a rescue that no file has: `FILE.rescue`, or with a number behind. Says what to do if all are taken.
+fn free_rescue(path: &Path) -> Result<PathBuf, String> {
     let name = |number| if number == 0 { ".rescue".into() } else { format!(".rescue.{number}") };
     // A name that cannot be looked at may be somebody's.
     let is_free = |path: &PathBuf| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    (0..RESCUES_MAX).map(|number| beside(path, &name(number))).find(is_free)
-}
-
-/// Brings the name of a file to the disk.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-    fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
-}
-
-/// The path with more behind its name.
-fn beside(path: &Path, more: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(more);
-    name.into()
+    (0..RESCUES_MAX).map(|number| beside(path, &name(number))).find(is_free).ok_or_else(|| {
+        let (path, last) = (path.display(), RESCUES_MAX - 1);
+        format!(
+            " (there are {RESCUES_MAX} files of earlier failures, {path}.rescue to {path}.rescue.{last}: read them with `dunlin kv dump`, \
+             and remove or move away those that are not needed)"
+        )
+    })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use dunlin_kv::routing::{Core, Routing};
 use dunlin_store::{Model, Store};
 
 use super::script::{START, core, said, settings};
+use super::sockets::TestCore;
 
 /// Several cores on one thread, seen from the first.
 pub struct Cores {
@@ -30,6 +31,12 @@ impl Cores {
         }
     }
 
+    /// The same cores, on each of which connections may hold so many bytes of memory.
+    pub fn with_connection_bytes(self, bytes: usize) -> Cores {
+        let cores = self.cores.into_iter().map(|core| core.with_connection_bytes(bytes)).collect();
+        Cores { cores, ..self }
+    }
+
     pub fn is_elsewhere(&self, key: &str) -> bool {
         self.elsewhere(key.as_bytes()).is_some()
     }
@@ -45,6 +52,12 @@ impl Cores {
     fn run(&self, core: Core, batch: &mut Batch) -> Ran {
         self.runs.set(self.runs.get() + 1);
         batch.run(&self.cores[usize::from(core)])
+    }
+}
+
+impl TestCore for Cores {
+    fn set_now(&self, now: u32) {
+        self.cores.iter().for_each(|core| core.set_now(now));
     }
 }
 
@@ -64,7 +77,7 @@ impl Backend for Cores {
     }
 
     fn now(&self) -> u32 {
-        START
+        self.cores[0].now()
     }
 
     fn state(&self) -> &CoreState {

@@ -3,11 +3,11 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use dunlin_kv::memcached::{CORE_BYTES_MIN, HOLD_SECONDS_MAX};
+use dunlin_kv::memcached::{Activity, CORE_BYTES_MIN, HOLD_SECONDS_MAX};
 
 use super::memory::{say_some, set_request, starved};
 use super::script::START;
-use super::sockets::{Order, Server, expect};
+use super::sockets::{Order, Server, ask, expect};
 
 /// Times of holding memory after which an honest client is served.
 const PERIODS: u32 = 3;
@@ -82,4 +82,39 @@ fn short_lines_do_not_keep_the_memory_of_the_longest_one() {
     let mut dribbler = Dribbler::new(client, b"\r\n", &line, 3_000, b"END\r\n");
     expect(&mut dribbler.client, b"END\r\n");
     serve(&server, &mut dribbler);
+}
+
+/// A client that has said a long command but for its end, which it says now with short ones behind it that have long answers.
+fn end_long_with_gets(server: &Server, value_bytes: usize) -> TcpStream {
+    const GETS: usize = 200;
+    ask(&mut server.connect(), &set_request("v", &vec![b'v'; value_bytes]), b"STORED\r\n");
+    let long = set_request("long", &vec![b'l'; 1 << 20]);
+    let (most, end) = long.split_at(long.len() - 1);
+    let mut client = server.connect();
+    client.write_all(most).unwrap();
+    server.wait_until(|report| report.connection_bytes > 1 << 20);
+    client.write_all(&[end, &b"get v\r\n".repeat(GETS)].concat()).unwrap();
+    client
+}
+
+#[test]
+fn commands_that_wait_for_memory_do_not_keep_that_of_a_long_one_before_them() {
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    // It has all that its host may have for answers.
+    let mut other = server.connect();
+    ask(&mut other, &set_request("big", &vec![b'v'; 1 << 20]), b"STORED\r\n");
+    other.write_all(&b"get big\r\n".repeat(8)).unwrap();
+    server.wait_until(|report| report.each.iter().any(|connection| connection.activity == Activity::Writing));
+    let _client = end_long_with_gets(&server, 65_000);
+    server.wait_until(|report| starved(report) == 1);
+    // No time passes, so nobody is closed.
+    ask(&mut server.connect(), &set_request("honest", &[b'h'; 200_000]), b"STORED\r\n");
+}
+
+#[test]
+fn answers_that_are_not_read_do_not_keep_the_memory_of_a_long_command_before_them() {
+    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
+    let _client = end_long_with_gets(&server, 65_000);
+    server.wait_until(|report| report.each.iter().any(|connection| connection.activity == Activity::Writing));
+    ask(&mut server.connect(), &set_request("honest", &[b'h'; 200_000]), b"STORED\r\n");
 }

@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use dunlin_kv::memcached::{CORE_BYTES_MIN, Count};
+use dunlin_kv::memcached::{Activity, CORE_BYTES_MIN, Count};
 
+use super::cores::Cores;
 use super::memory::{set_request, starved};
 use super::sockets::{Server, allow_files, ask};
 
@@ -58,6 +59,53 @@ fn a_host_with_hundreds_of_unread_answers_keeps_no_other_waiting() {
     let server = Server::with_connection_bytes(CORE_BYTES_MIN);
     ask(&mut server.connect(), &set_request("big", &vec![b'v'; 1 << 20]), b"STORED\r\n");
     let crowd = crowd(&server, HOSTILE_IP, CONNECTIONS, &b"get big\r\n".repeat(8));
+    server.wait_until(|report| starved(report) >= CONNECTIONS - 10);
+    ask_large(&server);
+    drop(crowd);
+    server.wait_until(|report| report.connections == 0 && report.connection_bytes == 0);
+}
+
+/// Of each command a client that reads nothing has less than 2 KiB to come, which no budget limits.
+fn check_short_answers(server: &Server, key: &str, connections: usize) {
+    let Some(()) = allow_files(2 * connections as u64) else { return };
+    ask(&mut server.connect(), &set_request(key, &[b's'; 1_900]), b"STORED\r\n");
+    let request = format!("get {key}\r\n").repeat(2_000).into_bytes();
+    let connect = |_| {
+        let mut client = server.connect_deaf_from(HOSTILE_IP);
+        client.write_all(&request).unwrap();
+        client
+    };
+    let crowd: Vec<TcpStream> = (0..connections).map(connect).collect();
+    server.wait_until(|report| {
+        report.each.iter().filter(|connection| connection.activity == Activity::Writing).count() >= connections - 10
+    });
+    ask_large(server);
+    drop(crowd);
+    server.wait_until(|report| report.connections == 0 && report.connection_bytes == 0);
+}
+
+#[test]
+fn a_host_with_hundreds_of_unread_short_answers_keeps_no_other_waiting() {
+    check_short_answers(&Server::with_connection_bytes(CORE_BYTES_MIN), "small", 1_000);
+}
+
+#[test]
+fn a_host_with_hundreds_of_unread_short_answers_of_other_cores_keeps_no_other_waiting() {
+    let cores = Cores::new(2);
+    let key = (0..).map(|number| format!("small{number}")).find(|key| cores.is_elsewhere(key)).unwrap();
+    check_short_answers(&Server::with_two_cores(CORE_BYTES_MIN), &key, 200);
+}
+
+#[test]
+fn long_answers_of_other_cores_are_shared_among_hosts() {
+    const CONNECTIONS: usize = 100;
+    let cores = Cores::new(2);
+    let key = (0..).map(|number| format!("big{number}")).find(|key| cores.is_elsewhere(key)).unwrap();
+    let server = Server::with_two_cores(CORE_BYTES_MIN);
+    ask(&mut server.connect(), &set_request(&key, &vec![b'v'; 1 << 20]), b"STORED\r\n");
+    ask(&mut server.connect(), &set_request("small", &[b's'; 50_000]), b"STORED\r\n");
+    let request = format!("get small small {key}\r\n").repeat(4).into_bytes();
+    let crowd = crowd(&server, HOSTILE_IP, CONNECTIONS, &request);
     server.wait_until(|report| starved(report) >= CONNECTIONS - 10);
     ask_large(&server);
     drop(crowd);

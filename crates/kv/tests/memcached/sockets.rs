@@ -12,12 +12,13 @@ use std::time::Duration;
 use dunlin_kv::memcached::{
     Acceptor, Backend, ConnectionLimit, Count, Inquiry, LOOK_DEFAULT, Listen, Report, Service, Settings, Single,
 };
-use dunlin_store::Model;
+use dunlin_store::{Model, UnixSeconds};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 
+use super::cores::Cores;
 use super::script::START;
 
 /// Long enough for a machine that does much else; what takes longer hangs.
@@ -28,6 +29,17 @@ pub enum Order {
     Report(oneshot::Sender<Report>),
     /// Within this time, if clients read what they asked for.
     Stop(Duration),
+}
+
+/// A core whose clock a test moves.
+pub trait TestCore: Backend {
+    fn set_now(&self, now: UnixSeconds);
+}
+
+impl TestCore for Single<Model> {
+    fn set_now(&self, now: UnixSeconds) {
+        Single::set_now(self, now);
+    }
 }
 
 /// A server on a thread of its own.
@@ -46,8 +58,8 @@ impl Server {
         Server::start_core(|| Single::new(Model::new(), START), connections_max, idle_seconds_max, look, listens)
     }
 
-    fn start_core(
-        core: impl FnOnce() -> Single<Model> + Send + 'static,
+    fn start_core<C: TestCore>(
+        core: impl FnOnce() -> C + Send + 'static,
         connections_max: usize,
         idle_seconds_max: Option<u32>,
         look: Duration,
@@ -105,7 +117,15 @@ impl Server {
 
     /// Any number of connections, which may hold so many bytes of memory.
     pub fn with_connection_bytes(bytes: usize) -> Server {
-        let core = move || Single::new(Model::new(), START).with_connection_bytes(bytes);
+        Server::with_core(move || Single::new(Model::new(), START).with_connection_bytes(bytes))
+    }
+
+    /// The same, seen from the first of two cores.
+    pub fn with_two_cores(bytes: usize) -> Server {
+        Server::with_core(move || Cores::new(2).with_connection_bytes(bytes))
+    }
+
+    fn with_core<C: TestCore>(core: impl FnOnce() -> C + Send + 'static) -> Server {
         Server::start_core(core, 10_000, None, LOOK_DEFAULT, vec!["tcp://127.0.0.1:0".parse().unwrap()])
     }
 
@@ -122,7 +142,18 @@ impl Server {
 
     /// From another host, as far as the server can tell: each address of 127.0.0.0/8 is one.
     pub fn connect_from(&self, ip: [u8; 4]) -> TcpStream {
+        self.connect_socket(ip, Socket::new(Domain::IPV4, Type::STREAM, None).unwrap())
+    }
+
+    /// The same, for a client that will read nothing: the system keeps little for it.
+    pub fn connect_deaf_from(&self, ip: [u8; 4]) -> TcpStream {
+        const KEPT_BYTES: usize = 4 << 10;
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(KEPT_BYTES).unwrap();
+        self.connect_socket(ip, socket)
+    }
+
+    fn connect_socket(&self, ip: [u8; 4], socket: Socket) -> TcpStream {
         socket.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
         socket.connect(&self.addr().into()).unwrap();
         configured(socket.into())

@@ -210,6 +210,23 @@ fn a_server_whose_rescues_nobody_looked_at_replaces_none_of_them_and_says_what_t
 }
 
 #[test]
+fn what_all_cores_have_is_saved_however_many_rescues_nobody_looked_at() {
+    let (server, config, file) = fragile("rescue-full-whole", false);
+    let mut client = Client::connect(&config);
+    client.fill("key", ITEMS / 2);
+    server.save().unwrap();
+    rescues(&file).iter().for_each(|rescue| std::fs::write(rescue, b"an earlier rescue").unwrap());
+    client.fill("key", ITEMS);
+    client.say(b"set panic 0 0 1\r\nx\r\n");
+    wait_for_the_end(&server);
+    let told = told(&server.stop().unwrap_err());
+    assert!(told.contains(&format!("all {ITEMS} items")), "{told}");
+    assert!(rescues(&file).iter().all(|rescue| std::fs::read(rescue).unwrap() == b"an earlier rescue"));
+    assert_eq!(loaded(&config, &file), ITEMS);
+    remove(&file);
+}
+
+#[test]
 fn a_core_that_hangs_in_the_middle_of_a_snapshot_does_not_keep_the_server_from_ending() {
     let mut settings = config("hang", 2);
     (settings.patience, settings.hang_max) = (Duration::ZERO, Duration::from_secs(1));

@@ -38,6 +38,7 @@ impl Core {
     pub fn note_wrong_tag(&mut self, header: &Header, from: Option<Route>) {
         let Some(session) = self.sessions.get_mut(header.session as usize) else { return };
         let is_open = matches!(session.state, State::Connected | State::Closing);
+        self.counters.dropped_wrong_tag += u64::from(is_open);
         if !is_open || from != Some(session.route) || session.local_tag & DEAF != 0 {
             return;
         }

@@ -21,6 +21,10 @@ const CALLS_PER_PASS: usize = 10 * PASS_SECONDS as usize;
 const CALLS_MAX: usize = 64;
 /// Items that are looked at each time that an item has no room.
 const ITEMS_FOR_ROOM: usize = 4096;
+/// Items that are looked at for want of room, however many items have none, until the next call from outside: about a millisecond.
+const SEARCH_MAX: usize = 4 * ITEMS_FOR_ROOM;
+/// Items that may be looked at in addition for each that had expired: so one search never ends where one in so many has.
+const SEARCH_FOR_FOUND: usize = 64;
 /// Lines for which a sweep counts as much as for an item: most of them may be free.
 const LINES_OF_ITEM: usize = 8;
 /// A pass may miss an item that moves from one line to another meanwhile. So the next one comes after this time, in seconds, at the latest.
@@ -37,15 +41,23 @@ pub(super) struct Sweeper {
     soonest_of_pass: UnixSeconds,
     /// Something had an expiry.
     is_needed: bool,
+    /// Items that may still be looked at for want of room.
+    search_left: usize,
 }
 
 impl Default for Sweeper {
     fn default() -> Sweeper {
-        Sweeper { hand: 0, soonest: UnixSeconds::MAX, soonest_of_pass: UnixSeconds::MAX, is_needed: false }
+        let never = UnixSeconds::MAX;
+        Sweeper { hand: 0, soonest: never, soonest_of_pass: never, is_needed: false, search_left: SEARCH_MAX }
     }
 }
 
 impl Sweeper {
+    /// Other tasks had their turn: a store may look for room again.
+    pub(super) fn allow_search(&mut self) {
+        self.search_left = SEARCH_MAX;
+    }
+
     /// An item with this expiry is stored.
     #[inline]
     pub(super) fn note(&mut self, expires: UnixSeconds) {
@@ -74,6 +86,7 @@ impl Partition {
 
     /// As much as one call from outside does. Returns how many such calls a tenth of a second is to have.
     pub(super) fn expire_at_once(&mut self) -> u32 {
+        self.sweeper.allow_search();
         if !self.may_have_expired() {
             return 0;
         }
@@ -82,10 +95,17 @@ impl Partition {
         efforts.div_ceil(ITEMS_AT_ONCE * LINES_OF_ITEM * CALLS_PER_PASS).min(CALLS_MAX) as u32
     }
 
-    /// Looks for room. True if anything was dropped.
+    /// Looks for room, unless that was in vain too often of late: a burst of items that have none must not look at as much each. True if
+    /// anything was dropped.
     #[cold]
     pub(super) fn expire_for_room(&mut self) -> bool {
-        self.may_have_expired() && self.sweep(ITEMS_FOR_ROOM) > 0
+        let items = self.sweeper.search_left.min(ITEMS_FOR_ROOM);
+        if items == 0 || !self.may_have_expired() {
+            return false;
+        }
+        let found = self.sweep(items);
+        self.sweeper.search_left = (self.sweeper.search_left - items + found * SEARCH_FOR_FOUND).min(SEARCH_MAX);
+        found > 0
     }
 
     /// Drops the expired items in lines of the page of a home, so that its chain can take their lines.
@@ -119,7 +139,9 @@ impl Partition {
             }
             let line = self.sweeper.hand;
             if self.table.is_cleared(line / WORD_LINES) {
-                effort = effort.saturating_sub(1 + self.sweep_line(line) * LINES_OF_ITEM);
+                let looked_at = self.sweep_line(line);
+                self.counters.swept += looked_at as u64;
+                effort = effort.saturating_sub(1 + looked_at * LINES_OF_ITEM);
                 self.sweeper.hand += 1;
             } else {
                 // Lines that are not cleared yet, in the middle of an index that grows.
@@ -137,6 +159,7 @@ impl Partition {
             soonest: self.sweeper.soonest_of_pass.min(next_pass),
             soonest_of_pass: UnixSeconds::MAX,
             is_needed: true,
+            ..self.sweeper
         };
     }
 

@@ -34,7 +34,8 @@ impl Partition {
         }
     }
 
-    /// Tries again what was refused, as often as what has expired gives room. Lines may have moved since the first try.
+    /// Tries again what was refused, as often as what has expired gives room. Lines may have moved since the first try. Where it is often in vain
+    /// nothing is looked at (see `expire.rs`).
     #[cold]
     pub(super) fn in_room(&mut self, attempt: impl Fn(&mut Partition) -> Result<(), Refused>) -> Result<(), Refused> {
         for _ in 0..ROOM_TRIES {

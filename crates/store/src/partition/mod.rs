@@ -111,8 +111,10 @@ impl Partition {
         Partition::with_hasher(config, KeyHasher::with_secret(config.key_function, secret))
     }
 
-    /// An empty partition for the items of one that had this shape: whatever that one held has place, if a store [foresees](crate::Store::foresee)
-    /// its items (`docs/store.md`). Ready for others once it is told that all items are [loaded](crate::Store::loaded). If the shape [does not suit](Shape::suits) the settings, it is a partition as of [`Partition::new`].
+    /// An empty partition for the items of one that had this shape. What that one held has place, if a store [foresees](crate::Store::foresee)
+    /// its items: for items between an eighth and a third of a segment that is tested and not proven (`docs/store.md`).
+    /// Ready for others once it is told that all items are [loaded](crate::Store::loaded). If the shape [does not suit](Shape::suits) the
+    /// settings, it is a partition as of [`Partition::new`].
     ///
     /// # Errors
     /// [`PartitionError`] if the memory is out of limits or not there, or there are no random numbers.

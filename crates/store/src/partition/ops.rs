@@ -96,6 +96,9 @@ impl Store for Partition {
     }
 
     fn set_now(&mut self, now: UnixSeconds) {
+        if now != self.clock.now {
+            self.sweeper.allow_search();
+        }
         self.clock.set(now);
     }
 

@@ -52,11 +52,7 @@ impl Replacement {
         self.file.sync_all().map_err(|source| io("sync", &self.unfinished, source))?;
         fs::rename(&self.unfinished, &self.path).map_err(|source| io("rename", &self.unfinished, source))?;
         self.is_complete = true;
-        let directory = match self.path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
-        File::open(directory).and_then(|directory| directory.sync_all()).map_err(|source| io("sync", directory, source))
+        sync_directory(&self.path).map_err(|source| io("sync the directory of", &self.path, source))
     }
 }
 
@@ -77,6 +73,15 @@ impl Drop for Replacement {
             let _ = fs::remove_file(&self.unfinished);
         }
     }
+}
+
+/// Brings the name of a file to the disk.
+///
+/// # Errors
+/// What the system says.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// The file in the same directory whose name has `suffix` behind.

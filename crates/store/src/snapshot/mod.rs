@@ -45,6 +45,7 @@ mod sweep;
 mod writer;
 
 pub use error::{NoRoom, SaveError, SnapshotError};
+pub use file::{beside, sync_directory};
 pub use format::{BLOCK_BYTES, BLOCK_BYTES_MAX, VERSION};
 pub use load::{Loaded, Misfit, Progress, load, load_file};
 pub use lock::SnapshotLock;

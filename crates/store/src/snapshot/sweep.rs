@@ -20,10 +20,11 @@ pub const STEP_RANGES: usize = 256;
 pub const STEP_BYTES: usize = 32 << 10;
 /// Blocks that a core keeps when the disk is slow, of changes that could not wait, before further changes wait a little.
 pub const BLOCKS_KEPT_MAX: usize = 16;
-/// How long operations wait for the disk between two steps, all together, when little is kept.
+/// How long operations wait for the disk in each [`STALL_MAX`], all together, when little is kept.
 pub const STALL_MIN: Duration = Duration::from_millis(1);
-/// The same when as much is kept as may be. In between it grows with what is kept, so that changes that come faster
-/// than the disk writes slow down to its pace.
+/// The same when half of what may be kept is, or more, and how long one operation waits at most. In between it grows with
+/// what is kept, so that changes that come faster than the disk writes slow down to its pace, however many come between two
+/// steps.
 pub const STALL_MAX: Duration = Duration::from_millis(10);
 /// How long operations wait, all together, for a disk that takes nothing. Then it hangs, and they wait again only once
 /// it has taken a block.
@@ -37,23 +38,37 @@ pub const KEPT_BYTES_MIN: usize = 16 << 20;
 /// How often a waiting operation asks.
 const STALL_STEP: Duration = Duration::from_micros(100);
 
-/// How often a waiting operation asks in this time. Sleeps are counted and not timed: a thread that the system wakes
-/// late has waited once.
-const fn stall_steps(time: Duration) -> u32 {
-    (time.as_micros() / STALL_STEP.as_micros()) as u32
-}
+/// How often waiting operations ask in the time in which a disk hangs. Sleeps are counted and not timed: a thread that the
+/// system wakes late has waited once.
+const HANG_STEPS: u32 = (HANG.as_micros() / STALL_STEP.as_micros()) as u32;
 
 /// Most bytes of blocks that each of so many cores keeps.
 pub fn kept_bytes_max(cores: usize) -> usize {
     (KEPT_BYTES_ALL_MAX / cores.max(1)).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX)
 }
 
-/// What a waiting operation does between two questions.
-struct Sleep(Box<dyn FnMut(Duration) + Send>);
+/// The time by which operations wait.
+trait Clock: fmt::Debug + Send {
+    /// Time since any one instant.
+    fn now(&self) -> Duration;
 
-impl fmt::Debug for Sleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Sleep")
+    /// Lets so much time pass, or more.
+    fn sleep(&self, time: Duration);
+}
+
+/// The thread's own.
+#[derive(Debug)]
+struct ThreadClock {
+    began: Instant,
+}
+
+impl Clock for ThreadClock {
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
     }
 }
 
@@ -99,11 +114,12 @@ pub struct Copier {
     /// Bytes of their records.
     kept_bytes: usize,
     kept_bytes_max: usize,
-    /// How often operations may still ask the disk before the next step.
-    stall_steps: u32,
+    /// How long operations may wait for the disk now, and when that was reckoned.
+    stall_left: Duration,
+    reckoned_at: Duration,
     /// How often they may still ask before the disk has taken a block.
     hang_steps: u32,
-    sleep: Sleep,
+    clock: Box<dyn Clock>,
     output: SyncSender<Piece>,
     failure: Option<SaveError>,
     effort: Effort,
@@ -145,9 +161,10 @@ impl Copier {
             kept: VecDeque::new(),
             kept_bytes: 0,
             kept_bytes_max,
-            stall_steps: stall_steps(STALL_MIN),
-            hang_steps: stall_steps(HANG),
-            sleep: Sleep(Box::new(std::thread::sleep)),
+            stall_left: STALL_MIN,
+            reckoned_at: Duration::ZERO,
+            hang_steps: HANG_STEPS,
+            clock: Box::new(ThreadClock { began: Instant::now() }),
             output,
             failure: None,
             effort: Effort { pause, ..Effort::default() },
@@ -209,7 +226,7 @@ impl Copier {
             match self.output.try_send(Piece::Block(block)) {
                 Ok(()) => {
                     self.kept_bytes -= bytes;
-                    self.hang_steps = stall_steps(HANG);
+                    self.hang_steps = HANG_STEPS;
                 }
                 Err(TrySendError::Full(Piece::Block(block))) => {
                     self.kept.push_front(block);
@@ -228,23 +245,31 @@ impl Copier {
 
     /// Waits in the middle of an operation for the disk to take a block, but not for long: what it does not take is kept.
     fn stall(&mut self) {
-        let begun = Instant::now();
-        while self.stall_steps.min(self.hang_steps) > 0 && !self.push_out() && self.kept.len() > BLOCKS_KEPT_MAX {
-            self.stall_steps -= 1;
+        let begun = self.clock.now();
+        self.reckon(begun);
+        while self.stall_left >= STALL_STEP && self.hang_steps > 0 && !self.push_out() && self.kept.len() > BLOCKS_KEPT_MAX {
+            self.stall_left -= STALL_STEP;
             self.hang_steps -= 1;
-            (self.sleep.0)(STALL_STEP);
+            self.clock.sleep(STALL_STEP);
         }
         if self.kept_bytes > self.kept_bytes_max {
             self.fail(SaveError::TooSlow);
         }
-        self.effort.stall = self.effort.stall.max(begun.elapsed());
+        self.effort.stall = self.effort.stall.max(self.clock.now().saturating_sub(begun));
     }
 
-    /// How often operations may ask until the next step, for as much as is kept now.
-    fn stall_steps_now(&self) -> u32 {
-        let (least, most) = (stall_steps(STALL_MIN), stall_steps(STALL_MAX));
-        let graded = (most - least) as usize * self.kept_bytes.min(self.kept_bytes_max) / self.kept_bytes_max.max(1);
-        least + graded as u32
+    /// Adds to the time that operations may wait: a share of the time that has passed, as large as what is kept asks for. Once that is
+    /// all of the time, each may wait, whatever those before it did.
+    fn reckon(&mut self, now: Duration) {
+        let passed = now.saturating_sub(std::mem::replace(&mut self.reckoned_at, now));
+        let full = self.kept_bytes_max / 2;
+        if self.kept_bytes >= full {
+            self.stall_left = STALL_MAX;
+            return;
+        }
+        let in_each = STALL_MIN + (STALL_MAX - STALL_MIN).mul_f64(self.kept_bytes as f64 / full as f64);
+        let share = in_each.div_duration_f64(STALL_MAX);
+        self.stall_left = (self.stall_left + passed.min(STALL_MAX).mul_f64(share)).min(in_each);
     }
 
     fn ranges(&self) -> usize {
@@ -262,9 +287,7 @@ impl Copier {
 
     /// Visits the next ranges.
     pub fn step(&mut self, items: &dyn Visit) -> Step {
-        let is_out = self.push_out();
-        self.stall_steps = self.stall_steps_now();
-        if !is_out {
+        if !self.push_out() {
             return Step::Full;
         }
         let end = self.ranges().min(self.next + STEP_RANGES);
@@ -356,26 +379,30 @@ mod tests {
     }
 
     /// A disk in a time of its own.
+    #[derive(Debug)]
     struct Disk {
         pieces: Receiver<Piece>,
         now: Duration,
+        /// Time that somebody waited for it.
+        waited: Duration,
+        /// It takes a block in each such time.
+        block_time: Duration,
         /// When it takes the next block.
         free_at: Duration,
         records: u32,
     }
 
     /// A disk, and whoever lets its time pass.
-    #[derive(Clone)]
+    #[derive(Debug, Clone)]
     struct Shared(Arc<Mutex<Disk>>);
 
     impl Shared {
-        fn new(pieces: Receiver<Piece>) -> Shared {
-            let (now, free_at) = (Duration::ZERO, Duration::ZERO);
-            Shared(Arc::new(Mutex::new(Disk { pieces, now, free_at, records: 0 })))
+        fn new(pieces: Receiver<Piece>, block_time: Duration) -> Shared {
+            let zero = Duration::ZERO;
+            Shared(Arc::new(Mutex::new(Disk { pieces, now: zero, waited: zero, block_time, free_at: zero, records: 0 })))
         }
 
-        /// Lets time pass for a disk that takes a block in each `block_time`.
-        fn pass(&self, time: Duration, block_time: Duration) {
+        fn pass(&self, time: Duration) {
             let disk = &mut *self.0.lock().unwrap();
             disk.now += time;
             while disk.free_at <= disk.now {
@@ -383,12 +410,12 @@ mod tests {
                     Ok(Piece::Block(block)) => disk.records += block.records(),
                     _ => disk.free_at = disk.now,
                 }
-                disk.free_at += block_time;
+                disk.free_at += disk.block_time;
             }
         }
 
-        fn now(&self) -> Duration {
-            self.0.lock().unwrap().now
+        fn waited(&self) -> Duration {
+            self.0.lock().unwrap().waited
         }
 
         fn records(&self) -> u32 {
@@ -396,30 +423,53 @@ mod tests {
         }
     }
 
-    /// Changes come twice as fast as the disk writes, and there are many times as many as are kept.
-    #[test]
-    fn changes_that_come_faster_than_the_disk_writes_slow_down_to_its_pace() {
+    impl Clock for Shared {
+        fn now(&self) -> Duration {
+            self.0.lock().unwrap().now
+        }
+
+        fn sleep(&self, time: Duration) {
+            self.0.lock().unwrap().waited += time;
+            self.pass(time);
+        }
+    }
+
+    /// Changes come faster than the disk writes, each so long after the one before, and there are many times as many as are kept.
+    fn check_pace(change_time: Duration, changes_per_step: usize) {
         const BLOCK_TIME: Duration = Duration::from_millis(10);
         let items = Filled::new();
         let (output, pieces) = sync_channel(1);
         let mut copier = copier(&items, output, KEPT_BYTES_MIN);
-        let disk = Shared::new(pieces);
-        let waited = disk.clone();
-        copier.sleep = Sleep(Box::new(move |time| waited.pass(time, BLOCK_TIME)));
+        let disk = Shared::new(pieces, BLOCK_TIME);
+        copier.clock = Box::new(disk.clone());
         // From the other end than the sweep.
-        for hash in Filled::hashes().collect::<Vec<_>>().into_iter().rev() {
-            let begun = disk.now();
+        for (at, hash) in Filled::hashes().collect::<Vec<_>>().into_iter().rev().enumerate() {
+            let before = disk.waited();
             copier.before_change(&items, hash);
-            assert!(disk.now() - begun <= STALL_MAX, "one change waited for {:?}", disk.now() - begun);
+            let waited = disk.waited() - before;
+            assert!(waited <= STALL_MAX, "one change waited for {waited:?}");
             assert!(copier.failure.is_none(), "{:?} after {} records", copier.failure, disk.records());
-            disk.pass(BLOCK_TIME / 2, BLOCK_TIME);
-            copier.step(&items);
+            disk.pass(change_time);
+            if at % changes_per_step == 0 {
+                copier.step(&items);
+            }
         }
         while copier.step(&items) != Step::Complete {
-            disk.pass(BLOCK_TIME, BLOCK_TIME);
+            disk.pass(BLOCK_TIME);
         }
-        disk.pass(2 * BLOCK_TIME, BLOCK_TIME);
+        disk.pass(2 * BLOCK_TIME);
         assert_eq!(disk.records() as usize, Filled::hashes().count());
+    }
+
+    #[test]
+    fn changes_that_come_faster_than_the_disk_writes_slow_down_to_its_pace() {
+        check_pace(Duration::from_millis(5), 1);
+    }
+
+    #[test]
+    fn changes_of_many_connections_between_two_steps_slow_down_to_the_pace_of_the_disk() {
+        check_pace(Duration::from_millis(5), 500);
+        check_pace(Duration::from_micros(5), 500);
     }
 
     /// Changes of long values while the disk takes nothing.
@@ -428,29 +478,30 @@ mod tests {
         let items = Filled::new();
         let (output, pieces) = sync_channel(1);
         let mut copier = copier(&items, output, KEPT_BYTES_MAX);
-        let disk = Shared::new(pieces);
-        let waited = disk.clone();
-        copier.sleep = Sleep(Box::new(move |time| waited.pass(time, Duration::MAX)));
         // The first block that it takes is the last.
-        disk.pass(Duration::ZERO, Duration::MAX / 2);
+        let disk = Shared::new(pieces, Duration::MAX / 2);
+        copier.clock = Box::new(disk.clone());
+        disk.pass(Duration::ZERO);
         let mut changed = Filled::hashes();
-        // A burst: all of its operations together wait as long as one may.
+        // A burst, while little is kept: its operations wait for a small part of the time.
         for hash in changed.by_ref().take(BLOCKS_KEPT_MAX + 16) {
             copier.before_change(&items, hash);
         }
-        assert_eq!((disk.now(), copier.failure.is_none()), (STALL_MIN, true));
+        assert!((STALL_MIN..2 * STALL_MIN).contains(&disk.waited()), "{:?}", disk.waited());
+        assert!(copier.failure.is_none());
         assert!(copier.kept.len() > BLOCKS_KEPT_MAX, "what cannot wait is kept");
         // Up to a limit of time, and then of memory.
         for hash in changed {
             assert_eq!(copier.step(&items), Step::Full);
             copier.before_change(&items, hash);
-            assert!(disk.now() <= HANG, "{:?}", disk.now());
+            assert!(disk.waited() <= HANG, "{:?}", disk.waited());
+            disk.pass(STALL_MAX);
             if copier.failure.is_some() {
                 break;
             }
             assert!(copier.kept_bytes <= KEPT_BYTES_MAX, "{} bytes", copier.kept_bytes);
         }
-        assert_eq!(disk.now(), HANG);
+        assert_eq!(disk.waited(), HANG);
         assert!(matches!(copier.failure, Some(SaveError::TooSlow)), "{:?}", copier.failure);
         assert!(copier.kept.is_empty());
     }

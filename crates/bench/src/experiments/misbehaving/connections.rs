@@ -13,10 +13,15 @@ use crate::roles::{Carrier, Connections, Holding, KvMemcachedServer, KvServer, T
 const MEMORY: u64 = 64 << 20;
 /// Connections that begin to store a value.
 const UNFINISHED: usize = 1_200;
-/// Connections that do not read an answer.
+/// Connections that do not read a long answer.
 const UNREAD: usize = 200;
-/// What the documentation allows a connection beside the common budget (docs/memcached.md): small commands, and the connection itself.
-const CONNECTION_BYTES: usize = (8 + 2) << 10;
+/// Connections that do not read short answers, and the bytes of each: less than what needs room in the common budget.
+const UNREAD_SHORT: usize = 400;
+const SHORT_BYTES: usize = 1_900;
+/// The share of misbehaving connections that are to be open at the end. The server may close some: that is its right.
+const OPEN_SHARE_MIN: f64 = 0.7;
+/// Parts of 32 of the budget that unfinished commands and unread answers of one host may have, of which it gets three quarters.
+const PARTS_HELD: usize = (9 + 9) * 3 / 4;
 /// A value for which a connection needs memory of the common budget, whether it is stored or read.
 const LARGE_BYTES: usize = 100_000;
 
@@ -46,50 +51,108 @@ const fn of_large(name: &'static str, operation: TextOperation) -> Case {
     Case { name, operation, connections: 2, window: 1, value_bytes: LARGE_BYTES }
 }
 
+/// A server, and the connections that misbehave with it.
+struct Crowd {
+    cores: u16,
+    unfinished: usize,
+    unread: usize,
+    unread_bytes: usize,
+}
+
+impl Crowd {
+    const LONG: Crowd = Crowd { cores: 1, unfinished: UNFINISHED, unread: UNREAD, unread_bytes: UNREAD_BYTES };
+    const SHORT: Crowd = Crowd { cores: 2, unfinished: 0, unread: UNREAD_SHORT, unread_bytes: SHORT_BYTES };
+
+    fn connections(&self) -> usize {
+        self.unfinished + self.unread
+    }
+
+    /// What the documentation allows these connections beside the common budget (docs/memcached.md): small commands, and the connections
+    /// themselves.
+    fn bytes_beside(&self) -> usize {
+        let asking_cores = if self.cores > 1 { 16 + 4 * usize::from(self.cores) } else { 0 };
+        self.connections() * ((2 + 2 + 8 + asking_cores) << 10)
+    }
+}
+
 /// Beside work that needs none of the memory that they hold.
 pub(super) fn small(lab: &mut Lab) -> Result<(), BenchError> {
-    run(lab, &SMALL)
+    run_long(lab, &SMALL)
 }
 
 /// Beside work that needs some of it.
 pub(super) fn large(lab: &mut Lab) -> Result<(), BenchError> {
-    run(lab, &LARGE)
+    run_long(lab, &LARGE)
 }
 
-fn run(lab: &mut Lab, loads: &Loads) -> Result<(), BenchError> {
+fn run_long(lab: &mut Lab, loads: &Loads) -> Result<(), BenchError> {
     let case = format!("memcached port, {UNFINISHED} unfinished sets and {UNREAD} unread gets of 1 MiB, {}", loads.name);
     let case = with_threads(&case, 1);
-    let mut order = Order::AloneFirst;
-    let runs = lab.case(&case, |lab| round(lab, order.next(), loads))?;
-    let counted_max = ServerConfig::default().connection_memory_bytes + (UNFINISHED + UNREAD) * CONNECTION_BYTES;
-    let seen: Vec<Seen> = runs.iter().map(|(seen, _)| seen.clone()).collect();
-    let names: Vec<&str> = loads.cases.iter().map(|case| case.name).collect();
-    push(lab, &case, (Metric::Operations, &names), &seen, (counted_max + UNREAD_BYTES) as f64)?;
-    let counted = spread(&runs, |(_, holding)| holding.counted_bytes as f64)?;
-    let row = RowBuilder::new(format!("{case}, counted by the server"), Metric::Memory, counted);
-    lab.push(row.target(Target::Absolute(counted_max as f64)));
-    push_seen(lab, format!("{case}, open at the end"), runs.iter().map(|(_, holding)| holding.connections));
+    let runs = run(lab, &case, &Crowd::LONG, loads)?;
+    let share = ServerConfig::default().connection_memory_bytes / 32 * PARTS_HELD / UNREAD_BYTES;
     let held = runs.iter().map(|(_, holding)| holding.counted_bytes / UNREAD_BYTES as u64);
-    push_seen(lab, format!("{case}, values' worth of memory held"), held);
+    push_seen(lab, format!("{case}, values' worth of memory held"), share as u64 - 1, held);
     Ok(())
 }
 
-fn round(lab: &Lab, order: Order, loads: &Loads) -> Result<(Seen, Holding), BenchError> {
+/// Beside work that needs some of the memory that short answers do not take, of a server whose cores ask each other.
+pub(super) fn short_answers(lab: &mut Lab) -> Result<(), BenchError> {
+    let case =
+        format!("memcached port of 2 cores, {UNREAD_SHORT} connections with unread gets of {SHORT_BYTES} B, {}", LARGE.name);
+    // The cores of the server share one.
+    let case = case + " [2 | 1 + 1]";
+    let runs = run(lab, &case, &Crowd::SHORT, &LARGE)?;
+    // An answer of each connection.
+    let held = runs.iter().map(|(_, holding)| holding.counted_bytes / SHORT_BYTES as u64);
+    push_seen(lab, format!("{case}, answers' worth of memory held"), asked_open(&Crowd::SHORT), held);
+    Ok(())
+}
+
+fn asked_open(crowd: &Crowd) -> u64 {
+    (crowd.connections() as f64 * OPEN_SHARE_MIN) as u64
+}
+
+fn run(lab: &mut Lab, case: &str, crowd: &Crowd, loads: &Loads) -> Result<Vec<(Seen, Holding)>, BenchError> {
+    let mut order = Order::AloneFirst;
+    let runs = lab.case(case, |lab| round(lab, order.next(), crowd, loads))?;
+    let counted_max = ServerConfig::default().connection_memory_bytes + crowd.bytes_beside();
+    let seen: Vec<Seen> = runs.iter().map(|(seen, _)| seen.clone()).collect();
+    let names: Vec<&str> = loads.cases.iter().map(|case| case.name).collect();
+    push(lab, case, (Metric::Operations, &names), &seen, (counted_max + UNREAD_BYTES) as f64)?;
+    let counted = spread(&runs, |(_, holding)| holding.counted_bytes as f64)?;
+    let row = RowBuilder::new(format!("{case}, counted by the server"), Metric::Memory, counted);
+    lab.push(row.target(Target::Absolute(counted_max as f64)));
+    push_seen(
+        lab,
+        format!("{case}, open at the end"),
+        asked_open(crowd),
+        runs.iter().map(|(_, holding)| holding.connections),
+    );
+    Ok(runs)
+}
+
+fn round(lab: &Lab, order: Order, crowd: &Crowd, loads: &Loads) -> Result<(Seen, Holding), BenchError> {
     let items = lab.items(loads.items);
-    let server = KvMemcachedServer(KvServer::cache(Carrier::Shm, MEMORY));
-    kv_memcached::with_items(lab, server, (items, loads.value_bytes), |filled| {
-        let works = || loads.cases.iter().map(|case| work(lab, case, filled, items)).collect::<Result<Vec<_>, _>>();
-        let growth = Growth::of(filled.process)?;
-        let (alone, (beside, holding, cost)) = order.take(works, || {
-            let role = Connections { server: filled.address, unfinished: UNFINISHED, unread: UNREAD };
-            let mut misbehaving = lab.client(role, 4 * lab.run_length())?;
-            misbehaving.ready()?;
-            let (beside, taken) = sharing(&[misbehaving.id()], works)?;
-            let grown = growth.most()?;
-            Ok((beside, misbehaving.stop()?, Cost { taken, grown }))
-        })?;
-        Ok((Seen::new(alone, beside, cost), holding))
-    })
+    // A server of its own for each: what one has suffered must not slow down the work that it is compared with.
+    let server = || KvMemcachedServer(KvServer { cores: crowd.cores, ..KvServer::cache(Carrier::Shm, MEMORY) });
+    let works =
+        |filled: &Filled| loads.cases.iter().map(|case| work(lab, case, filled, items)).collect::<Result<Vec<_>, _>>();
+    let (alone, (beside, holding, cost)) = order.take(
+        || kv_memcached::with_items(lab, server(), (items, loads.value_bytes), works),
+        || {
+            kv_memcached::with_items(lab, server(), (items, loads.value_bytes), |filled| {
+                let growth = Growth::of(filled.process)?;
+                let Crowd { unfinished, unread, unread_bytes, .. } = *crowd;
+                let role = Connections { server: filled.address, unfinished, unread, unread_bytes };
+                let mut misbehaving = lab.client(role, 4 * lab.run_length())?;
+                misbehaving.ready()?;
+                let (beside, taken) = sharing(&[misbehaving.id()], || works(filled))?;
+                let grown = growth.most()?;
+                Ok((beside, misbehaving.stop()?, Cost { taken, grown }))
+            })
+        },
+    )?;
+    Ok((Seen::new(alone, beside, cost), holding))
 }
 
 fn work(lab: &Lab, case: &Case, server: &Filled, items: u64) -> Result<Work, BenchError> {

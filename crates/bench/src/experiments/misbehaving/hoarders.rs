@@ -30,6 +30,9 @@ const CLIENT_SLACK: Duration = Duration::from_secs(60);
 /// What a server of calls needs beside its budget: sessions, and the one response that is made and refused.
 pub(super) const BESIDE_BUDGET: u64 = (4 << 20) + BULK_BYTES as u64;
 
+/// Reports that the server is to hear, and guesses at sessions that are open that it is to reject, during a load, however short that is.
+const REPORTS_MIN: u64 = 5;
+const GUESSES_MIN: u64 = 20;
 /// What the server holds for working clients: a response of each of their slots.
 const WORKING_BYTES: u64 = 1 << 20;
 
@@ -73,7 +76,9 @@ fn hoarded(lab: &mut Lab, what: &str, request: u8) -> Result<(), BenchError> {
     let row = RowBuilder::new(format!("{case}, counted by the server"), Metric::Memory, held);
     lab.push(row.target(Target::Absolute((HELD_BYTES_MAX / 2 + WORKING_BYTES) as f64)));
     let kept = runs.iter().map(|run| run.before.held_bytes.min(run.after.held_bytes) / BULK_BYTES as u64);
-    push_seen(lab, format!("{case}, responses kept meanwhile"), kept);
+    // All that one host may have kept but one.
+    let asked = HELD_BYTES_MAX / 2 / BULK_BYTES as u64 - 1;
+    push_seen(lab, format!("{case}, responses kept meanwhile"), asked, kept);
     Ok(())
 }
 
@@ -82,7 +87,9 @@ pub(super) fn connects(lab: &mut Lab) -> Result<(), BenchError> {
     let case = with_threads(&format!("udp, datagrams of {CONNECTS} CONNECTs"), 1);
     let runs = rounds(lab, &case, &[SMALL], |server| ConnectBursts { server, connects: CONNECTS })?;
     push(lab, &case, (Metric::Rate, &[SMALL.name]), &seen(&runs), BESIDE_BUDGET as f64)?;
-    push_counted(lab, format!("{case}, refused meanwhile"), &runs, |counted| counted.refused);
+    // At least those of one datagram.
+    let asked = u64::from(CONNECTS - SESSIONS_OF_HOST);
+    push_counted(lab, format!("{case}, refused meanwhile"), asked, &runs, |counted| counted.refused);
     let accepted = spread(&runs, |run| {
         let Claims { accepted } = run.output;
         f64::from(accepted)
@@ -101,7 +108,7 @@ pub(super) fn unreachable(lab: &mut Lab) -> Result<(), BenchError> {
     }
     let runs = rounds(lab, &case, &[SMALL], |server| ForgedUnreachables { server })?;
     push(lab, &case, (Metric::Rate, &[SMALL.name]), &seen(&runs), BESIDE_BUDGET as f64)?;
-    push_counted(lab, format!("{case}, heard by the server meanwhile"), &runs, |counted| counted.reports);
+    push_counted(lab, format!("{case}, heard by the server meanwhile"), REPORTS_MIN, &runs, |counted| counted.reports);
     Ok(())
 }
 
@@ -125,15 +132,17 @@ pub(super) fn guesses_in_name(lab: &mut Lab) -> Result<(), BenchError> {
 
 fn push_guesses<O>(lab: &mut Lab, case: &str, runs: &[Round<O>]) -> Result<(), BenchError> {
     push(lab, case, (Metric::Rate, &[SMALL.name]), &seen(runs), BESIDE_BUDGET as f64)?;
-    push_counted(lab, format!("{case}, rejected meanwhile"), runs, |counted| counted.unknown_session);
+    push_counted(lab, format!("{case}, at open sessions, rejected meanwhile"), GUESSES_MIN, runs, |counted| {
+        counted.wrong_tags
+    });
     let taken = spread(runs, |run| run.after.bulk as f64)?;
     lab.push(RowBuilder::new(format!("{case}, taken"), Metric::Calls, taken).target(Target::Absolute(0.0)));
     Ok(())
 }
 
 /// A row of what the server counted while the working load was measured beside misbehaving clients.
-fn push_counted<O>(lab: &mut Lab, case: String, runs: &[Round<O>], count: impl Fn(&Counted) -> u64) {
-    push_seen(lab, case, runs.iter().map(|run| count(&run.after) - count(&run.before)));
+fn push_counted<O>(lab: &mut Lab, case: String, asked: u64, runs: &[Round<O>], count: impl Fn(&Counted) -> u64) {
+    push_seen(lab, case, asked, runs.iter().map(|run| count(&run.after) - count(&run.before)));
 }
 
 /// One run, with what the server had counted before and after the working load beside misbehaving clients.
@@ -166,20 +175,32 @@ fn round<M: Role<Ready = ()>>(
     works: &[Echo],
     role: impl Fn(String) -> M,
 ) -> Result<Round<M::Output>, BenchError> {
-    let mut server = server(lab, Carrier::Udp, 4 * lab.run_length())?;
-    let RpcServing { address, process } = server.ready()?;
-    let work = || works.iter().map(|work| echoes(lab, Carrier::Udp, &address, (work, load_length(lab)))).collect();
-    let growth = Growth::of(process)?;
-    let (alone, (beside, before, after, output, cost)) = order.take(work, || {
+    let work = |address: &str| {
+        let works = works.iter().map(|work| echoes(lab, Carrier::Udp, address, (work, load_length(lab))));
+        works.collect::<Result<Vec<_>, _>>()
+    };
+    // A server of its own for each: what one has suffered must not slow down the work that it is compared with.
+    let with_server = || server(lab, Carrier::Udp, 4 * lab.run_length());
+    let alone = || {
+        let mut server = with_server()?;
+        let alone = work(&server.ready()?.address)?;
+        server.stop()?;
+        Ok(alone)
+    };
+    let (alone, (beside, before, after, output, cost)) = order.take(alone, || {
+        let mut server = with_server()?;
+        let RpcServing { address, process } = server.ready()?;
+        let growth = Growth::of(process)?;
         let mut misbehaving = lab.client(role(address.clone()), 4 * lab.run_length())?;
         misbehaving.ready()?;
         let before = counted(lab, &address)?;
-        let (beside, taken) = sharing(&[misbehaving.id()], work)?;
+        let (beside, taken) = sharing(&[misbehaving.id()], || work(&address))?;
         let after = counted(lab, &address)?;
         let grown = growth.most()?;
-        Ok((beside, before, after, misbehaving.stop()?, Cost { taken, grown }))
+        let output = misbehaving.stop()?;
+        server.stop()?;
+        Ok((beside, before, after, output, Cost { taken, grown }))
     })?;
-    server.stop()?;
     Ok(Round { seen: Seen::new(alone, beside, cost), before, after, output })
 }
 

@@ -41,7 +41,7 @@ pub(super) fn short_path(lab: &mut Lab) -> Result<(), BenchError> {
     let row = RowBuilder::new(format!("{case}, that do not end"), Metric::Calls, stuck);
     lab.push(row.target(Target::Absolute(0.0)));
     let ended = runs.iter().map(|run| u64::from(run.output.answered + run.output.failed));
-    push_seen(lab, format!("{case}, that end"), ended);
+    push_seen(lab, format!("{case}, that end"), 1, ended);
     let sum = |of: fn(&ShortPathCalls) -> u32| runs.iter().map(|run| of(&run.output)).sum::<u32>();
     let (answered, failed) = (sum(|calls| calls.answered), sum(|calls| calls.failed));
     lab.note(format!("{case}: {answered} of its calls were answered, and {failed} ended with an error."));

@@ -1,4 +1,4 @@
-//! The server as `dunlin kv serve` runs it, with one core.
+//! The server as `dunlin kv serve` runs it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
@@ -27,6 +27,8 @@ pub struct KvServer {
     pub keeps: Keeps,
     /// Memory for items, in bytes.
     pub memory: u64,
+    /// Threads that serve. They share the core of this process.
+    pub cores: u16,
 }
 
 /// What a server keeps.
@@ -48,12 +50,12 @@ pub struct KvServing {
 impl KvServer {
     /// One that loses nothing.
     pub fn store(carrier: Carrier, memory: u64) -> Self {
-        KvServer { carrier, keeps: Keeps::All, memory }
+        KvServer { carrier, keeps: Keeps::All, memory, cores: 1 }
     }
 
     /// A cache.
     pub fn cache(carrier: Carrier, memory: u64) -> Self {
-        KvServer { carrier, keeps: Keeps::Newer, memory }
+        KvServer { carrier, keeps: Keeps::Newer, memory, cores: 1 }
     }
 
     fn start(&self, memcached: Vec<Listen>) -> Result<Server, BenchError> {
@@ -66,6 +68,7 @@ impl KvServer {
         config.listen = vec![address];
         config.memcached = memcached;
         config.memory_bytes = self.memory as usize;
+        config.cores = self.cores;
         config.mode = match self.keeps {
             Keeps::All => Mode::Store,
             Keeps::Newer => Mode::Cache,

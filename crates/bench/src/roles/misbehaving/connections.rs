@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::ioctl_fionread;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -14,12 +15,14 @@ use super::raw::HOST;
 use crate::BenchError;
 use crate::peer::{Control, Role};
 
-/// Bytes of a value that is announced and sent in part, and of one that is asked for and not read.
+/// Bytes of a value that is announced and sent in part.
 pub const UNREAD_BYTES: usize = 1 << 20;
 /// Share of a value that an unfinished command sends, at most: the server stops reading earlier where it has no memory for it.
 const SENT_SHARE: usize = 2;
-/// Requests for the value on a connection that reads nothing.
-const REQUESTS_UNREAD: usize = 4;
+/// Bytes of the answers that are asked for on a connection that reads nothing: more than the system keeps of them.
+const ASKED_BYTES: usize = 4 << 20;
+/// Bytes that the system keeps for a client that reads nothing, or a little more.
+const RECEIVED_BYTES: usize = 4 << 10;
 /// Bytes that are offered to a socket at a time.
 const WRITE_BYTES: usize = 64 << 10;
 /// Time between two attempts to send what did not fit: short for the server, long enough to cost nothing.
@@ -43,6 +46,8 @@ pub struct Connections {
     pub unfinished: usize,
     /// Connections that ask for a value and do not read it.
     pub unread: usize,
+    /// Bytes of that value.
+    pub unread_bytes: usize,
 }
 
 impl Role for Connections {
@@ -52,14 +57,14 @@ impl Role for Connections {
 
     fn run(self, control: &Control<Self>) -> Result<Holding, BenchError> {
         allow_files((self.unfinished + self.unread) as u64 + FILES_BESIDE)?;
-        store_one(self.server)?;
+        store_one(self.server, self.unread_bytes)?;
         let mut held = Vec::with_capacity(self.unfinished + self.unread);
         for number in 0..self.unfinished {
             let head = format!("set unfinished{number} 0 0 {UNREAD_BYTES}\r\n");
             held.push(Held::open(self.server, head.into_bytes(), UNREAD_BYTES / SENT_SHARE)?);
         }
         for _ in 0..self.unread {
-            let requests = "get unread\r\n".repeat(REQUESTS_UNREAD);
+            let requests = "get unread\r\n".repeat(ASKED_BYTES / self.unread_bytes);
             held.push(Held::open(self.server, requests.into_bytes(), 0)?);
         }
         settle(&mut held)?;
@@ -100,6 +105,7 @@ fn counted_bytes(server: SocketAddr) -> Result<u64, BenchError> {
 /// A connection from another host than that of honest clients.
 fn connected(server: SocketAddr) -> rustix::io::Result<TcpStream> {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    set_socket_recv_buffer_size(&socket, RECEIVED_BYTES)?;
     bind(&socket, &SocketAddrV4::new(HOST, 0))?;
     connect(&socket, &server)?;
     Ok(socket.into())
@@ -163,18 +169,18 @@ fn settle(held: &mut Vec<Held>) -> Result<(), BenchError> {
 }
 
 /// Stores the value that is asked for.
-fn store_one(server: SocketAddr) -> Result<(), BenchError> {
-    let doing = || BenchError::io("store a value of 1 MiB");
+fn store_one(server: SocketAddr, bytes: usize) -> Result<(), BenchError> {
+    let doing = || BenchError::io(format!("store a value of {bytes} B"));
     let mut stream = TcpStream::connect(server).map_err(doing())?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(doing())?;
-    let mut command = format!("set unread 0 0 {UNREAD_BYTES}\r\n").into_bytes();
-    command.resize(command.len() + UNREAD_BYTES, b'x');
+    let mut command = format!("set unread 0 0 {bytes}\r\n").into_bytes();
+    command.resize(command.len() + bytes, b'x');
     command.extend_from_slice(b"\r\n");
     stream.write_all(&command).map_err(doing())?;
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer).map_err(doing())?;
     if answer.trim_end() != "STORED" {
-        let why = format!("it answered {:?} to a value of 1 MiB", answer.trim_end());
+        let why = format!("it answered {:?} to a value of {bytes} B", answer.trim_end());
         return Err(BenchError::OtherSystem { system: "a memcached server", why });
     }
     Ok(())

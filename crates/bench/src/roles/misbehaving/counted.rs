@@ -12,8 +12,8 @@ use crate::roles::setup::{OnTransport, Setup, Side};
 /// Counts of a server since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
-    /// Packets for no session, or with a wrong tag or from a wrong address.
-    pub unknown_session: u64,
+    /// Packets for open sessions with a wrong tag or from a wrong address.
+    pub wrong_tags: u64,
     /// Handshakes refused.
     pub refused: u64,
     /// Requests for [`crate::roles::BULK`] that came to the handler.
@@ -31,7 +31,7 @@ impl Counted {
     pub(super) fn of(stats: &EndpointStats, bulk: u64) -> Self {
         let (counters, transport) = (&stats.counters, &stats.transport);
         Counted {
-            unknown_session: counters.dropped_unknown_session,
+            wrong_tags: counters.dropped_wrong_tag,
             refused: counters.sessions_refused,
             bulk,
             held_bytes: stats.held_bytes,
@@ -42,16 +42,16 @@ impl Counted {
 
     /// As a response.
     pub(super) fn to_bytes(self) -> Vec<u8> {
-        let Counted { unknown_session, refused, bulk, held_bytes, reports, awaited } = self;
-        let counts = [unknown_session, refused, bulk, held_bytes, reports, awaited];
+        let Counted { wrong_tags, refused, bulk, held_bytes, reports, awaited } = self;
+        let counts = [wrong_tags, refused, bulk, held_bytes, reports, awaited];
         counts.iter().flat_map(|count| count.to_le_bytes()).collect()
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (words, []) = bytes.as_chunks::<8>() else { return None };
         let counts: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let [unknown_session, refused, bulk, held_bytes, reports, awaited] = counts[..] else { return None };
-        Some(Counted { unknown_session, refused, bulk, held_bytes, reports, awaited })
+        let [wrong_tags, refused, bulk, held_bytes, reports, awaited] = counts[..] else { return None };
+        Some(Counted { wrong_tags, refused, bulk, held_bytes, reports, awaited })
     }
 
     /// Asks on an open session.
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn counts_arrive_as_they_were_sent() {
-        let counted = Counted { unknown_session: 1, refused: 2, bulk: 4, held_bytes: 5, reports: 6, awaited: 7 };
+        let counted = Counted { wrong_tags: 1, refused: 2, bulk: 4, held_bytes: 5, reports: 6, awaited: 7 };
         assert_eq!(Counted::parse(&counted.to_bytes()), Some(counted));
         assert!(Counted::parse(&[0; 47]).is_none() && Counted::parse(&[0; 56]).is_none());
     }

@@ -39,8 +39,6 @@ pub struct Stopper {
 /// How often senders were stopped.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Stopped {
-    /// At all.
-    pub stops: u64,
     /// While the server awaited packets of theirs.
     pub caught: u64,
 }
@@ -81,7 +79,6 @@ impl OnTransport for Stop<'_> {
             signal(senders, Signal::CONT)?;
             thread::sleep(RUN);
             signal(senders, Signal::STOP)?;
-            stopped.stops += 1;
             let mut is_caught = awaits()?;
             if is_caught {
                 thread::sleep(SETTLE);
