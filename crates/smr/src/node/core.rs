@@ -32,7 +32,7 @@ use crate::machine::{RestoreError, StateMachine};
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::sessions::Limits;
-use crate::state::{Origin, Replicated};
+use crate::state::{Origin, Replicated, members_of_snapshot};
 
 /// Work that outlives one entry into the event loop and runs as a task.
 pub(super) enum Job {
@@ -141,6 +141,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             // The machine that was given may hold its first state already.
             own_restoring = Some(Restoring::new(base.data.clone(), state.fresh()));
             state.origin = Some(Origin::of_snapshot(&base.data)?);
+            // Until then it is to know whom it may doubt, who leads, and whom it reaches.
+            state.members = members_of_snapshot(&base.data)?;
         }
         let cluster = state.origin.as_ref().map(|origin| origin.cluster);
         if let (Some(ours), Some(asked)) = (cluster, config.cluster)
@@ -197,6 +199,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             time_base: (0, now),
             config,
         };
+        core.links.follow(&core.state.members);
         core.continue_restore()?;
         core.ask_for_number();
         Ok(core)

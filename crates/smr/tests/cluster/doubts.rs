@@ -3,19 +3,45 @@
 use std::time::Duration;
 
 use dunlin_smr::wire::response::{Role, Status};
-use dunlin_smr::{Beginning, MemoryLog, NodeError};
+use dunlin_smr::{Beginning, LogStore as _, MemoryLog, NodeConfig, NodeError};
 
 use super::forged::{Forged, HEARTBEAT, LONG};
 use super::harness::{Cluster, config};
 
-/// A replica with part of its log, one that is behind, and a leader that knows both and stands still: together they could elect one that lacks what is committed.
 #[test]
 fn who_may_have_lost_entries_takes_no_part_in_elections() {
-    let mut cluster = Cluster::new(3, config());
+    let cluster = Cluster::new(3, config());
     cluster.put("a", b"1").unwrap();
     let leader = cluster.leader();
     cluster.turns(LONG);
     let [lost, behind] = [leader % 3 + 1, (leader + 1) % 3 + 1];
+    lost_entries_elect_nobody(cluster, 1000);
+}
+
+/// The same while the replica restores the state of its log, a piece in each turn.
+#[test]
+fn who_restores_its_state_may_have_lost_entries_too() {
+    let quick = NodeConfig { heartbeat_ticks: 1, election_ticks: 4, ..config() };
+    let pieces = NodeConfig { snapshot_step_bytes: 30, snapshot_entries: 600, keep_entries: 4, ..quick };
+    let cluster = Cluster::new(3, pieces);
+    let has_snapshots =
+        |cluster: &Cluster| (1..=3).all(|id| cluster.node(id).with_log(|log| log.base().get_metadata().index) > KEYS.into());
+    for number in 0.. {
+        cluster.put(&format!("key {}", number % KEYS), &[7; 60]).unwrap();
+        if number > KEYS && has_snapshots(&cluster) {
+            break;
+        }
+    }
+    // For as long as the state is restored.
+    lost_entries_elect_nobody(cluster, KEYS / 5);
+}
+
+/// Keys of a state, of which a turn restores one.
+const KEYS: u32 = 500;
+
+/// A replica with part of its log, one that is behind, and a leader that knows both and stands still: together they
+/// could elect one that lacks what is committed.
+fn lost_entries_elect_nobody(mut cluster: Cluster, turns: u32) {
     let before = cluster.node(lost).with_log(MemoryLog::clone);
     cluster.paused.push(behind);
     (0..5).for_each(|number| _ = cluster.put("b", &[number]).unwrap());
@@ -23,7 +49,7 @@ fn who_may_have_lost_entries_takes_no_part_in_elections() {
     cluster.start(lost, before, Beginning::Join);
     cluster.until("the leader has said so", |cluster| cluster.node(lost).counters().bad > 0);
     cluster.paused = vec![leader];
-    for _ in 0..1000 {
+    for _ in 0..turns {
         cluster.turns(Duration::from_micros(150));
         assert!([lost, behind].iter().all(|id| cluster.node(*id).status().role != Role::Leader));
     }
