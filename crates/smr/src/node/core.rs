@@ -13,7 +13,7 @@ use raft::{RawNode, Ready, StateRole};
 
 use super::clients::Waiters;
 use super::disk::DiskWatch;
-use super::doubt::{Doubt, Doubts};
+use super::doubt::{self, Doubts};
 use super::foreign::Foreigners;
 use super::founding::{Asking, Question, Waiting, draw};
 use super::gather::Gather;
@@ -44,8 +44,8 @@ pub(super) enum Job {
     Gather(Duration),
     /// Asks another first member for the number of the cluster.
     AskForNumber(Question),
-    /// Asks a leader what it remembers.
-    Resolve(Doubt),
+    /// Asks a member how it is, and what it remembers.
+    Resolve(doubt::Question),
 }
 
 /// Writes, each with its messages, that are held back until they are durable. With more, requests of other replicas are not looked at, as if the network had

@@ -305,7 +305,9 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
                 let Some(connecting) = (net.connect)(&question.addr) else { return };
                 Box::pin(founding::ask(self.downgrade(), question, connecting, CallOptions::timeout(net.patience)))
             }
-            Job::Resolve(doubt) => Box::pin(doubt::resolve(self.downgrade(), doubt, CallOptions::timeout(net.patience))),
+            Job::Resolve(question) => {
+                Box::pin(doubt::resolve(self.downgrade(), question, CallOptions::timeout(net.patience)))
+            }
             Job::SendSnapshot(transfer) => Box::pin(transfer::send(self.downgrade(), transfer, net.timers.clone())),
         };
         (net.spawn)(task);

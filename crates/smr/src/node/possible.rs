@@ -10,10 +10,14 @@ use super::core::Core;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 
-/// Terms that a replica may have missed: a message of a later one than so many more cannot be true, and would leave none for those to come.
-const TERMS_MISSED_MAX: u64 = 1 << 32;
-/// No term is later: there must be some behind it.
+/// Terms that a replica may have missed. A message of a later one than so many more is not believed: its sender is
+/// asked ([`super::doubt`]).
+const TERMS_MISSED_MAX: u64 = 1 << 16;
+/// No term is later: there must be some behind it. With as many in each message as may be missed, it takes 2^46
+/// messages to get there.
 const TERM_MAX: u64 = 1 << 62;
+/// Nor is that of the first snapshot of a new member, which may have missed any number, and can ask nobody.
+const FIRST_TERM_MAX: u64 = 1 << 61;
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Whether a message can be true.
@@ -43,9 +47,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     pub fn is_possible_term(&self, term: u64, kind: MessageType) -> bool {
         // A new member may have missed any number of terms.
         let is_first = self.raft.raft.raft_log.committed == 0 && kind == MessageType::MsgSnapshot;
+        let own = self.raft.raft.term;
+        let term_max = if is_first { FIRST_TERM_MAX } else { TERM_MAX.min(own.saturating_add(TERMS_MISSED_MAX)) };
         // The library takes a message without a term for its own, and believes it.
-        let is_term = term > 0 && term <= TERM_MAX;
-        is_term && (is_first || term <= self.raft.raft.term.saturating_add(TERMS_MISSED_MAX))
+        (1..=term_max).contains(&term)
     }
 
     /// Leaders have no entries of later terms than their own, terms only rise, and what is committed is the same everywhere.
@@ -74,4 +79,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 fn is_possible_candidate(message: &Message) -> bool {
     let has_log = message.index > 0 && (1..message.term).contains(&message.log_term);
     has_log && message.commit <= message.index && message.commit_term <= message.log_term
+/// Whether a term is so far ahead of the own one that it is not taken from a message, but may be that of a member.
+pub(super) fn is_far_ahead(term: u64, own: u64) -> bool {
+    term > own.saturating_add(TERMS_MISSED_MAX) && term <= TERM_MAX
+}
+
 }

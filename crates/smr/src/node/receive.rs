@@ -126,9 +126,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if self.failure.is_some() || self.cluster().is_none() {
             return;
         }
-        if message.from != from || message.to != self.config.id || from == self.config.id || !self.is_possible(&message) {
+        if message.from != from || message.to != self.config.id || from == self.config.id {
             self.counters.bad += 1;
             return;
+        }
+        if !self.is_possible(&message) {
+            self.counters.bad += 1;
+            return self.doubt_term(&message);
         }
         if self.says_more_than_there_is(&message) {
             return self.doubt(&message);
