@@ -10,7 +10,8 @@
 //! | `core` | the state, and the loop that does what the library says |
 //! | `receive` | messages of other replicas |
 //! | `possible` | which of them can be true |
-//! | `doubt` | whether this replica has lost its log |
+//! | `conflict` | where the log of a follower parts from the leader's |
+//! | `doubt` | what only its sender can confirm: that this replica has lost its log, and terms far ahead |
 //! | `link` | the way to another replica: sessions, what is sent, what is answered |
 //! | `clients` | requests of clients, and who waits for which entry |
 //! | `gather` | which commands go to the disk together |
@@ -25,6 +26,7 @@
 //! | `settings`, `status` | how the library is set up; how the replica is |
 
 mod clients;
+mod conflict;
 mod core;
 mod disk;
 mod doubt;

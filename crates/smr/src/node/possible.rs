@@ -53,12 +53,16 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         (1..=term_max).contains(&term)
     }
 
-    /// Leaders have no entries of later terms than their own, terms only rise, and what is committed is the same everywhere.
+    /// Leaders have no entries of later terms than their own, terms only rise, and what is committed is the same
+    /// everywhere: so the entry that an append follows is not of an earlier term than what is committed before it.
     fn is_possible_append(&self, message: &Message) -> bool {
         let log = &self.raft.raft.raft_log;
         let entries = message.get_entries();
         let terms = entries.iter().map(|entry| entry.term);
         if message.log_term == 0 || ![message.log_term].into_iter().chain(terms).chain([message.term]).is_sorted() {
+            return false;
+        }
+        if message.index >= log.committed && log.term(log.committed).is_ok_and(|term| message.log_term < term) {
             return false;
         }
         let known = entries.iter().take_while(|entry| entry.index <= log.committed);
@@ -75,13 +79,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 }
 
-/// A candidate's log is of earlier terms than that which it asks for, and what it knows to be committed is in its log.
-fn is_possible_candidate(message: &Message) -> bool {
-    let has_log = message.index > 0 && (1..message.term).contains(&message.log_term);
-    has_log && message.commit <= message.index && message.commit_term <= message.log_term
 /// Whether a term is so far ahead of the own one that it is not taken from a message, but may be that of a member.
 pub(super) fn is_far_ahead(term: u64, own: u64) -> bool {
     term > own.saturating_add(TERMS_MISSED_MAX) && term <= TERM_MAX
 }
 
+/// A candidate's log is of earlier terms than that which it asks for, and what it knows to be committed is in its log.
+fn is_possible_candidate(message: &Message) -> bool {
+    let has_log = message.index > 0 && (1..message.term).contains(&message.log_term);
+    has_log && message.commit <= message.index && message.commit_term <= message.log_term
 }

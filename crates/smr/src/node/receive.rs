@@ -122,7 +122,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Takes a message, unless the library would not survive it.
-    pub fn receive(&mut self, from: u64, message: Message) {
+    pub fn receive(&mut self, from: u64, mut message: Message) {
         if self.failure.is_some() || self.cluster().is_none() {
             return;
         }
@@ -150,6 +150,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if kind == MessageType::MsgTimeoutNow && self.is_unfit() {
             return;
         }
+        self.shorten_search(&mut message);
         self.begin(Stage::Step);
         // An error says that the message comes late, from a replica that has left, or is of no use.
         let _ = self.raft.step(message);

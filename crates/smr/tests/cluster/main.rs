@@ -9,6 +9,7 @@ mod forged;
 mod harness;
 mod members;
 mod snapshots;
+mod searches;
 mod storage;
 mod unanswered;
 
