@@ -7,9 +7,10 @@ mod first_leader;
 mod foreign;
 mod forged;
 mod harness;
+mod long_answers;
 mod members;
-mod snapshots;
 mod searches;
+mod snapshots;
 mod storage;
 mod unanswered;
 
