@@ -153,7 +153,7 @@ fn replicas_whose_terms_are_far_apart_find_together() {
         let (term, from) = (cluster.node(to).status().term, to % 3 + 1);
         let beat = |steps: u64| Forged { kind: HEARTBEAT, to, from, term: term + (steps << 16), ..Forged::default() };
         send_all(&cluster, number, &(1..=3 * to).map(beat).collect::<Vec<_>>());
-        assert!(cluster.node(to).status().term >= term + (3 * to << 16));
+        assert!(cluster.node(to).status().term >= term + ((3 * to) << 16));
     }
     all_execute(&cluster, b"2");
     assert!((1..=3).all(|id| cluster.node(id).status().term >= 9 << 16));
