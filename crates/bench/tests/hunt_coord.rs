@@ -40,3 +40,9 @@ fn a_learner_catches_up_with_large_values_on_a_slow_disk() {
     // A snapshot of 466 kB, which was written in pieces of 47 bytes and flushes of 5 ms: 50 s for each replica.
     hunt::replay(Kind::Coord, 252_439_345_997, None, None).unwrap().unwrap();
 }
+
+#[test]
+fn a_watcher_has_long_answers_beside_heartbeats() {
+    // On a session of one credit, a page of 232 kB got one packet through with each heartbeat.
+    hunt::replay(Kind::Coord, 5_031_267, None, None).unwrap().unwrap();
+}

@@ -10,7 +10,8 @@ use crate::mutation::{Mutation, is_planted};
 use crate::types::{Incarnation, MemberId, Token};
 use crate::wire::{Beat, Command, Pulse, Tenure};
 
-/// Members, or leases, that are decided on in one command. Names have up to a kibibyte each, and a command fits its log by far.
+/// Members and leases together that are decided on in one command. Names have up to a kibibyte each, and a command fits
+/// its log by far.
 const DECIDED_AT_ONCE: usize = 512;
 
 /// Settings of a watchman. All nodes should have the same.
@@ -111,18 +112,14 @@ impl Seen {
     /// What has all of it decided, in as few commands as hold it.
     pub fn decisions(self, reign: u64) -> impl Iterator<Item = Command> {
         let Pulse { members, leases } = self.over;
-        let (members, leases) = (chunks(members), chunks(leases));
-        let failures = members.map(|members| Pulse { members, leases: Vec::new() });
-        let lapses = leases.map(|leases| Pulse { members: Vec::new(), leases });
-        failures.chain(lapses).map(move |over| Command::Decide { reign, over })
+        let (mut members, mut leases) = (members.into_iter(), leases.into_iter());
+        std::iter::from_fn(move || {
+            let members: Vec<Beat> = members.by_ref().take(DECIDED_AT_ONCE).collect();
+            let leases: Vec<Tenure> = leases.by_ref().take(DECIDED_AT_ONCE - members.len()).collect();
+            let is_something = !members.is_empty() || !leases.is_empty();
+            is_something.then_some(Command::Decide { reign, over: Pulse { members, leases } })
+        })
     }
-}
-
-fn chunks<T>(of: Vec<T>) -> impl Iterator<Item = Vec<T>> {
-    let mut rest = of.into_iter();
-    std::iter::from_fn(move || {
-        Some(rest.by_ref().take(DECIDED_AT_ONCE).collect()).filter(|chunk: &Vec<T>| !chunk.is_empty())
-    })
 }
 
 impl Reign {
@@ -171,6 +168,35 @@ mod tests {
         assert_eq!(look(1199, &[(2, 1)]), [(2, 1)]);
         assert_eq!(look(1200, &[(1, 5)]), [], "who went and came is seen for the first time");
         assert_eq!(look(1300, &[(1, 6)]), []);
+    }
+
+    #[test]
+    fn a_command_holds_as_many_decisions_as_it_may() {
+        let beat = |member| Beat { member, incarnation: 1, heartbeats: 2 };
+        let tenure = |number| Tenure { name: format!("/{number}"), token: number, renewals: 0, ttl_ms: 0 };
+        let all = |members, leases| {
+            let (members, leases) = ((0..members).map(beat), (0..leases).map(tenure));
+            Pulse { members: members.collect(), leases: leases.collect() }
+        };
+        for (members, leases, expected) in
+            [(0, 0, vec![]), (3, 2, vec![(3, 2)]), (600, 700, vec![(512, 0), (88, 424), (0, 276)])]
+        {
+            let over = all(members, leases);
+            let parts: Vec<Pulse> = Seen { was_late: false, over: over.clone() }
+                .decisions(7)
+                .map(|command| match command {
+                    Command::Decide { reign: 7, over } => over,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            assert_eq!(parts.iter().map(|part| (part.members.len(), part.leases.len())).collect::<Vec<_>>(), expected);
+            let [mut found, expected] = [Pulse::default(), over];
+            for part in parts {
+                found.members.extend(part.members);
+                found.leases.extend(part.leases);
+            }
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

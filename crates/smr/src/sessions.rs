@@ -213,6 +213,16 @@ impl Sessions {
         self.put(id, Session { used, waits_from, replies, keeps: false });
         Ok(())
     }
+
+    /// Passes over the next one of a snapshot.
+    pub fn skip_one(reader: &mut Reader<'_>) -> Result<(), WireError> {
+        reader.take(3 * size_of::<u64>())?;
+        for _ in 0..reader.u32()? {
+            reader.u64()?;
+            reader.counted()?;
+        }
+        Ok(())
+    }
 }
 
 fn counted(reply: &[u8]) -> u64 {

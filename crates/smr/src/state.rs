@@ -74,6 +74,19 @@ impl Origin {
     }
 }
 
+/// The members in the state that a snapshot holds, of which nothing else is restored.
+///
+/// # Errors
+/// If it is no snapshot.
+pub(crate) fn members_of_snapshot(snapshot: &[u8]) -> Result<Members, RestoreError> {
+    let mut reader = Reader::new(snapshot);
+    Origin::parse(&mut reader)?;
+    let _time = reader.u64().map_err(wrong)?;
+    let sessions = reader.u32().map_err(wrong)?;
+    (0..sessions).try_for_each(|_| Sessions::skip_one(&mut reader)).map_err(wrong)?;
+    members::parse(&mut reader).map_err(wrong)
+}
+
 /// How a command went.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome<'a> {

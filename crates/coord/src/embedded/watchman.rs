@@ -129,7 +129,7 @@ impl<T: Transport, L: Fn() -> Option<Status>> Work<T, L> {
         Ok(())
     }
 
-    /// Has what was found decided: all of it in one step, however much failed at once.
+    /// Has what was found decided: a command of it is one step.
     async fn decide(&self, command: Command) -> Result<(), CoordError> {
         let decided = answer_of!(
             execute(&self.client, command).await?,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dunlin_net::Transport;
 use dunlin_rpc::{CallError, CallOptions, MsgBuf};
 
-use super::lines::Place;
+use super::lines::{Place, Switchboard};
 use super::{Client, ClientError};
 use crate::cluster_id::ClusterId;
 use crate::wire::CLIENT;
@@ -130,7 +130,8 @@ impl<T: Transport> Client<T> {
     }
 
     async fn try_one(&self, id: u64, request: &Request<'_>, deadline: u64) -> Result<Attempt, ClientError> {
-        let Some(place) = self.place(id, deadline).await else { return Ok(Attempt::NotDone) };
+        let lines = if matches!(request, Request::Read(_)) { &self.read_lines } else { &self.command_lines };
+        let Some(place) = self.place(lines, id, deadline).await else { return Ok(Attempt::NotDone) };
         let session = &place.session;
         let mut buffer = MsgBuf::written(request.encoded_len(), |out| request.encode(out))?;
         if let Some(cluster) = self.cluster.get() {
@@ -149,13 +150,13 @@ impl<T: Transport> Client<T> {
     }
 
     /// A place on a session with a replica, which is opened if there is none.
-    async fn place(&self, id: u64, deadline: u64) -> Option<Place> {
+    async fn place(&self, lines: &Switchboard, id: u64, deadline: u64) -> Option<Place> {
         let (addr, opening) = loop {
-            if let Some(place) = self.lines.place(id, &self.endpoint) {
+            if let Some(place) = lines.place(id, &self.endpoint) {
                 return Some(place);
             }
             let addr = self.members.borrow().get(&id)?.clone();
-            if let Some(opening) = self.lines.begin(id, &addr) {
+            if let Some(opening) = lines.begin(id, &addr) {
                 break (addr, opening);
             }
             // Another request opens it.

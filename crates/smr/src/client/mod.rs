@@ -73,7 +73,11 @@ pub struct Client<T: Transport> {
     members: RefCell<BTreeMap<u64, Addr>>,
     /// The members that it was made with: of a majority of them it must be known of which cluster they are. One that it learned of may not have been added yet.
     listed: Box<[(u64, Addr)]>,
-    lines: Switchboard,
+    /// For what waits for disks, as commands do.
+    command_lines: Switchboard,
+    /// For reads, which may have long answers: a command holds a credit of its session until it is executed, so on one
+    /// session with commands a long answer would get a packet through whenever one of them ends.
+    read_lines: Switchboard,
     /// Who is asked next: the leader, as far as is known.
     target: Cell<u64>,
     window: Window,
@@ -101,7 +105,8 @@ impl<T: Transport> Client<T> {
             config,
             listed: members.iter().map(|(id, addr)| (*id, addr.clone())).collect(),
             members: RefCell::new(members),
-            lines: Switchboard::default(),
+            command_lines: Switchboard::default(),
+            read_lines: Switchboard::default(),
             target: Cell::new(first),
             window: Window::default(),
             is_opening: Cell::new(false),
@@ -223,7 +228,7 @@ impl<T: Transport> Client<T> {
     /// Tells it of a member, or of another address of one.
     pub fn learn(&self, id: u64, addr: Addr) {
         if self.members.borrow_mut().insert(id, addr.clone()) != Some(addr) {
-            self.lines.forget(id);
+            self.forget_lines(id);
         }
     }
 
@@ -237,7 +242,12 @@ impl<T: Transport> Client<T> {
         self.target.set(status.leader.filter(|leader| members.contains_key(leader)).unwrap_or(status.id));
         let before = self.members.replace(members);
         let now = self.members.borrow();
-        before.iter().filter(|(id, addr)| now.get(id) != Some(addr)).for_each(|(id, _)| self.lines.forget(*id));
+        before.iter().filter(|(id, addr)| now.get(id) != Some(addr)).for_each(|(id, _)| self.forget_lines(*id));
+    }
+
+    /// Ends the lines to a replica.
+    fn forget_lines(&self, id: u64) {
+        [&self.command_lines, &self.read_lines].into_iter().for_each(|lines| lines.forget(id));
     }
 
     async fn reply_to(&self, request: &Request<'_>) -> Result<Reply, ClientError> {

@@ -267,13 +267,8 @@ impl<D: Disk> LogStore for DurableLog<D> {
 
     fn stage(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
         assert!(self.compacting.is_none() && self.staged.is_none(), "one snapshot is written at a time");
-        let position = position_of(snapshot);
-        // The file of the snapshot that the log begins with is not written again.
-        let is_own = position == self.wal.compaction().snapshot;
-        if !is_own {
-            self.write_snapshot(snapshot)?;
-        }
-        self.staged = Some((position, is_own));
+        let position = self.write_snapshot(snapshot)?;
+        self.staged = Some((position, false));
         Ok(())
     }
 
@@ -405,65 +400,22 @@ mod tests {
         assert_eq!(log.base().get_metadata().index, 30);
     }
 
-    /// Whatever brought it here, the file with which the log begins stays as it is.
     #[test]
-    fn the_logs_own_snapshot_is_neither_replaced_nor_removed() {
+    fn a_snapshot_that_was_staged_in_vain_is_removed() {
         let disk = SimDisk::new(6, SimDiskConfig::default());
         let mut log = log_on(&disk);
         log.append(Batch { snapshot: Some(snapshot(5, 1)), ..urgent(Vec::new(), 5) }).unwrap();
-        let other = Snapshot { data: vec![8; 100].into(), ..snapshot(5, 1) };
-        for _ in 0..2 {
-            log.stage(&other).unwrap();
-            log.append(urgent(Vec::new(), 5)).unwrap();
-            log.wal.wait().unwrap();
-            log.durable().unwrap();
-            assert!(log.is_staged());
-            log.unstage();
-        }
-        // One that is not its own goes.
-        log.stage(&snapshot(4, 1)).unwrap();
+        log.stage(&snapshot(8, 1)).unwrap();
         log.wal.wait().unwrap();
         log.durable().unwrap();
+        assert!(log.is_staged());
         log.unstage();
         log.append(urgent(Vec::new(), 5)).unwrap();
         log.wal.wait().unwrap();
         let snapshots = disk.list().unwrap().into_iter().filter(|name| name.starts_with("snapshot-")).count();
         assert_eq!(snapshots, 1);
         drop(log);
-        assert_eq!(log_on(&disk.crash(Crash::Power)).base().data[..], [9; 100]);
-    }
-
-    /// A leader that has heard of no success sends a snapshot again, which comes too late: the file is the one that the log refers to, or it was removed already.
-    #[test]
-    fn a_snapshot_that_comes_again_is_no_loss() {
-        let disk = SimDisk::new(8, SimDiskConfig::default());
-        let mut log = log_on(&disk);
-        let comes_too_late = |log: &mut DurableLog<SimDisk>, index| {
-            log.stage(&snapshot(index, 1)).unwrap();
-            log.wal.wait_for_snapshot().unwrap();
-            log.staged = Some((Position { index, term: 1 }, true));
-        };
-        log.append(Batch { snapshot: Some(snapshot(5, 1)), ..urgent(Vec::new(), 5) }).unwrap();
-        comes_too_late(&mut log, 5);
-        log.unstage();
-        log.append(urgent((6..=9).map(|index| entry(index, 1)).collect(), 9)).unwrap();
-        log.wal.wait().unwrap();
-        drop(log);
-        let disk = disk.crash(Crash::Power);
-        let mut log = log_on(&disk);
-        assert_eq!(log.base().get_metadata().index, 5, "the log has its snapshot");
-        // While it is on its way again, the log's own one takes its place.
-        comes_too_late(&mut log, 5);
-        let own = log.write_snapshot(&snapshot(8, 1)).unwrap();
-        log.wal.wait_for_snapshot().unwrap();
-        log.wal.compact(own, 7).unwrap();
-        log.wal.submit();
-        log.wal.wait().unwrap();
-        log.unstage();
-        log.append(urgent(vec![entry(10, 1)], 9)).unwrap();
-        log.wal.wait().unwrap();
-        drop(log);
-        assert_eq!(log_on(&disk.crash(Crash::Power)).base().get_metadata().index, 8);
+        assert_eq!(log_on(&disk.crash(Crash::Power)).base().get_metadata().index, 5);
     }
 
     #[test]

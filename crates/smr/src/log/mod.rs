@@ -91,7 +91,8 @@ pub trait LogStore: Storage {
     fn durable(&mut self) -> Result<Ticket, LogError>;
 
     /// Begins to bring a snapshot from a leader to the disk, before the batch that has it: that one does not wait for it then. Not while
-    /// [`LogStore::is_compacting`], and one at a time. Whoever is to be woken when it is there is told as of a write.
+    /// [`LogStore::is_compacting`], one at a time, and of a later entry than the snapshot that the log begins with.
+    /// Whoever is to be woken when it is there is told as of a write.
     ///
     /// # Errors
     /// [`LogError`], which is final.

@@ -13,7 +13,7 @@ use raft::{RawNode, Ready, StateRole};
 
 use super::clients::Waiters;
 use super::disk::DiskWatch;
-use super::doubt::{Doubt, Doubts};
+use super::doubt::{self, Doubts};
 use super::foreign::Foreigners;
 use super::founding::{Asking, Question, Waiting, draw};
 use super::gather::Gather;
@@ -32,7 +32,7 @@ use crate::machine::{RestoreError, StateMachine};
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::sessions::Limits;
-use crate::state::{Origin, Replicated};
+use crate::state::{Origin, Replicated, members_of_snapshot};
 
 /// Work that outlives one entry into the event loop and runs as a task.
 pub(super) enum Job {
@@ -44,8 +44,8 @@ pub(super) enum Job {
     Gather(Duration),
     /// Asks another first member for the number of the cluster.
     AskForNumber(Question),
-    /// Asks a leader what it remembers.
-    Resolve(Doubt),
+    /// Asks a member how it is, and what it remembers.
+    Resolve(doubt::Question),
 }
 
 /// Writes, each with its messages, that are held back until they are durable. With more, requests of other replicas are not looked at, as if the network had
@@ -141,6 +141,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             // The machine that was given may hold its first state already.
             own_restoring = Some(Restoring::new(base.data.clone(), state.fresh()));
             state.origin = Some(Origin::of_snapshot(&base.data)?);
+            // Until then it is to know whom it may doubt, who leads, and whom it reaches.
+            state.members = members_of_snapshot(&base.data)?;
         }
         let cluster = state.origin.as_ref().map(|origin| origin.cluster);
         if let (Some(ours), Some(asked)) = (cluster, config.cluster)
@@ -197,6 +199,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             time_base: (0, now),
             config,
         };
+        core.links.follow(&core.state.members);
         core.continue_restore()?;
         core.ask_for_number();
         Ok(core)

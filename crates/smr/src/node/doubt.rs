@@ -1,15 +1,28 @@
-//! A leader's message that says that this replica had more of the log than it has. If that is true, the replica has lost what it acknowledged, and must not go on:
-//! it may vote for one that lacks it. But a message proves nothing, since anybody may send it. So the replica asks the leader itself, at the address where the members
-//! have it, until it answers. Meanwhile the replica takes no part in elections: it neither votes nor asks for votes. If a leader does not answer, that lasts
-//! [`UNANSWERED_ELECTIONS_MAX`] election timeouts in all: whoever forges messages in the name of a member that stands still must not keep others from electing a leader.
+//! What a message says that only its sender can confirm, since anybody may send messages in the name of a member: that
+//! this replica had more of the log than it
+//! has, or that the sender is many terms ahead. So the replica asks the member itself, at the address where the members
+//! have it, until it answers.
+//!
+//! **Lost entries.** If a leader remembers more than there is here, this replica has lost what it acknowledged, and
+//! must not go on: it may vote for one that lacks it.
+//! Until the leader has answered, the replica takes no part in elections: it neither votes nor asks for votes. Whoever
+//! forges messages must not keep others from
+//! electing a leader, so that lasts [`DOUBT_ELECTIONS_MAX`] election timeouts for each member, whether it answers or
+//! not, and little more as time passes.
+//!
+//! **Terms.** A term that is so far ahead that nobody can have missed so many is not taken from a message
+//! ([`super::possible`]), but from the status of a member that
+//! is in it. So replicas whose terms are far apart find together, and nobody can use up the terms that there are.
 
 use std::collections::BTreeMap;
 
 use dunlin_rpc::{CallOptions, MsgBuf, Session};
+use raft::INVALID_ID;
 use raft::eraftpb::{Message, MessageType};
 
 use super::WeakNode;
 use super::core::{Core, Job};
+use super::possible::is_far_ahead;
 use crate::config::NodeError;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
@@ -17,54 +30,74 @@ use crate::wire::CLIENT;
 use crate::wire::request::Request;
 use crate::wire::response::{Response, Role, Status};
 
-/// Election timeouts for which a replica takes no part in elections for one member that does not answer, however many messages come in its name.
-const UNANSWERED_ELECTIONS_MAX: u32 = 10;
+/// Election timeouts for which a replica takes no part in elections for what is said in the name of one member, however
+/// many messages come.
+const DOUBT_ELECTIONS_MAX: u32 = 10;
+/// Of so many ticks without doubt one is given back.
+const REFILL_TICKS: u32 = 32;
 
-/// Whether this replica may have lost what it acknowledged.
+/// What was said in the names of members.
 #[derive(Default)]
 pub(super) struct Doubts {
-    /// The leader that has to answer.
-    of: Option<u64>,
-    /// It is being asked.
+    of: BTreeMap<u64, Doubt>,
+    ticks: u32,
+}
+
+/// What was said in the name of one.
+#[derive(Default)]
+struct Doubt {
+    /// It is said to remember more than there is here, and has not answered: this replica takes no part in elections.
+    is_open: bool,
+    /// Something was said since it was asked last.
+    is_new: bool,
     is_asked: bool,
-    /// Ticks spent in doubt, by the member that did not answer.
-    unanswered: BTreeMap<u64, u32>,
+    /// Ticks in which this was open, less those that were given back.
+    spent: u32,
 }
 
 impl Doubts {
-    /// Whether this replica takes no part in elections for it.
+    /// Whether this replica takes no part in elections for one of them.
     pub fn exist(&self) -> bool {
-        self.of.is_some()
+        self.of.values().any(|doubt| doubt.is_open)
     }
 
-    /// A leader is said to remember more. It is not doubted for ever.
+    /// A member is said to remember more. It is asked in any case, but not waited for for ever.
     fn begin(&mut self, of: u64, ticks_max: u32) {
-        if self.of.is_none() && self.unanswered.get(&of).is_none_or(|ticks| *ticks < ticks_max) {
-            self.of = Some(of);
-        }
+        let doubt = self.of.entry(of).or_default();
+        doubt.is_new = true;
+        doubt.is_open |= doubt.spent < ticks_max;
+    }
+
+    /// Something else was said that a member is asked for.
+    fn note(&mut self, of: u64) {
+        self.of.entry(of).or_default().is_new = true;
     }
 
     /// A tick has passed.
     fn tick(&mut self, ticks_max: u32) {
-        let Some(of) = self.of else { return };
-        let ticks = self.unanswered.entry(of).or_default();
-        *ticks += 1;
-        if *ticks >= ticks_max {
-            self.of = None;
+        self.ticks = self.ticks.wrapping_add(1);
+        let given_back = u32::from(self.ticks.is_multiple_of(REFILL_TICKS));
+        for doubt in self.of.values_mut() {
+            match doubt.is_open {
+                true => doubt.spent += 1,
+                false => doubt.spent = doubt.spent.saturating_sub(given_back),
+            }
+            doubt.is_open &= doubt.spent < ticks_max;
         }
+        self.of.retain(|_, doubt| doubt.is_open || doubt.is_new || doubt.is_asked || doubt.spent > 0);
     }
 
-    /// It has answered, and may be doubted again.
-    fn answered(&mut self, of: u64) {
-        self.unanswered.remove(&of);
-        if self.of == Some(of) {
-            self.of = None;
+    /// A question came to an end. Who has answered is doubted no more, until something is said again.
+    fn asked(&mut self, of: u64, has_answered: bool) {
+        if let Some(doubt) = self.of.get_mut(&of) {
+            doubt.is_asked = false;
+            doubt.is_open &= !has_answered;
         }
     }
 }
 
-/// A question to a leader: what it remembers.
-pub(super) struct Doubt {
+/// A question to a member: how it is, and what it remembers.
+pub(super) struct Question {
     of: u64,
     session: Session,
 }
@@ -72,12 +105,12 @@ pub(super) struct Doubt {
 /// Asks, and tells the replica.
 pub(super) async fn resolve<M: StateMachine + 'static, L: LogStore + 'static>(
     node: WeakNode<M, L>,
-    doubt: Doubt,
+    question: Question,
     options: CallOptions,
 ) {
-    let status = ask(&doubt.session, options).await.filter(|status| status.id == doubt.of);
+    let status = ask(&question.session, options).await.filter(|status| status.id == question.of);
     if let Some(node) = node.upgrade() {
-        node.enter(|core| core.on_resolved(doubt.of, status));
+        node.enter(|core| core.on_resolved(question.of, status));
     }
 }
 
@@ -99,46 +132,67 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         is_leaders && message.commit > raft.raft_log.last_index()
     }
 
-    /// Begins to ask who is said to have sent such a message, if that is a member.
+    /// Takes no part in elections until who is said to have sent such a message has answered, if that is a member.
     pub fn doubt(&mut self, message: &Message) {
         self.counters.bad += 1;
         if self.state.members.contains_key(&message.from) {
             self.doubts.begin(message.from, self.doubt_ticks_max());
-            self.ask_who_is_doubted();
         }
     }
 
-    /// Asks again whoever has not answered, once in a tick.
+    /// Has a member asked for its term, if a message in its name is of one that is too far ahead to be believed.
+    pub fn doubt_term(&mut self, message: &Message) {
+        if is_far_ahead(message.term, self.raft.raft.term) && self.state.members.contains_key(&message.from) {
+            self.doubts.note(message.from);
+        }
+    }
+
+    /// Asks those who have to answer, each once in a tick.
     pub fn watch_doubts(&mut self) {
         self.doubts.tick(self.doubt_ticks_max());
-        self.ask_who_is_doubted();
+        for (of, doubt) in &mut self.doubts.of {
+            if (doubt.is_open || doubt.is_new)
+                && !doubt.is_asked
+                && let Some(session) = self.links.session(*of)
+            {
+                (doubt.is_asked, doubt.is_new) = (true, false);
+                self.jobs.push(Job::Resolve(Question { of: *of, session }));
+            }
+        }
     }
 
     fn doubt_ticks_max(&self) -> u32 {
-        self.config.election_ticks * UNANSWERED_ELECTIONS_MAX
+        self.config.election_ticks.saturating_mul(DOUBT_ELECTIONS_MAX)
     }
 
-    fn ask_who_is_doubted(&mut self) {
-        if let (Some(of), false) = (self.doubts.of, self.doubts.is_asked)
-            && let Some(session) = self.links.session(of)
-        {
-            self.doubts.is_asked = true;
-            self.jobs.push(Job::Resolve(Doubt { of, session }));
+    /// A member has said how it is, or nothing.
+    fn on_resolved(&mut self, of: u64, status: Option<Status>) {
+        self.doubts.asked(of, status.is_some());
+        if let Some(status) = status.filter(|status| status.cluster == self.cluster && self.failure.is_none()) {
+            self.check_remembered(&status);
+            self.adopt_term(&status);
         }
     }
 
-    /// Who leads has said what it remembers of this replica, or nothing. In its term it remembers what this replica acknowledged in that term, which
-    /// no later leader has replaced.
-    fn on_resolved(&mut self, of: u64, status: Option<Status>) {
-        self.doubts.is_asked = false;
-        let Some(status) = status else { return };
-        self.doubts.answered(of);
+    /// Stops if a leader remembers more than there is here. In its term it remembers what this replica acknowledged in
+    /// that term, which no later leader has replaced.
+    fn check_remembered(&mut self, status: &Status) {
         let raft = &self.raft.raft;
-        let leads = status.role == Role::Leader && status.cluster == self.cluster && status.term >= raft.term;
         let matched = status.voters.iter().chain(&status.learners).zip(&status.matched);
         let remembered = matched.into_iter().find(|(id, _)| **id == self.config.id).map_or(0, |(_, matched)| *matched);
-        if leads && remembered > raft.raft_log.last_index() && self.failure.is_none() {
+        let leads = status.role == Role::Leader && status.term >= raft.term;
+        if leads && remembered > raft.raft_log.last_index() {
             self.fail(NodeError::LogLost { id: self.config.id });
+        }
+    }
+
+    /// Goes on in the term of a member whose messages are of one too far ahead.
+    fn adopt_term(&mut self, status: &Status) {
+        let own = self.raft.raft.term;
+        if is_far_ahead(status.term, own) {
+            let (id, of, term) = (self.config.id, status.id, status.term);
+            tracing::warn!(id, own, of, term, "a member is in a term far ahead, in which this replica goes on");
+            self.raft.raft.become_follower(status.term, INVALID_ID);
         }
     }
 }

@@ -72,9 +72,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.election.silent = self.election.silent.saturating_sub(1);
         self.watch_disk();
         self.watch_doubts();
-        if self.raft.raft.state != StateRole::Leader && self.is_unfit() {
-            // Neither this replica nor the library asks for votes.
-            self.raft.raft.election_elapsed = 0;
+        let is_unfit = self.raft.raft.state != StateRole::Leader && self.is_unfit();
+        if is_unfit {
+            // The library would ask for votes when this is nearly twice the election timeout. It must reach the
+            // timeout, though: until then the library
+            // drops the requests of candidates, since it keeps to the lease of the leader that it heard of last.
+            let lease_ends = self.config.election_ticks as usize - 1;
+            self.raft.raft.election_elapsed = self.raft.raft.election_elapsed.min(lease_ends);
         }
         self.raft.tick();
         self.reconnect();
@@ -88,7 +92,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         // The first leader's term is a later one. Who asks in vain stays in this.
         let is_new = raft.term == FIRST && raft.leader_id == INVALID_ID;
         let patience = if is_new { self.election.first_patience } else { self.election.patience };
-        if raft.state != StateRole::Leader && raft.promotable() && raft.election_elapsed >= patience {
+        let is_time = raft.election_elapsed >= patience && !is_unfit;
+        if raft.state != StateRole::Leader && raft.promotable() && is_time {
             raft.election_elapsed = 0;
             self.election.renew(&mut self.random);
             // It refuses while there are changes of members that it has not applied; then it asks again later.

@@ -10,7 +10,8 @@
 //! | `core` | the state, and the loop that does what the library says |
 //! | `receive` | messages of other replicas |
 //! | `possible` | which of them can be true |
-//! | `doubt` | whether this replica has lost its log |
+//! | `conflict` | where the log of a follower parts from the leader's |
+//! | `doubt` | what only its sender can confirm: that this replica has lost its log, and terms far ahead |
 //! | `link` | the way to another replica: sessions, what is sent, what is answered |
 //! | `clients` | requests of clients, and who waits for which entry |
 //! | `gather` | which commands go to the disk together |
@@ -25,6 +26,7 @@
 //! | `settings`, `status` | how the library is set up; how the replica is |
 
 mod clients;
+mod conflict;
 mod core;
 mod disk;
 mod doubt;
@@ -305,7 +307,9 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
                 let Some(connecting) = (net.connect)(&question.addr) else { return };
                 Box::pin(founding::ask(self.downgrade(), question, connecting, CallOptions::timeout(net.patience)))
             }
-            Job::Resolve(doubt) => Box::pin(doubt::resolve(self.downgrade(), doubt, CallOptions::timeout(net.patience))),
+            Job::Resolve(question) => {
+                Box::pin(doubt::resolve(self.downgrade(), question, CallOptions::timeout(net.patience)))
+            }
             Job::SendSnapshot(transfer) => Box::pin(transfer::send(self.downgrade(), transfer, net.timers.clone())),
         };
         (net.spawn)(task);

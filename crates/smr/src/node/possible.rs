@@ -10,10 +10,14 @@ use super::core::Core;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 
-/// Terms that a replica may have missed: a message of a later one than so many more cannot be true, and would leave none for those to come.
-const TERMS_MISSED_MAX: u64 = 1 << 32;
-/// No term is later: there must be some behind it.
+/// Terms that a replica may have missed. A message of a later one than so many more is not believed: its sender is
+/// asked ([`super::doubt`]).
+const TERMS_MISSED_MAX: u64 = 1 << 16;
+/// No term is later: there must be some behind it. With as many in each message as may be missed, it takes 2^46
+/// messages to get there.
 const TERM_MAX: u64 = 1 << 62;
+/// Nor is that of the first snapshot of a new member, which may have missed any number, and can ask nobody.
+const FIRST_TERM_MAX: u64 = 1 << 61;
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Whether a message can be true.
@@ -43,17 +47,22 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     pub fn is_possible_term(&self, term: u64, kind: MessageType) -> bool {
         // A new member may have missed any number of terms.
         let is_first = self.raft.raft.raft_log.committed == 0 && kind == MessageType::MsgSnapshot;
+        let own = self.raft.raft.term;
+        let term_max = if is_first { FIRST_TERM_MAX } else { TERM_MAX.min(own.saturating_add(TERMS_MISSED_MAX)) };
         // The library takes a message without a term for its own, and believes it.
-        let is_term = term > 0 && term <= TERM_MAX;
-        is_term && (is_first || term <= self.raft.raft.term.saturating_add(TERMS_MISSED_MAX))
+        (1..=term_max).contains(&term)
     }
 
-    /// Leaders have no entries of later terms than their own, terms only rise, and what is committed is the same everywhere.
+    /// Leaders have no entries of later terms than their own, terms only rise, and what is committed is the same
+    /// everywhere: so the entry that an append follows is not of an earlier term than what is committed before it.
     fn is_possible_append(&self, message: &Message) -> bool {
         let log = &self.raft.raft.raft_log;
         let entries = message.get_entries();
         let terms = entries.iter().map(|entry| entry.term);
         if message.log_term == 0 || ![message.log_term].into_iter().chain(terms).chain([message.term]).is_sorted() {
+            return false;
+        }
+        if message.index >= log.committed && log.term(log.committed).is_ok_and(|term| message.log_term < term) {
             return false;
         }
         let known = entries.iter().take_while(|entry| entry.index <= log.committed);
@@ -68,6 +77,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let names_a_place = message.reject_hint <= message.index && message.log_term <= message.term;
         message.index <= last && message.commit <= last && (!message.reject || names_a_place)
     }
+}
+
+/// Whether a term is so far ahead of the own one that it is not taken from a message, but may be that of a member.
+pub(super) fn is_far_ahead(term: u64, own: u64) -> bool {
+    term > own.saturating_add(TERMS_MISSED_MAX) && term <= TERM_MAX
 }
 
 /// A candidate's log is of earlier terms than that which it asks for, and what it knows to be committed is in its log.

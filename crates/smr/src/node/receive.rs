@@ -122,13 +122,17 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Takes a message, unless the library would not survive it.
-    pub fn receive(&mut self, from: u64, message: Message) {
+    pub fn receive(&mut self, from: u64, mut message: Message) {
         if self.failure.is_some() || self.cluster().is_none() {
             return;
         }
-        if message.from != from || message.to != self.config.id || from == self.config.id || !self.is_possible(&message) {
+        if message.from != from || message.to != self.config.id || from == self.config.id {
             self.counters.bad += 1;
             return;
+        }
+        if !self.is_possible(&message) {
+            self.counters.bad += 1;
+            return self.doubt_term(&message);
         }
         if self.says_more_than_there_is(&message) {
             return self.doubt(&message);
@@ -146,6 +150,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if kind == MessageType::MsgTimeoutNow && self.is_unfit() {
             return;
         }
+        self.shorten_search(&mut message);
         self.begin(Stage::Step);
         // An error says that the message comes late, from a replica that has left, or is of no use.
         let _ = self.raft.step(message);

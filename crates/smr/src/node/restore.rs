@@ -1,10 +1,13 @@
 //! Restoring a state from a snapshot: into a second state, a piece in each turn of the event loop. Until that is whole,
-//! the replica votes, answers and executes with the first one.
+//! the replica votes, answers and executes with the first one. That of the log may hold gigabytes: of it the replica
+//! knows the members at once.
 //!
 //! | Snapshot | When | If no state can be restored from it |
 //! |---|---|---|
 //! | of the log | the replica starts; committed entries wait meanwhile, and it asks for no votes | the replica stops |
 //! | of a leader | while the log brings it to the disk, before the library hears of it | it is rejected, and the replica goes on as it was |
+
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
@@ -19,7 +22,7 @@ use crate::state::{Replicated, Restore};
 /// Senders of snapshots that were rejected, of which each is logged once: of others nothing is said, since they might
 /// be any number.
 const NAMED_MAX: usize = 16;
-/// Election timeouts for which a snapshot that was rejected is not taken in again.
+/// Election timeouts for which none is taken in of a sender whose last one was rejected.
 const PAUSE_ELECTIONS: u32 = 10;
 
 /// A state that is being restored, or was.
@@ -59,6 +62,11 @@ impl<M: StateMachine> Restoring<M> {
         };
     }
 
+    /// Whether no state can be restored.
+    pub fn is_wrong(&self) -> bool {
+        matches!(self.progress, Progress::Wrong(_))
+    }
+
     /// Whether pieces are left.
     pub fn is_under_way(&self) -> bool {
         matches!(self.progress, Progress::UnderWay(_))
@@ -88,24 +96,21 @@ impl<M: StateMachine> Restoring<M> {
     }
 }
 
-/// The snapshot that was rejected last, and who sent such.
+/// Who sent snapshots that were rejected.
 #[derive(Default)]
 pub(super) struct Rejected {
-    /// Its sender, index and term.
-    last: (u64, u64, u64),
-    /// Ticks until it is taken in again.
-    pause: u32,
+    /// Ticks until one is taken in again, by sender. Those who are no members here, who might be any number, are one
+    /// sender.
+    pauses: BTreeMap<Option<u64>, u32>,
     named: Vec<u64>,
 }
 
 impl Rejected {
-    /// Whether it is too early for this snapshot, by sender, index and term.
-    pub fn is_too_early(&self, snapshot: (u64, u64, u64)) -> bool {
-        self.pause > 0 && self.last == snapshot
-    }
-
     pub fn tick(&mut self) {
-        self.pause = self.pause.saturating_sub(1);
+        self.pauses.retain(|_, pause| {
+            *pause -= 1;
+            *pause > 0
+        });
     }
 }
 
@@ -154,13 +159,22 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.links.follow(&self.state.members);
     }
 
-    /// Goes on without a leader's snapshot, which this replica cannot be restored from. It is on the disk, and goes.
-    pub fn reject(&mut self, snapshot: (u64, u64, u64), error: &RestoreError) {
+    /// A sender, if it is a member.
+    fn member(&self, id: u64) -> Option<u64> {
+        self.state.members.contains_key(&id).then_some(id)
+    }
+
+    /// Whether it is too early for a snapshot of this sender.
+    pub fn is_too_early(&self, from: u64) -> bool {
+        self.rejected.pauses.contains_key(&self.member(from))
+    }
+
+    /// Goes on without a leader's snapshot, which this replica cannot be restored from. If it is on the disk, it goes.
+    pub fn reject(&mut self, from: u64, index: u64, error: &RestoreError) {
         self.counters.snapshots_rejected += 1;
         self.raft.mut_store().unstage();
-        self.rejected.last = snapshot;
-        self.rejected.pause = self.config.election_ticks.saturating_mul(PAUSE_ELECTIONS);
-        let (from, index, _) = snapshot;
+        let pause = self.config.election_ticks.saturating_mul(PAUSE_ELECTIONS);
+        self.rejected.pauses.insert(self.member(from), pause);
         if self.rejected.named.len() < NAMED_MAX && !self.rejected.named.contains(&from) {
             self.rejected.named.push(from);
             tracing::error!(

@@ -49,6 +49,11 @@ impl Snapshots {
         }
     }
 
+    /// Whether one of the own state is being taken.
+    pub fn is_taking(&self) -> bool {
+        self.taking.is_some()
+    }
+
     /// The longest time that the event loop was away for one, in nanoseconds.
     pub fn pause_max(&self) -> u64 {
         self.pause_max

@@ -74,6 +74,11 @@ impl<M: StateMachine> Staging<M> {
         self.restoring.is_under_way()
     }
 
+    /// Whether it is too early to tell what comes of it: it is being restored, or waits for the log.
+    fn is_waiting(&self) -> bool {
+        self.is_being_restored() || !self.is_handed_over && !self.restoring.is_wrong()
+    }
+
     /// Gives it up.
     pub fn discard(mut self) {
         discard(std::mem::take(&mut self.message.mut_snapshot().data));
@@ -254,8 +259,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 None => {}
                 Some(Taken::Next(next)) => burst.respond(i, &next.to_le_bytes()),
                 Some(Taken::Last(message, origin)) => {
-                    // One that was being taken of the state here is of no use any more.
-                    self.abandon_snapshot();
                     let reply = burst.defer_reply(i).ok();
                     let restoring = Restoring::new(message.get_snapshot().data.clone(), self.state.fresh());
                     self.staging = Some(Staging { message: *message, origin, is_handed_over: false, reply, restoring });
@@ -268,15 +271,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Hands a snapshot from a leader to the log, when that has no other, and to the library, when it is durable and a
     /// state was restored from it.
     pub fn install_staged(&mut self) -> Result<(), NodeError> {
-        let Some(staging) = &mut self.staging else { return Ok(()) };
-        if !staging.is_handed_over {
-            if self.raft.store().is_compacting() {
-                return Ok(());
-            }
-            staging.is_handed_over = true;
-            self.raft.mut_store().stage(staging.message.get_snapshot())?;
-        }
-        if staging.is_being_restored() || !self.raft.store().is_staged() {
+        self.hand_over_staged()?;
+        let is_on_its_way = |staging: &Staging<M>| staging.is_handed_over && !self.raft.store().is_staged();
+        if self.staging.as_ref().is_none_or(|staging| staging.is_waiting() || is_on_its_way(staging)) {
             return Ok(());
         }
         let Some(staging) = self.staging.take() else { return Ok(()) };
@@ -285,11 +282,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         match restoring.into_state() {
             Ok(state) => self.install(message, origin, state),
             Err(error) => {
-                let metadata = message.get_snapshot().get_metadata();
-                self.reject((message.from, metadata.index, metadata.term), &error);
+                self.reject(message.from, message.get_snapshot().get_metadata().index, &error);
                 discard(message.snapshot.unwrap_or_default().data);
-                // Without an answer its sender learns that it failed.
-                return Ok(());
+                // Without an answer its sender learns that it failed. Before the next one comes, it is the turn of the
+                // own.
+                return self.compact_if_due();
             }
         }
         if let (Some(reply), Ok(mut buffer)) = (reply, MsgBuf::with_len(size_of::<u64>())) {
@@ -297,6 +294,22 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             // The sender may have given up.
             let _ = reply.enqueue_response(buffer);
         }
+        Ok(())
+    }
+
+    /// Hands a snapshot from a leader to the log. One of the state here that is being taken gives way to one that a
+    /// state was restored from, and to no other:
+    /// whoever sends wrong ones would keep this replica from ever having its own.
+    fn hand_over_staged(&mut self) -> Result<(), NodeError> {
+        let is_compacting = self.raft.store().is_compacting();
+        let Some(staging) = self.staging.as_mut().filter(|staging| !staging.is_handed_over) else { return Ok(()) };
+        let must_wait = is_compacting || self.snapshots.is_taking() && staging.is_being_restored();
+        if must_wait || staging.restoring.is_wrong() {
+            return Ok(());
+        }
+        staging.is_handed_over = true;
+        self.raft.mut_store().stage(staging.message.get_snapshot())?;
+        self.abandon_snapshot();
         Ok(())
     }
 
@@ -340,7 +353,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         if chunk.offset == 0 {
             self.incoming = None;
-            if self.rejected.is_too_early((chunk.from, chunk.index, chunk.index_term)) {
+            if self.is_too_early(chunk.from) {
                 return None;
             }
             if !self.has_memory_for(chunk.total) {

@@ -93,12 +93,10 @@ impl<D: Disk> Wal<D> {
         self.snapshot.take_if(|handed| handed.number <= snapshots).map(|handed| handed.position)
     }
 
-    /// Has the file of a snapshot removed that was handed over and is on the disk, unless [`Wal::compact`] or [`Wal::reset`] refers to it: the log may have had the same
-    /// snapshot before.
+    /// Has the file of a snapshot removed that was handed over and is on the disk, and to which neither
+    /// [`Wal::compact`] nor [`Wal::reset`] refers.
     pub fn discard_snapshot(&mut self, position: Position) {
-        if self.compaction().snapshot == position {
-            return;
-        }
+        debug_assert_ne!(self.compaction().snapshot, position, "the log begins with it");
         self.shared.add_orphan(snapshot_name(position));
     }
 

@@ -2,17 +2,46 @@
 
 use std::time::Duration;
 
+use dunlin_net::Addr;
+use dunlin_rpc::CallOptions;
+use dunlin_smr::wire;
 use dunlin_smr::wire::response::{Role, Status};
-use dunlin_smr::{Beginning, MemoryLog, NodeError};
+use dunlin_smr::{Beginning, LogStore as _, MemoryLog, NodeConfig, NodeError};
 
-use super::forged::{Forged, HEARTBEAT, LONG};
+use super::forged::{Forged, HEARTBEAT, LONG, envelope};
 use super::harness::{Cluster, config};
 
-/// A replica with part of its log, one that is behind, and a leader that knows both and stands still: together they could elect one that lacks what is committed.
 #[test]
 fn who_may_have_lost_entries_takes_no_part_in_elections() {
-    let mut cluster = Cluster::new(3, config());
+    let cluster = Cluster::new(3, config());
     cluster.put("a", b"1").unwrap();
+    lost_entries_elect_nobody(cluster, 1000);
+}
+
+/// The same while the replica restores the state of its log, a piece in each turn.
+#[test]
+fn who_restores_its_state_may_have_lost_entries_too() {
+    let quick = NodeConfig { heartbeat_ticks: 1, election_ticks: 4, ..config() };
+    let pieces = NodeConfig { snapshot_step_bytes: 30, snapshot_entries: 600, keep_entries: 4, ..quick };
+    let cluster = Cluster::new(3, pieces);
+    let has_snapshots =
+        |cluster: &Cluster| (1..=3).all(|id| cluster.node(id).with_log(|log| log.base().get_metadata().index) > KEYS.into());
+    for number in 0.. {
+        cluster.put(&format!("key {}", number % KEYS), &[7; 60]).unwrap();
+        if number > KEYS && has_snapshots(&cluster) {
+            break;
+        }
+    }
+    // For as long as the state is restored.
+    lost_entries_elect_nobody(cluster, KEYS / 5);
+}
+
+/// Keys of a state, of which a turn restores one.
+const KEYS: u32 = 500;
+
+/// A replica with part of its log, one that is behind, and a leader that knows both and stands still: together they
+/// could elect one that lacks what is committed.
+fn lost_entries_elect_nobody(mut cluster: Cluster, turns: u32) {
     let leader = cluster.leader();
     cluster.turns(LONG);
     let [lost, behind] = [leader % 3 + 1, (leader + 1) % 3 + 1];
@@ -23,7 +52,7 @@ fn who_may_have_lost_entries_takes_no_part_in_elections() {
     cluster.start(lost, before, Beginning::Join);
     cluster.until("the leader has said so", |cluster| cluster.node(lost).counters().bad > 0);
     cluster.paused = vec![leader];
-    for _ in 0..1000 {
+    for _ in 0..turns {
         cluster.turns(Duration::from_micros(150));
         assert!([lost, behind].iter().all(|id| cluster.node(*id).status().role != Role::Leader));
     }
@@ -55,4 +84,31 @@ fn who_does_not_answer_is_not_doubted_for_ever() {
     }
     assert!(leads(&cluster), "{:?}", others.map(|id| cluster.node(id).status()));
     cluster.put("a", b"2").unwrap();
+}
+
+/// Somebody says so all the time, in the name of one that answers.
+#[test]
+fn who_answers_is_not_doubted_all_the_time() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    let leader = cluster.leader();
+    cluster.turns(LONG);
+    cluster.paused.push(leader);
+    let others = [leader % 3 + 1, (leader + 1) % 3 + 1];
+    let sessions = others.map(|to| cluster.drive(cluster.endpoint.connect(&Addr::Node(to as u32))).unwrap());
+    for _ in 0..40_000 {
+        for (at, session) in sessions.iter().enumerate() {
+            let (to, from) = (others[at], others[1 - at]);
+            let Status { cluster: number, term, last, .. } = cluster.node(to).status();
+            let forged = Forged { kind: HEARTBEAT, to, from, term, commit: last + 5, ..Forged::default() };
+            let options = CallOptions::timeout(Duration::from_millis(20));
+            let call = session.call_with(wire::PEER, envelope(&[forged], number.unwrap().bits()), options);
+            cluster.endpoint.spawn(async { drop(call.await) });
+        }
+        cluster.turns(Duration::from_micros(50));
+        if others.iter().any(|id| cluster.node(*id).status().role == Role::Leader) {
+            return;
+        }
+    }
+    panic!("nobody was elected: {:?}", others.map(|id| cluster.node(id).status()));
 }

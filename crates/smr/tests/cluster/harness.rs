@@ -70,7 +70,7 @@ pub struct ClusterOf<S: Storage> {
     pub world: World,
     pub storage: S,
     /// Where each member is reached.
-    members: Vec<(u64, Addr)>,
+    pub members: Vec<(u64, Addr)>,
     pub places: BTreeMap<u64, Place<S>>,
     /// Those that do nothing, as if they stood still.
     pub paused: Vec<u64>,
@@ -82,13 +82,16 @@ pub struct ClusterOf<S: Storage> {
 }
 
 fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<LoopbackTransport>> {
-    let config = EndpointConfig {
+    Rc::new(Endpoint::new(network.endpoint(node).unwrap(), endpoint_config(seed)).unwrap())
+}
+
+fn endpoint_config(seed: u64) -> EndpointConfig {
+    EndpointConfig {
         poll: PollPolicy::Sleep,
         peer_timeout: Duration::from_millis(30),
         seed: Some(seed),
         ..EndpointConfig::default()
-    };
-    Rc::new(Endpoint::new(network.endpoint(node).unwrap(), config).unwrap())
+    }
 }
 
 /// Settings for quick elections: a disk hangs when a flush takes 60 ms.
@@ -135,6 +138,14 @@ impl<S: Storage> ClusterOf<S> {
             config,
             incarnation: u64::from(client_node) << 10,
         }
+    }
+
+    /// Goes on with another client, on an endpoint of its own whose sessions have so many credits.
+    pub fn change_client(&mut self, credits: u16, config: ClientConfig) {
+        let node = CLIENT + 1;
+        let endpoint_config = EndpointConfig { credits, ..endpoint_config(node.into()) };
+        self.endpoint = Rc::new(Endpoint::new(self.world.network.endpoint(node).unwrap(), endpoint_config).unwrap());
+        self.client = Client::new(&self.endpoint, self.members.clone(), config);
     }
 
     /// Where a replica is reached.

@@ -7,7 +7,9 @@ mod first_leader;
 mod foreign;
 mod forged;
 mod harness;
+mod long_answers;
 mod members;
+mod searches;
 mod snapshots;
 mod storage;
 mod unanswered;
@@ -225,6 +227,8 @@ fn reads_that_wait_are_bounded_by_their_bytes() {
     for (read_bytes_max, turned_away) in [(300, true), (400, false)] {
         let mut cluster = Cluster::new(3, NodeConfig { read_bytes_max, ..config() });
         cluster.put(&long, b"1").unwrap();
+        // With this the session for reads is open.
+        assert_eq!(cluster.get(&long).unwrap().as_deref(), Some(&b"1"[..]));
         let leader = cluster.leader();
         cluster.paused = (1..=3).filter(|id| *id != leader).collect();
         {

@@ -370,6 +370,6 @@ fn holds(scope: &Scope, happening: &Happening) -> bool {
 /// # Panics
 /// If nobody's clock can have counted so long.
 fn check_wait(what: &str, wait: Duration, waited: u64) {
-    let least = wait.as_nanos() as u64 / (1_000_000 + u64::from(CLOCK_PPM_MAX)) * 1_000_000;
-    assert!(waited >= least, "{what} was ended {waited} ns after it was heard of, not {wait:?}");
+    let least = wait.as_nanos() * 1_000_000 / (1_000_000 + u128::from(CLOCK_PPM_MAX));
+    assert!(u128::from(waited) >= least, "{what} was ended {waited} ns after it was heard of, not {wait:?}");
 }

@@ -34,8 +34,7 @@ pub struct Caller {
     pub membership: Cell<Option<Membership>>,
     /// By key: the version last seen.
     versions: RefCell<HashMap<usize, Revision>>,
-    /// By key: the lease as it was granted or renewed last.
-    /// With the turn in which each was granted.
+    /// By key: the lease as it was granted or renewed last, and the turn in which it was granted.
     leases: RefCell<HashMap<usize, (u64, Lease)>>,
     /// By key: how often the client has given up what it relied on, or might have.
     turns: RefCell<HashMap<usize, u64>>,

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use dunlin_coord::embedded::Watchman;
 use dunlin_coord::model::Machine;
-use dunlin_rpc::Endpoint;
+use dunlin_rpc::{CongestionControl, Endpoint};
 use dunlin_sim::{Datacenter, SimTransport, ThreadClock};
 use dunlin_smr::{Client, Node};
 
@@ -52,7 +52,8 @@ use super::cluster::run;
 use super::cluster::{Clocks, Load, Scenario, Service};
 
 const MILLISECOND: u64 = 1_000_000;
-/// Fewest commands and reads of clients that a replica takes at a time: with fewer, heartbeats may starve among clients that ask again and again.
+/// Fewest commands and reads of clients that a replica takes at a time. Heartbeats have no place of their own there:
+/// with fewer, they starve among clients that ask again and again (docs/coordination.md).
 const QUEUE_MIN: usize = 64;
 
 /// Fewest entries that are kept behind a snapshot. Heartbeats never end: with fewer, a replica with a snapshot that came in small pieces always needs another.
@@ -63,6 +64,12 @@ const KEPT_MIN: u64 = 200;
 const SNAPSHOT_NS_MAX: u64 = 2_000 * MILLISECOND;
 /// Most pieces in which a snapshot is taken, written, sent or restored. A piece costs a turn of the event loop, and some seeds take a snapshot every three commands.
 const PIECES_MAX: u64 = 10_000;
+
+/// A page of an answer has 256 kB where values are long, which is a thousand packets. In less time than this a client
+/// might never have one, and asks for it again and
+/// again: with few credits, many round trips long, or paced by congestion control, a packet in some milliseconds.
+const LONG_ATTEMPT_MIN: Duration = Duration::from_millis(50);
+const LONG_CREDITS_MIN: u16 = 8;
 
 /// Within so many flushes, and so much time beside them, a command is executed in a network that is well.
 const FLUSHES: u64 = 4;
@@ -106,6 +113,14 @@ impl Service for Manager {
         // A client that watches fills a short queue, and refuses its own heartbeats.
         for endpoint in &mut scenario.endpoints {
             endpoint.queued_calls_max = endpoint.queued_calls_max.max(QUEUE_MIN as u16);
+        }
+        if settings.has_long_answers() {
+            scenario.client.attempt_timeout = scenario.client.attempt_timeout.max(LONG_ATTEMPT_MIN);
+            let clients_from = scenario.replicas_max() as usize;
+            for endpoint in &mut scenario.endpoints[clients_from..] {
+                endpoint.credits = endpoint.credits.max(LONG_CREDITS_MIN);
+                endpoint.congestion = CongestionControl::None;
+            }
         }
         scenario.node.chunk_bytes = scenario.node.chunk_bytes.max(state_bytes.div_ceil(PIECES_MAX) as usize);
     }

@@ -63,6 +63,11 @@ impl Settings {
         BASE_BYTES + operations * OPERATION_BYTES + (events + self.paths as u64) * self.value_bytes_max / 2
     }
 
+    /// Whether values together may fill pages of answers.
+    pub fn has_long_answers(&self) -> bool {
+        self.value_bytes_max == BULKY_BYTES_MAX
+    }
+
     /// Keys of histories: first the paths, then the leases.
     pub fn keys(&self) -> usize {
         self.paths + self.leases

@@ -111,17 +111,47 @@ fn a_snapshot_that_no_state_can_be_restored_from_is_rejected() {
         cluster.turns(Duration::from_millis(20));
         assert_eq!(cluster.places[&id].node.counters().snapshots_rejected, number);
         assert_eq!(forged.send(&cluster), None, "the same one again, so soon");
+        let another = Forged { index: forged.index + 10, ..forged };
+        assert_eq!(another.send(&cluster), None, "another one of this sender, so soon");
         assert_eq!(cluster.places[&id].node.counters().snapshots_rejected, number, "it is not looked at again so soon");
         assert_eq!(cluster.local(id, "b"), Some(vec![7; 1000]), "what was there is served");
         cluster.put("a", &number.to_le_bytes()).unwrap();
         cluster.until("it follows", |cluster| cluster.local(id, "a").as_deref() == Some(&number.to_le_bytes()));
         cluster.until("the file of the rejected one is removed", |cluster| cluster.snapshot_files(id) == 1);
+        cluster.turns(PAUSE);
     }
     let leader = cluster.leader();
     cluster.places[&leader].node.hand_over();
     cluster.until("another leads", |cluster| cluster.leading().is_some_and(|now| now != leader));
     cluster.put("a", b"last").unwrap();
     assert_eq!(cluster.places[&id].node.failure(), None);
+}
+
+/// Ten election timeouts.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// One after the other, each in another name and of another entry: none of them takes the place of the own one.
+#[test]
+fn wrong_snapshots_keep_no_replica_from_taking_its_own() {
+    const KEYS: u64 = 200;
+    let pieces = NodeConfig { snapshot_step_bytes: 30, snapshot_entries: 100, ..config() };
+    let cluster = Cluster::new(3, pieces, WalConfig::new(1));
+    for number in 0..2 * KEYS {
+        cluster.put(&format!("key {}", number % KEYS), &[7; 60]).unwrap();
+    }
+    let leader = cluster.leader();
+    let id = leader % 3 + 1;
+    let base = Forged::base_of(&cluster, id, leader, id);
+    let bytes = base.bytes[..100].to_vec();
+    let wrong = Forged { total: 100, checksum: crc32c::crc32c(&bytes), bytes, ..base };
+    let before = cluster.places[&id].node.counters().snapshots_taken;
+    for number in 0..3 * KEYS {
+        cluster.put(&format!("key {}", number % KEYS), &[8; 60]).unwrap();
+        let index = cluster.status(id).last + 1000 + number;
+        Forged { index, from: 10 + number, ..wrong.clone() }.post(&cluster);
+    }
+    let counters = cluster.places[&id].node.counters();
+    assert!(counters.snapshots_rejected > 0 && counters.snapshots_taken >= before + 3, "{counters:?}");
 }
 
 fn item(key: &[u8]) -> Vec<u8> {

@@ -45,8 +45,7 @@ impl Forged {
         }
     }
 
-    /// Sends it, and gives where the next piece is to begin; nothing if the piece is refused.
-    pub fn send(&self, cluster: &Cluster) -> Option<u64> {
+    fn piece(&self) -> MsgBuf {
         let mut out = vec![wire::VERSION, 0, 0, 0];
         out.extend_from_slice(&self.checksum.to_le_bytes());
         let words = [self.cluster, self.from, self.to, self.term, self.index, self.index_term, self.total, 0];
@@ -58,6 +57,21 @@ impl Forged {
         out.extend_from_slice(&self.bytes);
         let mut piece = MsgBuf::with_len(out.len()).unwrap();
         piece.copy_from_slice(&out);
+        piece
+    }
+
+    /// Sends it on its way; nobody waits for the answer.
+    pub fn post(&self, cluster: &Cluster) {
+        let (piece, connecting) = (self.piece(), cluster.endpoint.connect(&Addr::Node(self.to as u32)));
+        cluster.endpoint.spawn(async move {
+            let session = connecting.await.unwrap();
+            drop(session.call_with(wire::CHUNK, piece, CallOptions::timeout(Duration::from_millis(50))).await);
+        });
+    }
+
+    /// Sends it, and gives where the next piece is to begin; nothing if the piece is refused.
+    pub fn send(&self, cluster: &Cluster) -> Option<u64> {
+        let piece = self.piece();
         let answer = cluster.drive(async {
             let session = cluster.endpoint.connect(&Addr::Node(self.to as u32)).await.unwrap();
             session.call_with(wire::CHUNK, piece, CallOptions::timeout(Duration::from_millis(50))).await.ok()

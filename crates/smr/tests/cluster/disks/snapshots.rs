@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dunlin_smr::wal::WalConfig;
+use dunlin_smr::wire::response::Role;
 use dunlin_smr::{Beginning, LogStore as _, NodeConfig};
 
 use super::pieces::Forged;
@@ -167,6 +168,26 @@ fn heartbeats_are_answered_while_the_state_of_the_log_is_restored() {
     assert_eq!(cluster.local(away, "key 1"), None, "it is still being restored");
     cluster.until("it has the last", |cluster| cluster.local(away, "last").as_deref() == Some(b"2"));
     assert_eq!(cluster.local(away, "key 499"), Some(vec![2; 60]));
+}
+
+/// The leader dies just when a replica that restores the state of its log has heard of it: only with the vote of that
+/// replica can another lead.
+#[test]
+fn a_replica_votes_while_the_state_of_its_log_is_restored() {
+    let config = NodeConfig { heartbeat_ticks: 1, election_ticks: 4, ..large_states() };
+    let mut cluster = Cluster::new(3, config, WalConfig::new(1));
+    fill(&cluster, 1);
+    fill(&cluster, 2);
+    let away = cluster.leader() % 3 + 1;
+    let base = |cluster: &Cluster| cluster.places[&away].node.with_log(|log| log.base().get_metadata().index);
+    cluster.until("it has a snapshot", |cluster| base(cluster) > u64::from(LARGE_KEYS));
+    let (leader, third) = (cluster.leader(), 6 - cluster.leader() - away);
+    let disk = cluster.stop(away);
+    cluster.start(away, disk, Beginning::Join);
+    cluster.until("it has heard of the leader", |cluster| cluster.status(away).leader == Some(leader));
+    cluster.paused.push(leader);
+    cluster.until("another leads", |cluster| cluster.status(third).role == Role::Leader);
+    assert_eq!(cluster.local(away, "key 1"), None, "it is still being restored");
 }
 
 /// While a state is restored the replica is killed, closed, and sent a newer snapshot.
