@@ -195,6 +195,9 @@ pub struct EndpointConfig {
     /// Whether the round trip of every packet is counted ([`crate::EndpointStats::packet_rtt`]), for some nanoseconds each and a few KiB. Off by
     /// default.
     pub observe_packets: Switch,
+    /// Whether handlers are timed ([`crate::HandlerStats`]). They are counted always. On by default: it reads no clock of its own, but for two readings
+    /// of a worker's job.
+    pub time_handlers: Switch,
     /// Switches of optimizations.
     pub optimizations: Optimizations,
     /// Seed of nonces, tags and the cookie key. `None` takes it from the operating system; give one only in tests and simulations.
@@ -226,6 +229,7 @@ impl Default for EndpointConfig {
             congestion: CongestionControl::default(),
             observe_sessions: Switch::Off,
             observe_packets: Switch::Off,
+            time_handlers: Switch::On,
             optimizations: Optimizations::default(),
             seed: None,
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use dunlin_net::TransportCounters;
 
 use crate::congestion::Allowance;
+use crate::handler_stats::HandlerStats;
 use crate::observe::{DropReason, Observed};
 
 /// Declares a struct of `u64` counters with a list of their names for printing.
@@ -183,6 +184,8 @@ pub struct EndpointStats {
     /// Round-trip times of all packets of calls issued here that were answered at once, if they are counted
     /// ([`crate::EndpointConfig::observe_packets`]).
     pub packet_rtt: Option<RttHistogram>,
+    /// What was counted of each handler that had requests, by request type.
+    pub handlers: Vec<HandlerStats>,
     /// Sessions now.
     pub sessions: u32,
     /// Calls in progress or queued now.

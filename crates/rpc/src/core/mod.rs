@@ -63,6 +63,7 @@ use std::task::Waker;
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
 
 use crate::config::{EndpointConfig, nanos};
+use crate::handler_stats::Handlers;
 use crate::payload::Payload;
 use crate::stats::{Counters, RttHistogram};
 use crate::timer::{TimerId, Wheel};
@@ -72,7 +73,7 @@ use congestion::Congestion;
 use handshake::{CookieKey, Opening};
 use peer::Peers;
 use random::SecretRandom;
-use serve::Serve;
+use serve::{Serve, ServeRef};
 use session::{Session, SessionCold};
 use transmit::TxQueue;
 use window::Window;
@@ -215,6 +216,9 @@ pub(crate) struct Core {
     pub rto_min: [u64; 2],
 
     pub counters: Counters,
+    pub handlers: Handlers,
+    /// The request of this receive burst whose time is taken.
+    pub timed: Option<ServeRef>,
     pub rtt: RttHistogram,
     /// Round trips that are for the histograms once the time was read.
     pub sampled: Vec<observe::RoundTrip>,
@@ -289,6 +293,8 @@ impl Core {
             timers_at: 0,
             busy_iterations: 0,
             counters: Counters::default(),
+            handlers: Handlers::new(),
+            timed: None,
             rtt: RttHistogram::new(),
             sampled: Vec::new(),
             observes_sessions,

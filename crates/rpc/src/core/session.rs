@@ -395,12 +395,12 @@ impl Core {
         }
         self.sessions[index as usize].state = State::Ending;
         while let Some(call) = self.pop_queued(index) {
-            self.fail_call(call, error);
+            self.fail_call(call, error.clone());
         }
         for slot in 0..SLOTS_MAX {
             let call = self.sessions[index as usize].client[slot].call;
             if call != NONE {
-                self.fail_call(call, error);
+                self.fail_call(call, error.clone());
             }
             self.drop_serve_of(index, slot);
         }
