@@ -144,12 +144,13 @@ pub struct EndpointConfig {
     /// Largest request or response, in bytes: at most 1 GiB, and its buffer at most 3/20 of
     /// [`crate::msgbuf::limit_bytes`]; default 8 MiB.
     pub message_bytes_max: usize,
-    /// Sessions, opened by either side, at most 2^24 - 1; default 65,536. The receive queue limits them too: see
-    /// [`EndpointConfig::credit_sharing`].
+    /// Sessions, opened by either side, at most 2^24 - 1; default 65,536. Without [`EndpointConfig::credit_sharing`] the receive queue limits
+    /// them, too.
     pub sessions_max: u32,
     /// Whether sessions share the places of this endpoint's receive queue, whose length the sum of all credits never exceeds. On (the
     /// default), each direction of a session keeps one credit for good and has the others on loan: as long as they fit, from the
-    /// start, and otherwise while it uses them. So there may be half as many sessions as the queue has places. Off, a session
+    /// start, and otherwise while it uses them. With more sessions than the queue has places for, those that are used have a place for their
+    /// one credit; an idle one costs memory only, and its first packet may be lost to a full queue, counted and sent again. Off, a session
     /// keeps all its credits, and one that finds too few places left is refused.
     pub credit_sharing: Switch,
     /// Requests that asynchronous and worker handlers have in progress, beyond which requests are pushed back as busy. Default 16,384.

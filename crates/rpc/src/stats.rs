@@ -117,6 +117,8 @@ counters! {
         credits_borrowed,
         /// Credits given back to where they were borrowed, or asked back from other ends.
         credits_recalled,
+        /// Places for the only credit of a direction that were taken while it was idle, since others had none.
+        places_withdrawn,
     }
 }
 
@@ -196,6 +198,8 @@ pub struct EndpointStats {
     pub held_bytes: u64,
     /// Receive-queue places reserved for credits now.
     pub credits_reserved: usize,
+    /// Directions of sessions that have a credit and no place for it now: see [`crate::EndpointConfig::credit_sharing`].
+    pub credits_unplaced: usize,
     /// Tasks that live on this endpoint's executor.
     pub tasks: usize,
 }

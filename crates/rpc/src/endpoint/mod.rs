@@ -500,6 +500,7 @@ impl<T: Transport> Endpoint<T> {
             requests_held: core.requests_held(),
             held_bytes: core.held_bytes,
             credits_reserved: core.queue.reserved,
+            credits_unplaced: core.queue.unplaced,
             tasks: self.shared.executor.len(),
         }
     }
