@@ -165,7 +165,9 @@ struct Scrape(Vec<Family>);
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for Family { name, help, kind, values, durations } in &self.0 {
+        // A metric without a value is malformed.
+        let has_values = |family: &&Family| !family.values.is_empty() || !family.durations.is_empty();
+        for Family { name, help, kind, values, durations } in self.0.iter().filter(has_values) {
             let metric_type = match kind {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,
@@ -242,6 +244,8 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
+        let none = exposition("test", of_handlers(&[]).into());
+        assert_eq!(none, "# EOF\n");
         let large = exposition("test", vec![Family::one(Kind::Gauge, "large", "A large one.", u64::MAX)]);
         assert!(large.contains(&i64::MAX.to_string()), "{large}");
     }

@@ -176,6 +176,10 @@ impl<'a> Text<'a, '_> {
             handlers.map(move |(req_type, handler)| (number.as_str(), req_type.to_string(), handler))
         };
         let handlers: Vec<(&str, String, &HandlerSnapshot)> = all.flat_map(of_types).collect();
+        if handlers.is_empty() {
+            // A metric without a value is malformed.
+            return Ok(());
+        }
         let help = "Requests that arrived whole, by request type.";
         let mut metric = self.encoder.encode_descriptor("handler_requests", help, None, MetricType::Counter)?;
         for (core, req_type, handler) in &handlers {
@@ -195,8 +199,9 @@ impl<'a> Text<'a, '_> {
         for (core, req_type, HandlerSnapshot { duration_counts, duration_sum_nanos, .. }) in &handlers {
             let labels: &Labels<'_> = &[("core", core), ("type", req_type)];
             let bounds = BOUNDS_NANOS.iter().map(|bound| *bound as f64 / NANOS_PER_SECOND).chain([f64::INFINITY]);
-            let counts: Vec<(f64, u64)> = bounds.zip(duration_counts.iter().copied()).collect();
-            // What another version counts in other buckets is not told.
+            // What a server of another version counts in other buckets is not told.
+            let counted = duration_counts.iter().copied().chain(std::iter::repeat(0));
+            let counts: Vec<(f64, u64)> = bounds.zip(counted).collect();
             let count = counts.iter().map(|(_, count)| count).fold(0, |sum: u64, count| sum.saturating_add(*count));
             let sum = *duration_sum_nanos as f64 / NANOS_PER_SECOND;
             metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &counts, None)?;

@@ -206,7 +206,7 @@ pub struct HandlerSnapshot {
 
 impl From<&HandlerStats> for HandlerSnapshot {
     fn from(stats: &HandlerStats) -> Self {
-        let seen = Status::ALL.into_iter().filter(|status| stats.answered(*status) > 0);
+        let seen = Status::ALL.into_iter().filter(|status| stats.answered(*status) > 0 || *status == Status::Ok);
         HandlerSnapshot {
             requests: stats.requests,
             answers: seen.map(|status| (status.name().to_owned(), stats.answered(status))).collect(),
