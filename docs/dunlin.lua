@@ -32,11 +32,14 @@ local HANDSHAKE_VERSION = 1
 -- Then the extensions that the flags announce, 8 bytes each, in this order:
 --   MULTI     message size (4 bytes), packet number (4 bytes)
 --   DEADLINE  microseconds left (4 bytes), zero (4 bytes)
+-- A RESPONSE of status 7 carries a code (4 bytes) and a message in UTF-8.
 
 local HEADER_BYTES = 16
 local EXTENSION_BYTES = 8
+local CODE_BYTES = 4
 
 local REQUEST, CREDIT_RETURN, REQUEST_FOR_RESPONSE, RESPONSE, PING = 0, 1, 2, 3, 10
+local APPLICATION = 7
 
 local KINDS = {
   [0] = "REQUEST", [1] = "CREDIT_RETURN", [2] = "REQUEST_FOR_RESPONSE", [3] = "RESPONSE",
@@ -46,6 +49,7 @@ local KINDS = {
 
 local STATUSES = {
   [0] = "ok", [1] = "busy", [2] = "no handler", [3] = "handler failed", [4] = "expired", [5] = "response too large", [6] = "overloaded",
+  [7] = "application",
 }
 
 local REFUSALS = {
@@ -94,6 +98,8 @@ local f = {
   version = ProtoField.uint8("dunlin.version", "Version", base.DEC, nil, 0xf0),
   multi = ProtoField.bool("dunlin.flags.multi", "MULTI follows", 8, nil, 0x01),
   deadline = ProtoField.bool("dunlin.flags.deadline", "DEADLINE follows", 8, nil, 0x02),
+  error_code = ProtoField.uint32("dunlin.error_code", "Code of the application's error", base.DEC),
+  error_message = ProtoField.string("dunlin.error_message", "Message of the application's error", base.UNICODE),
   status = ProtoField.uint8("dunlin.status", "Status", base.DEC, STATUSES, 0x1c),
   ecn_echo = ProtoField.bool("dunlin.flags.ecn_echo", "The answered packet was marked (ECN)", 8, nil, 0x20),
   cut = ProtoField.uint8("dunlin.cut", "Times the request was cut anew", base.DEC, nil, 0x1c),
@@ -238,6 +244,11 @@ local function dissect_packet(tvb, tree)
     root:add(f.padding, tvb(at, len - at))
     summary = string.format("%s probe=%d", summary, len)
     return summary
+  end
+  if kind == RESPONSE and tvb(1, 1):bitfield(3, 3) == APPLICATION and at + CODE_BYTES <= len then
+    root:add_le(f.error_code, tvb(at, CODE_BYTES))
+    root:add(f.error_message, tvb(at + CODE_BYTES, len - at - CODE_BYTES))
+    return string.format("%s code=%d", summary, tvb(at, CODE_BYTES):le_uint())
   end
   if at < len then root:add(f.payload, tvb(at, len - at)) end
   return summary

@@ -1,6 +1,7 @@
 //! Any bytes are refused, or are written again as they were.
 
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Credits, Presence, Refuse, Release};
+use dunlin_rpc::wire::failure::{FAILURE_BYTES_MAX, Failure};
 use dunlin_rpc::wire::packets::{Arrivals, Asked};
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header};
 
@@ -17,6 +18,13 @@ pub fn check(bytes: &[u8]) {
     assert_eq!(&again[..len], &bytes[..len], "{header:?}");
     assert_eq!(len, header.wire_len());
     let body = &bytes[len..];
+    if let Ok(failure) = Failure::parse(body) {
+        assert!(body.len() <= FAILURE_BYTES_MAX);
+        let mut again = vec![0; failure.bytes()];
+        failure.write(&mut again);
+        // What is UTF-8 is written as it was.
+        assert!(std::str::from_utf8(&body[4..]).is_err() || again == body);
+    }
     check_body::<Connect>(body);
     check_body::<Cookie>(body);
     check_body::<Accept>(body);

@@ -10,7 +10,7 @@ use crate::addr::{Addr, ShmName};
 use crate::clock::BootClock;
 use crate::composite::Composite;
 use crate::error::NetError;
-use crate::shm::{ShmConfig, ShmTransport};
+use crate::shm::{self, ShmConfig, ShmTransport};
 use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 use crate::udp::{UdpConfig, UdpTransport};
 
@@ -53,7 +53,7 @@ macro_rules! each {
 }
 
 impl AnyTransport {
-    /// Opens a transport that others reach at `addr`.
+    /// Opens a transport that others reach at `addr`. Whatever kind it is, regions in shared memory that dead processes of this user left behind are removed.
     ///
     /// # Errors
     /// As the transport of that kind; [`NetError::WrongKind`] for addresses that mean something only inside one process.
@@ -126,7 +126,9 @@ fn shm_at(name: &ShmName) -> Result<ShmTransport, NetError> {
     ShmTransport::new(&ShmConfig::named(name.clone()))
 }
 
+/// A socket. A process that was killed may have had a region that nobody needs any more, and its successor only a socket: so this looks, too.
 fn udp_at(addr: SocketAddr) -> Result<UdpTransport, NetError> {
+    shm::remove_dead(&ShmConfig::anonymous().directory);
     UdpTransport::bind(UdpConfig::new(addr))
 }
 

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dunlin_net::shm::{INLINE_BYTES_MAX, ShmTransport};
-use dunlin_net::{NetError, PeerHealth, Transport, TxPacket};
+use dunlin_net::{AnyTransport, NetError, PeerHealth, Transport, TxPacket};
 use regions::{DIRECTORY, Dir, Killed, PATIENCE, addr, resolve};
 
 const ROLE: &str = "DUNLIN_TEST_ROLE";
@@ -271,6 +271,27 @@ fn regions_of_killed_endpoints_are_swept() {
     assert_eq!(files(), 2, "the dead are removed, what is no region stays");
     assert_eq!(server.peer_health(route), PeerHealth::Dead, "whoever has it mapped still sees that it is dead");
     assert!(matches!(server.resolve(&addr("killed")), Err(NetError::NotFound { .. })));
+}
+
+/// The successor of a killed server may have no shared memory at all.
+#[test]
+fn a_socket_clears_the_regions_of_killed_endpoints() {
+    let dir = Dir::new("socket");
+    let uid = std::fs::metadata(&dir.0).unwrap().uid();
+    let name = format!("test-socket-{}", std::process::id());
+    let region = PathBuf::from(format!("/dev/shm/dunlin-{uid}-{name}"));
+    let child = dir.child(&[(ROLE, "echo"), (NAME, &name), (DIRECTORY, "/dev/shm")]);
+    let start = Instant::now();
+    while !region.exists() {
+        assert!(start.elapsed() < PATIENCE, "the child makes no region");
+        thread::yield_now();
+    }
+    let socket = || AnyTransport::bind(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
+    drop(socket());
+    assert!(region.exists(), "the living are left alone");
+    drop(child);
+    drop(socket());
+    assert!(!region.exists());
 }
 
 #[test]

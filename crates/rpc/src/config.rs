@@ -144,12 +144,13 @@ pub struct EndpointConfig {
     /// Largest request or response, in bytes: at most 1 GiB, and its buffer at most 3/20 of
     /// [`crate::msgbuf::limit_bytes`]; default 8 MiB.
     pub message_bytes_max: usize,
-    /// Sessions, opened by either side, at most 2^24 - 1; default 65,536. The receive queue limits them too: see
-    /// [`EndpointConfig::credit_sharing`].
+    /// Sessions, opened by either side, at most 2^24 - 1; default 65,536. Without [`EndpointConfig::credit_sharing`] the receive queue limits
+    /// them, too.
     pub sessions_max: u32,
     /// Whether sessions share the places of this endpoint's receive queue, whose length the sum of all credits never exceeds. On (the
     /// default), each direction of a session keeps one credit for good and has the others on loan: as long as they fit, from the
-    /// start, and otherwise while it uses them. So there may be half as many sessions as the queue has places. Off, a session
+    /// start, and otherwise while it uses them. With more sessions than the queue has places for, those that are used have a place for their
+    /// one credit; an idle one costs memory only, and its first packet may be lost to a full queue, counted and sent again. Off, a session
     /// keeps all its credits, and one that finds too few places left is refused.
     pub credit_sharing: Switch,
     /// Requests that asynchronous and worker handlers have in progress, beyond which requests are pushed back as busy. Default 16,384.
@@ -195,6 +196,9 @@ pub struct EndpointConfig {
     /// Whether the round trip of every packet is counted ([`crate::EndpointStats::packet_rtt`]), for some nanoseconds each and a few KiB. Off by
     /// default.
     pub observe_packets: Switch,
+    /// Whether handlers are timed ([`crate::HandlerStats`]). They are counted always. On by default: it reads no clock of its own, but for two readings
+    /// of a worker's job.
+    pub time_handlers: Switch,
     /// Switches of optimizations.
     pub optimizations: Optimizations,
     /// Seed of nonces, tags and the cookie key. `None` takes it from the operating system; give one only in tests and simulations.
@@ -226,6 +230,7 @@ impl Default for EndpointConfig {
             congestion: CongestionControl::default(),
             observe_sessions: Switch::Off,
             observe_packets: Switch::Off,
+            time_handlers: Switch::On,
             optimizations: Optimizations::default(),
             seed: None,
         }

@@ -143,6 +143,11 @@ impl RequestContext {
         Gone { context: self.clone(), number: None }
     }
 
+    /// The time on the endpoint's clock.
+    pub(crate) fn now(&self) -> u64 {
+        self.0.time.now()
+    }
+
     /// The request type.
     pub fn req_type(&self) -> u8 {
         self.0.req_type

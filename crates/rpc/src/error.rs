@@ -6,6 +6,7 @@ use crate::config::ConfigError;
 use crate::msgbuf::AllocError;
 use crate::payload::Payload;
 use crate::wire::control::RefuseReason;
+use crate::wire::failure::Failure;
 
 /// Why an endpoint could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -114,8 +115,79 @@ impl ConnectError {
     }
 }
 
+/// An error of the application's: what a handler answers with where it has no response, and what its caller then gets.
+///
+/// Asynchronous and worker-mode handlers return it ([`crate::IntoResponse`]), also boxed among other errors; the others have methods for it
+/// ([`crate::Request::fail`]). Codes are the application's own. Of the message the caller gets at most 1,024 bytes, and no more than fits
+/// one packet of its session: 220 bytes where packets are shortest. The rest is cut off at the end of a character.
+///
+/// ```
+/// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+/// # use dunlin_rpc::{ApplicationError, CallError, Endpoint, EndpointConfig, OwnedRequest};
+/// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+/// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+/// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+/// const NO_SUCH_BIRD: u32 = 404;
+///
+/// server.register_async(7, |request: OwnedRequest| async move {
+///     match request.payload() {
+///         b"dunlin" => Ok(b"Calidris alpina".to_vec()),
+///         _ => Err(ApplicationError::new(NO_SUCH_BIRD, "no bird has this name")),
+///     }
+/// })?;
+/// let work = async {
+///     let session = client.connect(&Addr::Node(1)).await?;
+///     let failure = session.call(7, b"dodo".to_vec()).await.unwrap_err();
+///     let CallError::Application(error) = failure.error else { panic!("{failure}") };
+///     assert_eq!((error.code(), error.message()), (NO_SUCH_BIRD, "no bird has this name"));
+/// #     Ok::<(), Box<dyn std::error::Error>>(())
+/// };
+/// # // One thread drives both endpoints.
+/// # let mut work = Box::pin(work);
+/// # loop {
+/// #     server.run_once();
+/// #     if let Some(done) = client.poll_once(work.as_mut()) {
+/// #         break done?;
+/// #     }
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("{} (code {})", .0.message, .0.code)]
+pub struct ApplicationError(Box<CodeAndMessage>);
+
+/// Behind a pointer, so that results of calls stay as small as they are without it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct CodeAndMessage {
+    code: u32,
+    message: String,
+}
+
+impl ApplicationError {
+    /// An error with a code and a message of the application's.
+    pub fn new(code: u32, message: impl Into<String>) -> ApplicationError {
+        ApplicationError(Box::new(CodeAndMessage { code, message: message.into() }))
+    }
+
+    /// Its code.
+    pub fn code(&self) -> u32 {
+        self.0.code
+    }
+
+    /// Its message.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+}
+
+impl From<Failure<'_>> for ApplicationError {
+    fn from(failure: Failure<'_>) -> ApplicationError {
+        ApplicationError::new(failure.code, failure.message)
+    }
+}
+
 /// Why a call has no response. Each call ends exactly once: with a response or with one of these.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// The deadline passed. The handler may have run, may run still, or never.
@@ -124,10 +196,17 @@ pub enum CallError {
     /// The session's queue of waiting calls is full. Nothing was sent.
     #[error("too many calls wait on this session: await some responses before issuing more")]
     QueueFull,
-    /// The server pushed the request back before its handler started: workers are busy, limits are reached, or the server shuts down.
-    /// Nothing ran; the call may be repeated.
-    #[error("the server is busy; nothing ran, try again later")]
+    /// The server is overloaded and pushed the request back before its handler started: workers are busy, or limits are reached.
+    /// Nothing ran; the call may be repeated later.
+    #[error("the server is overloaded; nothing ran, try again later")]
     Busy,
+    /// The server shuts down and pushed the request back before its handler started. Nothing ran; the call may be repeated at another server, or
+    /// when this one is back.
+    #[error("the server is shutting down; nothing ran, try another one, or this one later")]
+    ShuttingDown,
+    /// The handler answered with an error of the application's. It ran.
+    #[error("the server answered with an error: {0}")]
+    Application(ApplicationError),
     /// The handler started, and had no room to keep the request for later ([`crate::Request::defer`]). It may have run in part.
     #[error(
         "the server had no room to keep the request; its handler may have run in part, try again later if that does no harm"
@@ -181,16 +260,18 @@ impl CallError {
     /// assert!(!CallError::Busy.may_have_run());
     /// assert!(CallError::DeadlineExceeded.may_have_run());
     /// ```
-    pub fn may_have_run(self) -> bool {
+    pub fn may_have_run(&self) -> bool {
         match self {
             CallError::QueueFull
             | CallError::Busy
+            | CallError::ShuttingDown
             | CallError::NoHandler
             | CallError::RequestTooLarge
             | CallError::NoReverseCredits => false,
             CallError::DeadlineExceeded
             | CallError::Overloaded
             | CallError::HandlerFailed
+            | CallError::Application(_)
             | CallError::ResponseTooLarge
             | CallError::NoBuffer
             | CallError::PeerDied

@@ -18,6 +18,7 @@ mod context;
 mod core;
 mod endpoint;
 pub mod error;
+pub mod handler_stats;
 #[allow(unsafe_code)]
 pub mod msgbuf;
 #[cfg(feature = "mutations")]
@@ -45,8 +46,11 @@ pub use endpoint::session::{
 };
 pub use endpoint::shutdown::{ShuttingDown, Unfinished};
 pub use endpoint::worker::WorkerPool;
-pub use error::{CallError, CallFailure, CannotDefer, ConnectError, EndpointError, RegisterError, RespondError};
+pub use error::{
+    ApplicationError, CallError, CallFailure, CannotDefer, ConnectError, EndpointError, RegisterError, RespondError,
+};
+pub use handler_stats::{Durations, HandlerStats};
 pub use msgbuf::MsgBuf;
 pub use observe::{DropReason, Observed};
-pub use payload::{IntoResponse, Payload, RequestBuffer};
+pub use payload::{HandlerError, IntoResponse, Payload, RequestBuffer};
 pub use stats::{Counters, EndpointStats, SessionStats};

@@ -1,9 +1,12 @@
 //! What a request or a response may be sent from: a message buffer, or the application's own memory without a copy.
 
+use std::any::Any;
+use std::error::Error;
 use std::fmt::Display;
 
 use bytes::Bytes;
 
+use crate::error::ApplicationError;
 use crate::msgbuf::MsgBuf;
 
 /// The bytes of one message to send, owned while they may still be sent again: made from a [`MsgBuf`], a `Vec<u8>` of the application's,
@@ -142,43 +145,68 @@ impl From<Bytes> for Payload {
 
 /// What an asynchronous or a worker-mode handler ends with: a response, or an error. Implement it for types of your own.
 ///
-/// Of an error the caller learns only [`CallError::HandlerFailed`](crate::CallError::HandlerFailed); what it says goes to `tracing` at level
-/// debug. To tell the caller more, respond with it.
+/// An [`ApplicationError`] reaches the caller, also one in a `Box<dyn Error>` among others. Of any other error the caller learns only
+/// [`CallError::HandlerFailed`](crate::CallError::HandlerFailed), and what it says goes to `tracing` at level debug.
 pub trait IntoResponse {
-    /// The response; or, in words for the log, why there is none.
+    /// The response, or why there is none.
     ///
     /// # Errors
     /// If the handler failed.
-    fn into_response(self) -> Result<Payload, String>;
+    fn into_response(self) -> Result<Payload, HandlerError>;
+}
+
+/// Why a handler has no response.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandlerError {
+    /// An error that its caller shall get.
+    #[error(transparent)]
+    Application(#[from] ApplicationError),
+    /// Anything else, in words for the log.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl HandlerError {
+    /// An error of any type: an [`ApplicationError`] as such, be it boxed, and else what it says.
+    fn of(error: impl Display + 'static) -> HandlerError {
+        let any: &dyn Any = &error;
+        let plain = any.downcast_ref::<Box<dyn Error>>().and_then(|error| error.downcast_ref());
+        let shared = any.downcast_ref::<Box<dyn Error + Send + Sync>>().and_then(|error| error.downcast_ref());
+        match any.downcast_ref::<ApplicationError>().or(plain).or(shared) {
+            Some(error) => HandlerError::Application(error.clone()),
+            None => HandlerError::Failed(error.to_string()),
+        }
+    }
 }
 
 impl IntoResponse for Payload {
-    fn into_response(self) -> Result<Payload, String> {
+    fn into_response(self) -> Result<Payload, HandlerError> {
         Ok(self)
     }
 }
 
 impl IntoResponse for MsgBuf {
-    fn into_response(self) -> Result<Payload, String> {
+    fn into_response(self) -> Result<Payload, HandlerError> {
         Ok(self.into())
     }
 }
 
 impl IntoResponse for Vec<u8> {
-    fn into_response(self) -> Result<Payload, String> {
+    fn into_response(self) -> Result<Payload, HandlerError> {
         Ok(self.into())
     }
 }
 
 impl IntoResponse for Bytes {
-    fn into_response(self) -> Result<Payload, String> {
+    fn into_response(self) -> Result<Payload, HandlerError> {
         Ok(self.into())
     }
 }
 
-impl<R: IntoResponse, E: Display> IntoResponse for Result<R, E> {
-    fn into_response(self) -> Result<Payload, String> {
-        self.map_err(|error| error.to_string())?.into_response()
+impl<R: IntoResponse, E: Display + 'static> IntoResponse for Result<R, E> {
+    fn into_response(self) -> Result<Payload, HandlerError> {
+        self.map_err(HandlerError::of)?.into_response()
     }
 }
 

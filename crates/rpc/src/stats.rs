@@ -6,6 +6,7 @@ use std::time::Duration;
 use dunlin_net::TransportCounters;
 
 use crate::congestion::Allowance;
+use crate::handler_stats::HandlerStats;
 use crate::observe::{DropReason, Observed};
 
 /// Declares a struct of `u64` counters with a list of their names for printing.
@@ -118,6 +119,8 @@ counters! {
         credits_borrowed,
         /// Credits given back to where they were borrowed, or asked back from other ends.
         credits_recalled,
+        /// Places for the only credit of a direction that were taken while it was idle, since others had none.
+        places_withdrawn,
     }
 }
 
@@ -185,6 +188,8 @@ pub struct EndpointStats {
     /// Round-trip times of all packets of calls issued here that were answered at once, if they are counted
     /// ([`crate::EndpointConfig::observe_packets`]).
     pub packet_rtt: Option<RttHistogram>,
+    /// What was counted of each handler that had requests, by request type.
+    pub handlers: Vec<HandlerStats>,
     /// Sessions now.
     pub sessions: u32,
     /// Calls in progress or queued now.
@@ -195,6 +200,8 @@ pub struct EndpointStats {
     pub held_bytes: u64,
     /// Receive-queue places reserved for credits now.
     pub credits_reserved: usize,
+    /// Directions of sessions that have a credit and no place for it now: see [`crate::EndpointConfig::credit_sharing`].
+    pub credits_unplaced: usize,
     /// Tasks that live on this endpoint's executor.
     pub tasks: usize,
 }

@@ -8,10 +8,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::ServeError;
 
-/// Sessions that a UDP endpoint shall have room for. With fewer, the operator is told how to get more.
+/// Sessions in use for which a UDP endpoint shall have places. With fewer, the operator is told how to get more.
 const SESSIONS_WANTED: usize = 2_000;
-/// Places of a receive queue that each session needs.
-const PLACES_PER_SESSION: usize = 2;
+/// Places of a receive queue that a session in use has at least: those of its requests.
+const PLACES_PER_SESSION: usize = 1;
 /// What a UDP endpoint asks for.
 const RECEIVE_BUFFER_BYTES: u64 = 64 << 20;
 
@@ -54,15 +54,16 @@ fn plan(limit: Rlimit, needed: u64) -> Plan {
     }
 }
 
-/// What to change so that a UDP endpoint, with `places` in its receive queue, has room for more sessions; `None` if
-/// there is room enough.
+/// What to change so that a UDP endpoint, with `places` in its receive queue, has them for more sessions in use at a
+/// time; `None` if there are enough.
 pub fn of_receive_queue(addresses: &[Addr], places: usize) -> Option<String> {
     let udp = addresses.iter().find(|addr| matches!(addr, Addr::Udp(_)))?;
     let sessions = places / PLACES_PER_SESSION;
     let max = fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?.trim().parse::<u64>().ok()?;
     (sessions < SESSIONS_WANTED && max < RECEIVE_BUFFER_BYTES).then(|| {
         format!(
-            "{udp} has room for {sessions} sessions, because net.core.rmem_max is {max} bytes; for more, run \
+            "{udp} keeps places for {sessions} sessions that are used at a time, because net.core.rmem_max is {max} bytes; \
+             packets of more may be lost and sent again. For more places, run \
              `sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}` and start again"
         )
     })
@@ -96,6 +97,6 @@ mod tests {
         assert_eq!(of_receive_queue(&[Addr::clone(&shm)], 1), None);
         assert_eq!(of_receive_queue(&[shm, Addr::clone(&udp)], 1_000_000), None);
         let told = of_receive_queue(&[udp], 184);
-        assert!(told.is_none_or(|told| told.contains("room for 92 sessions") && told.contains("sysctl -w")));
+        assert!(told.is_none_or(|told| told.contains("places for 184 sessions") && told.contains("sysctl -w")));
     }
 }

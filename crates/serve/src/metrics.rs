@@ -4,11 +4,15 @@
 
 use std::fmt;
 
-use dunlin_rpc::EndpointStats;
+use dunlin_rpc::handler_stats::BOUNDS_NANOS;
+use dunlin_rpc::wire::Status;
+use dunlin_rpc::{Durations, EndpointStats, HandlerStats};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+
+const NANOS_PER_SECOND: f64 = 1e9;
 
 /// How a metric moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +21,8 @@ pub enum Kind {
     Counter,
     /// It goes up and down.
     Gauge,
+    /// Durations in seconds, by how long they were.
+    Histogram,
 }
 
 /// A metric, with a value for each of its labels.
@@ -29,25 +35,37 @@ pub struct Family {
     /// How it moves.
     pub kind: Kind,
     /// Values, by labels and what they are.
-    pub values: Vec<(Vec<(&'static str, String)>, u64)>,
+    pub values: Vec<(Labels, u64)>,
+    /// Those of a histogram.
+    pub durations: Vec<(Labels, Durations)>,
 }
+
+/// What tells the values of a metric apart.
+pub type Labels = Vec<(&'static str, String)>;
 
 impl Family {
     /// A metric of one value.
     pub fn one(kind: Kind, name: &'static str, help: &'static str, value: u64) -> Family {
-        Family { name, help, kind, values: vec![(Vec::new(), value)] }
+        Family { name, help, kind, values: vec![(Vec::new(), value)], durations: Vec::new() }
     }
 
     /// Counters that are told apart by a label `event`.
     pub fn events<'a>(name: &'static str, help: &'static str, events: impl IntoIterator<Item = (&'a str, u64)>) -> Family {
         let values = events.into_iter().map(|(event, value)| (vec![("event", event.to_owned())], value)).collect();
-        Family { name, help, kind: Kind::Counter, values }
+        Family { name, help, kind: Kind::Counter, values, durations: Vec::new() }
+    }
+
+    /// Durations, by labels.
+    pub fn histogram(name: &'static str, help: &'static str, durations: Vec<(Labels, Durations)>) -> Family {
+        Family { name, help, kind: Kind::Histogram, values: Vec::new(), durations }
     }
 
     /// The same with one more label for each value, such as the number of a core.
     #[must_use]
     pub fn labelled(mut self, label: &'static str, value: &str) -> Family {
-        self.values.iter_mut().for_each(|(labels, _)| labels.insert(0, (label, value.to_owned())));
+        let all = self.values.iter_mut().map(|(labels, _)| labels);
+        all.chain(self.durations.iter_mut().map(|(labels, _)| labels))
+            .for_each(|labels| labels.insert(0, (label, value.to_owned())));
         self
     }
 }
@@ -55,7 +73,7 @@ impl Family {
 /// What every endpoint counts.
 pub fn of_endpoint(stats: &EndpointStats) -> Vec<Family> {
     let transport = &stats.transport;
-    vec![
+    let mut families = vec![
         Family::one(Kind::Gauge, "sessions", "Sessions with other endpoints.", stats.sessions.into()),
         Family::one(Kind::Gauge, "endpoint_calls_pending", "Calls in progress or queued.", stats.calls_pending.into()),
         Family::one(
@@ -89,6 +107,40 @@ pub fn of_endpoint(stats: &EndpointStats) -> Vec<Family> {
         ),
         Family::one(Kind::Counter, "transport_sent_bytes", "Bytes of packets sent.", transport.tx_bytes),
         Family::one(Kind::Counter, "transport_received_bytes", "Bytes of packets received.", transport.rx_bytes),
+    ];
+    families.extend(of_handlers(&stats.handlers));
+    families
+}
+
+/// What every endpoint counts of its handlers.
+pub fn of_handlers(handlers: &[HandlerStats]) -> [Family; 4] {
+    let labels = |handler: &HandlerStats| vec![("type", handler.req_type.to_string())];
+    let durations = |of: fn(&HandlerStats) -> Durations| {
+        let timed = handlers.iter().filter(|handler| of(handler).count() > 0);
+        timed.map(|handler| (labels(handler), of(handler))).collect()
+    };
+    let answers = handlers.iter().flat_map(|handler| {
+        let seen = Status::ALL.into_iter().filter(|status| handler.answered(*status) > 0 || *status == Status::Ok);
+        seen.map(move |status| {
+            let labels = vec![("type", handler.req_type.to_string()), ("status", status.name().to_owned())];
+            (labels, handler.answered(status))
+        })
+    });
+    let counters = |name, help, values| Family { name, help, kind: Kind::Counter, values, durations: Vec::new() };
+    let requests = handlers.iter().map(|handler| (labels(handler), handler.requests)).collect();
+    [
+        counters("handler_requests", "Requests that arrived whole, by request type.", requests),
+        counters("handler_answers", "Answers by request type and status.", answers.collect()),
+        Family::histogram(
+            "handler_duration_seconds",
+            "Time from a request to its answer; of those answered in their receive burst one in 16 is timed. In worker mode, the time on a thread.",
+            durations(|handler| handler.in_handler),
+        ),
+        Family::histogram(
+            "handler_queue_seconds",
+            "Time that requests waited for the thread of a worker.",
+            durations(|handler| handler.in_queue),
+        ),
     ]
 }
 
@@ -113,8 +165,14 @@ struct Scrape(Vec<Family>);
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for Family { name, help, kind, values } in &self.0 {
-            let metric_type = if *kind == Kind::Counter { MetricType::Counter } else { MetricType::Gauge };
+        // A metric without a value is malformed.
+        let has_values = |family: &&Family| !family.values.is_empty() || !family.durations.is_empty();
+        for Family { name, help, kind, values, durations } in self.0.iter().filter(has_values) {
+            let metric_type = match kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+                Kind::Histogram => MetricType::Histogram,
+            };
             let mut metric = encoder.encode_descriptor(name, help, None, metric_type)?;
             for (labels, value) in values {
                 if labels.is_empty() {
@@ -122,6 +180,11 @@ impl Collector for Scrape {
                 } else {
                     encode(&mut metric.encode_family(labels)?, *kind, *value)?;
                 }
+            }
+            for (labels, durations) in durations {
+                let sum = durations.sum().as_secs_f64();
+                let mut of_labels = metric.encode_family(labels)?;
+                of_labels.encode_histogram::<NoLabelSet>(sum, durations.count(), &buckets(durations), None)?;
             }
         }
         Ok(())
@@ -131,9 +194,15 @@ impl Collector for Scrape {
 fn encode(metric: &mut MetricEncoder<'_>, kind: Kind, value: u64) -> fmt::Result {
     match kind {
         Kind::Counter => metric.encode_counter::<NoLabelSet, _, f64>(&value, None),
-        // The library has no gauge of 64 unsigned bits.
-        Kind::Gauge => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX)),
+        // The library has no gauge of 64 unsigned bits. A histogram has no single values.
+        Kind::Gauge | Kind::Histogram => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX)),
     }
+}
+
+/// Counts of the buckets, not cumulated, with their bounds in seconds.
+fn buckets(durations: &Durations) -> Vec<(f64, u64)> {
+    let bounds = BOUNDS_NANOS.iter().map(|bound| *bound as f64 / NANOS_PER_SECOND).chain([f64::INFINITY]);
+    bounds.zip(durations.counts().iter().copied()).collect()
 }
 
 #[cfg(test)]
@@ -147,19 +216,36 @@ mod tests {
     fn a_scrape_names_every_value() {
         let network = LoopbackNetwork::new(LoopbackConfig::default());
         let endpoint = Endpoint::new(network.endpoint(1).unwrap(), EndpointConfig::default()).unwrap();
+        endpoint.register_async(7, |_| async { b"done".to_vec() }).unwrap();
+        let client = Endpoint::new(network.endpoint(2).unwrap(), EndpointConfig::default()).unwrap();
+        let work = async {
+            let session = client.connect(&endpoint.local_addr()).await.unwrap();
+            session.call(7, vec![1]).await.unwrap();
+        };
+        let mut work = Box::pin(work);
+        while client.poll_once(work.as_mut()).is_none() {
+            endpoint.run_once();
+            network.advance(std::time::Duration::from_micros(10));
+        }
         let stats = endpoint.stats();
         let families = of_endpoint(&stats).into_iter().map(|family| family.labelled("core", "3")).collect();
         let text = exposition("test", families);
         for line in [
             "# TYPE test_sessions gauge",
-            "test_sessions{core=\"3\"} 0",
+            "test_sessions{core=\"3\"} 1",
+            "test_handler_requests_total{core=\"3\",type=\"7\"} 1",
+            "test_handler_answers_total{core=\"3\",type=\"7\",status=\"ok\"} 1",
+            "# TYPE test_handler_duration_seconds histogram",
+            "test_handler_duration_seconds_count{core=\"3\",type=\"7\"} 1",
+            "test_handler_duration_seconds_bucket{le=\"+Inf\",core=\"3\",type=\"7\"} 1",
             "# TYPE test_endpoint_events counter",
-            "test_endpoint_events_total{core=\"3\",event=\"tx_packets\"} 0",
-            "test_transport_sent_bytes_total{core=\"3\"} 0",
+            "test_endpoint_events_total{core=\"3\",event=\"requests_handled\"} 1",
             "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
+        let none = exposition("test", of_handlers(&[]).into());
+        assert_eq!(none, "# EOF\n");
         let large = exposition("test", vec![Family::one(Kind::Gauge, "large", "A large one.", u64::MAX)]);
         assert!(large.contains(&i64::MAX.to_string()), "{large}");
     }

@@ -209,7 +209,7 @@ pub fn finish(local: &Local, number: u64, result: Result<MsgBuf, CallError>, req
     assert_eq!(request.as_slice(), expected, "call {number} gave another buffer back");
     match &result {
         Ok(response) => ledger.ended(number, Ok(response)),
-        Err(error) => ledger.ended(number, Err(*error)),
+        Err(error) => ledger.ended(number, Err(error.clone())),
     }
 }
 

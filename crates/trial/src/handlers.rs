@@ -29,7 +29,7 @@ pub const DEFERRED: u8 = 5;
 pub const BURST_MIXED: u8 = 6;
 /// Dispatch mode, response from a buffer of its own.
 pub const OWNED: u8 = 7;
-/// Dispatch mode, no response.
+/// Dispatch mode, no response: an error of the application's, or nothing.
 pub const DROPPED: u8 = 8;
 /// Worker mode, on a pool that the workload runs by hand.
 pub const WORKER: u8 = 9;
@@ -269,7 +269,10 @@ pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
 
     let at = local.clone();
     let dropped = move |request: dunlin_rpc::Request<'_>| {
-        at.ran(request.payload());
+        let named = at.ran(request.payload());
+        if messages::fails_in_words(named.number) {
+            request.fail(named.number as u32, messages::FAILURE);
+        }
     };
     endpoint.register(DROPPED, dropped).unwrap();
 }

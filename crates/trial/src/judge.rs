@@ -90,8 +90,8 @@ pub fn books_agree(views: &[View<'_>]) -> bool {
         let stats = outbound.iter().filter_map(Session::stats);
         stats.map(|stats| stats.credits_max as usize + stats.credits_granted as usize).sum()
     };
-    let reserved: usize = views.iter().map(|view| view.stats.credits_reserved).sum();
-    reserved == 2 * views.iter().map(of_sessions).sum::<usize>()
+    let places = |view: &View<'_>| view.stats.credits_reserved + view.stats.credits_unplaced;
+    views.iter().map(places).sum::<usize>() == 2 * views.iter().map(of_sessions).sum::<usize>()
 }
 
 /// Whether no session is alone, no response is kept that has arrived, and all count the same credits. It takes some seconds until it is

@@ -24,7 +24,7 @@ pub enum Behaviour {
     Responds,
     /// Responds, or drops the request.
     MayFail,
-    /// Drops the request.
+    /// Drops the request, or answers with an error of the application's.
     Fails,
     /// There is none.
     Missing,
@@ -56,7 +56,7 @@ pub struct Record {
 }
 
 /// Something that the ledger was told, by the number of the call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
     /// It was issued, with a request and for a response of these lengths.
     Issued {
@@ -149,7 +149,7 @@ impl Ledger {
             return messages::Named { number: 0, response_len: payload.len() };
         };
         let record = &mut self.records[named.number as usize];
-        if let Some(Err(error)) = record.ended {
+        if let Some(Err(error)) = &record.ended {
             assert!(
                 error.may_have_run(),
                 "call {} ended with {error:?}, and then its handler ran: {record:?}",
@@ -165,11 +165,11 @@ impl Ledger {
     pub fn ended(&mut self, number: u64, result: Result<&[u8], CallError>) {
         let corrupts = self.corrupts();
         let strict = self.roughness == Roughness::Steady;
-        self.tell(Event::Ended { call: number, result: result.map(|_| ()) });
+        self.tell(Event::Ended { call: number, result: result.clone().map(|_| ()) });
         let record = &mut self.records[number as usize];
         assert_eq!(record.ended, None, "call {number} ended twice, now with {result:?}");
         assert!(!record.cancelled, "call {number} was cancelled, and ended with {result:?}");
-        record.ended = Some(result.map(|_| ()));
+        record.ended = Some(result.clone().map(|_| ()));
         if corrupts {
             return;
         }
@@ -189,13 +189,18 @@ impl Ledger {
             Err(error) => {
                 let is_possible = error.may_have_run() || record.runs == 0;
                 assert!(is_possible, "call {number} ended with {error:?}, and its handler ran");
-                let allowed = match error {
+                let allowed = match &error {
                     CallError::DeadlineExceeded => record.has_deadline,
                     // An endpoint that goes away answers so for the handlers that it takes along.
                     CallError::Overloaded => record.behaviour == Behaviour::MayFail,
                     CallError::HandlerFailed => !strict || matches!(record.behaviour, Behaviour::Fails | Behaviour::MayFail),
+                    CallError::Application(error) => {
+                        let is_named = !record.named || error.code() == number as u32;
+                        record.behaviour == Behaviour::Fails && is_named && error.message() == messages::FAILURE
+                    }
                     CallError::NoHandler => record.behaviour == Behaviour::Missing,
                     CallError::QueueFull | CallError::Busy | CallError::NoReverseCredits => true,
+                    CallError::ShuttingDown => !strict,
                     CallError::PeerSilent | CallError::PeerReset | CallError::Closed => !strict,
                     _ => false,
                 };

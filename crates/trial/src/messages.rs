@@ -67,3 +67,11 @@ pub fn fill_response(number: u64, bytes: &mut [u8]) {
 pub fn is_response(number: u64, len: usize, bytes: &[u8]) -> bool {
     bytes.len() == len && is_filled(number ^ RESPONSE, bytes)
 }
+
+/// What a handler says that answers with an error of the application's. Its code is the number of the call.
+pub const FAILURE: &str = "this call fails – as it shall";
+
+/// Whether the handler of a call that has no response says so.
+pub fn fails_in_words(number: u64) -> bool {
+    number % 2 == 1
+}

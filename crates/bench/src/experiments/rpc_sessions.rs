@@ -1,5 +1,6 @@
 //! `rpc-sessions`: section 6.3. Calls on random ones of 20,000 sessions between two endpoints, against 100 sessions, and what
-//! memory an idle session takes once it was used.
+//! memory an idle session takes once it was used. Then 500 sessions in use beside 10,000 idle ones, against 20 alone, on sockets as
+//! an ordinary user gets them.
 
 use super::{paper, runs};
 use crate::BenchError;
@@ -14,11 +15,17 @@ const FEW: usize = 100;
 const BATCH: usize = 3;
 /// Share of the rate of few sessions that many must reach.
 const RATE_SHARE: f64 = 0.85;
+/// Sessions of a server as it comes: idle, in use beside them, and in use where there are no others.
+const IDLE: usize = 10_000;
+const USED: usize = 500;
+const USED_FEW: usize = 20;
+/// Share of the rate of few sessions that they must reach.
+const CROWD_SHARE: f64 = 0.9;
 /// Bytes that an idle session may take.
 const SESSION_BYTES_MAX: f64 = 1024.0;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(Carrier::ALL.len() * 4);
+    lab.expect_cases(Carrier::ALL.len() * 4 + 2);
     for carrier in Carrier::ALL {
         let one_credit = one_credit(carrier);
         let few_case = format!("{} {FEW} sessions", carrier.name());
@@ -43,7 +50,34 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         lab.push(RowBuilder::new(&case, Metric::Rate, spread(&shipped, |figures| figures.rate)?));
         push_memory(lab, &case, &shipped)?;
     }
-    Ok(())
+    crowd(lab)
+}
+
+/// Sessions in use beside idle ones, all by default settings, on sockets as an ordinary user gets them: 184 places.
+fn crowd(lab: &mut Lab) -> Result<(), BenchError> {
+    let setup = Setup { unprivileged: true, ..Setup::as_shipped(Carrier::Udp, 0) };
+    let few_case = format!("udp, a user's socket, {USED_FEW} sessions");
+    let few = measure(lab, &few_case, &setup, Sessions { open: USED_FEW, used: USED_FEW }, Hints::None)?;
+    lab.push(RowBuilder::new(&few_case, Metric::Rate, spread(&few, |figures| figures.rate)?));
+    let case = format!("udp, a user's socket, {USED} of {} sessions", USED + IDLE);
+    let many = measure(lab, &case, &setup, Sessions { open: USED + IDLE, used: USED }, Hints::None)?;
+    lab.push(
+        RowBuilder::new(&case, Metric::Rate, spread(&many, |figures| figures.rate)?)
+            .target(Target::CaseTimes { case: few_case, factor: CROWD_SHARE }),
+    );
+    push_memory(lab, &case, &many)
+}
+
+/// How many sessions are opened, and how many are called on.
+struct Sessions {
+    open: usize,
+    used: usize,
+}
+
+impl From<usize> for Sessions {
+    fn from(all: usize) -> Sessions {
+        Sessions { open: all, used: all }
+    }
 }
 
 /// One credit each: what the paper recommends for very many sessions.
@@ -66,13 +100,14 @@ fn measure(
     lab: &mut Lab,
     case: &str,
     setup: &Setup,
-    sessions: usize,
+    sessions: impl Into<Sessions>,
     hints: Hints,
 ) -> Result<Vec<SessionFigures>, BenchError> {
+    let Sessions { open, used } = sessions.into();
     lab.case(case, |lab| {
         runs::with_server(lab, setup, |server| {
             let load = Load { hints, ..runs::small_load(lab, BATCH) };
-            let client = SessionsClient { setup: setup.clone(), server, sessions, load };
+            let client = SessionsClient { setup: setup.clone(), server, sessions: open, active: used, load };
             lab.client(client, lab.run_length())?.result()
         })
     })

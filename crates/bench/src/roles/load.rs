@@ -117,7 +117,7 @@ impl Load {
             });
             state.error.is_some() || over || !go_on
         });
-        if let Some(error) = state.borrow().error {
+        if let Some(error) = state.borrow_mut().error.take() {
             return Err(error.into());
         }
         // Nothing but silence is no rate, not even zero.

@@ -16,7 +16,7 @@ use crate::report::Metric;
 /// Sessions with a call in progress at a time while each is used once.
 const USED_AT_A_TIME: usize = 32;
 
-/// Opens sessions, uses each once, sees what memory they then take while idle, then calls on all of them at random.
+/// Opens sessions, uses each once, sees what memory they then take while idle, then calls on some of them at random.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SessionsClient {
     /// Transport and endpoint.
@@ -25,6 +25,8 @@ pub struct SessionsClient {
     pub server: String,
     /// Sessions to open.
     pub sessions: usize,
+    /// How many of them are called on; the others are idle once each was used.
+    pub active: usize,
     /// What to do with them.
     pub load: Load,
 }
@@ -68,7 +70,8 @@ impl OnTransport for Call<'_> {
         use_once(&endpoint, &sessions, &self.client.load)?;
         let after = (resident_bytes()?, server_resident_bytes(&endpoint, &first)?);
         let per_session = |before: u64, after: u64| after.saturating_sub(before) as f64 / self.client.sessions as f64;
-        let rate = self.client.load.run(&endpoint, sessions, |rate| {
+        let (active, _idle) = sessions.split_at(self.client.active.min(sessions.len()));
+        let rate = self.client.load.run(&endpoint, active.to_vec(), |rate| {
             self.control.live(Metric::Rate, rate);
             !self.control.stopping()
         })?;

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 
+/// `net.core.rmem_max` of Linux as it comes: the most that a process without privileges is granted to receive.
+const RMEM_MAX_DEFAULT: usize = 212_992;
 /// Every transport holds so many packets without being asked to.
 const DEFAULT_QUEUE_LEN: u32 = 4096;
 
@@ -144,6 +146,8 @@ pub struct Setup {
     pub without: Vec<Factor>,
     /// Share of packets that are dropped when sent, by either side.
     pub loss: f64,
+    /// Whether the receive queue is that of a process without privileges, on a system as it comes, whatever the sessions.
+    pub unprivileged: bool,
 }
 
 /// Which side of a session.
@@ -177,6 +181,7 @@ impl Setup {
             recovery: LossRecovery::Selective,
             without: Vec::new(),
             loss: 0.0,
+            unprivileged: false,
         }
     }
 
@@ -255,7 +260,9 @@ impl Setup {
         if !self.has(Factor::Connect) {
             config.connect = Connect::Off;
         }
-        if self.queue_len() > DEFAULT_QUEUE_LEN {
+        if self.unprivileged {
+            config.recv_buffer_bytes = RMEM_MAX_DEFAULT;
+        } else if self.queue_len() > DEFAULT_QUEUE_LEN {
             // Claimed, not counted: the loads with so many sessions have a few dozen small packets on the way.
             config.rx_queue_len = Some(self.queue_len() as usize);
         }

@@ -195,7 +195,7 @@ impl Call<'_> {
             if before >= warm {
                 latencies.record(after - before);
             }
-            if let Some(error) = slow.failed.get() {
+            if let Some(error) = slow.failed.take() {
                 return Err(BenchError::from(error));
             }
             // Beside a slow handler one call may take longer than the run: it counts then.

@@ -111,7 +111,7 @@ impl Links {
             MsgBuf::with_len(0).ok().map(|request| core.lanes[0].session.call_with(MAP, request, options))
         };
         let answers = join_all(self.cores.iter().filter_map(ask)).await;
-        answers.iter().any(|answer| answer.as_ref().is_err_and(|failure| is_session_over(failure.error)))
+        answers.iter().any(|answer| answer.as_ref().is_err_and(|failure| is_session_over(&failure.error)))
     }
 
     /// The sessions with the core that owns `key`.

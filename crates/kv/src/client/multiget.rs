@@ -51,7 +51,7 @@ impl<T: Transport> KvClient<T> {
                 let Some(result) = part.result else { continue };
                 match result {
                     Ok(reply) => self.take(&links, &part.keys, reply.response, &mut values, &mut wanted)?,
-                    Err(failure) if is_session_over(failure.error) && empty_rounds + 1 < EMPTY_ROUNDS_MAX => {
+                    Err(failure) if is_session_over(&failure.error) && empty_rounds + 1 < EMPTY_ROUNDS_MAX => {
                         self.connection.lost(&links);
                         wanted.extend(part.keys);
                     }

@@ -282,7 +282,7 @@ impl<T: Transport> KvClient<T> {
 
     /// The error of a failed call; notes it if the sessions are over.
     pub(super) fn failed(&self, links: &Rc<Links>, error: CallError) -> KvError {
-        if is_session_over(error) {
+        if is_session_over(&error) {
             self.connection.lost(links);
         }
         KvError::Call { error }
@@ -339,10 +339,11 @@ impl<T: Transport> KvClient<T> {
                 _ => Ok(Attempt::Done(reply.response)),
             },
             Err(failure) => {
+                let is_session_over = is_session_over(&failure.error);
                 let error = self.failed(&links, failure.error);
                 // Whether it was done is not known, so only a read may be tried again.
                 let is_safe = operation.is_read() || is_planted(Mutation::WriteTriedAgain);
-                if is_safe && is_session_over(failure.error) { Ok(Attempt::Again(error)) } else { Err(error) }
+                if is_safe && is_session_over { Ok(Attempt::Again(error)) } else { Err(error) }
             }
         }
     }

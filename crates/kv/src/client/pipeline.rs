@@ -63,7 +63,7 @@ impl Pipeline {
                 if let Some(links) = links.upgrade() {
                     let count = &links.cores[core].lanes[lane].in_flight;
                     count.set(count.get() - 1);
-                    let is_over = completion.result.as_ref().err().is_some_and(|error| is_session_over(*error));
+                    let is_over = completion.result.as_ref().err().is_some_and(is_session_over);
                     if is_over && let Some(connection) = connection.upgrade() {
                         connection.lost(&links);
                     }

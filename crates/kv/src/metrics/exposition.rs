@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use dunlin_rpc::handler_stats::BOUNDS_NANOS;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -9,25 +10,13 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::latency::LatencyHistogram;
 use super::operation::{Operation, Outcome};
-use super::snapshot::{CoreStats, OperationStats, ServerStats};
+use super::snapshot::{CoreStats, HandlerSnapshot, OperationStats, ServerStats};
 
 /// The content type of [`exposition`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What every name begins with.
 const PREFIX: &str = "dunlin_kv";
-
-/// Upper bounds of the buckets of latency, in nanoseconds: 1, 2 and 5 of each power of ten from 100 ns to 10 s.
-const BOUNDS_NANOS: [u64; 25] = {
-    let mut bounds = [0; 25];
-    let (mut at, mut decade) = (0, 100);
-    while at < bounds.len() {
-        bounds[at] = decade * [1, 2, 5][at % 3];
-        decade *= [1, 1, 10][at % 3];
-        at += 1;
-    }
-    bounds
-};
 
 const NANOS_PER_SECOND: f64 = 1e9;
 const MICROS_PER_SECOND: f64 = 1e6;
@@ -54,7 +43,8 @@ impl Collector for Scrape {
         text.operations()?;
         text.store()?;
         text.connections()?;
-        text.endpoint()
+        text.endpoint()?;
+        text.handlers()
     }
 }
 
@@ -177,6 +167,46 @@ impl<'a> Text<'a, '_> {
         self.counter("transport_sent", "Bytes of packets sent.", Some(Unit::Bytes), |core| {
             core.endpoint.transport.get("tx_bytes").copied().unwrap_or(0)
         })
+    }
+
+    fn handlers(&mut self) -> fmt::Result {
+        let all = self.stats.cores.iter().zip(self.cores);
+        let of_types = |(core, number): (&'a CoreStats, &'a String)| {
+            let handlers = core.endpoint.handlers.iter();
+            handlers.map(move |(req_type, handler)| (number.as_str(), req_type.to_string(), handler))
+        };
+        let handlers: Vec<(&str, String, &HandlerSnapshot)> = all.flat_map(of_types).collect();
+        if handlers.is_empty() {
+            // A metric without a value is malformed.
+            return Ok(());
+        }
+        let help = "Requests that arrived whole, by request type.";
+        let mut metric = self.encoder.encode_descriptor("handler_requests", help, None, MetricType::Counter)?;
+        for (core, req_type, handler) in &handlers {
+            let labels: &Labels<'_> = &[("core", core), ("type", req_type)];
+            metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&handler.requests, None)?;
+        }
+        let help = "Answers by request type and status.";
+        let mut metric = self.encoder.encode_descriptor("handler_answers", help, None, MetricType::Counter)?;
+        for (core, req_type, handler) in &handlers {
+            for (status, count) in &handler.answers {
+                let labels: &Labels<'_> = &[("core", core), ("type", req_type), ("status", status)];
+                metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(count, None)?;
+            }
+        }
+        let help = "Time from a request to its answer. Of those answered in their receive burst, one in 16 is timed.";
+        let mut metric = self.encoder.encode_descriptor("handler_duration_seconds", help, None, MetricType::Histogram)?;
+        for (core, req_type, HandlerSnapshot { duration_counts, duration_sum_nanos, .. }) in &handlers {
+            let labels: &Labels<'_> = &[("core", core), ("type", req_type)];
+            let bounds = BOUNDS_NANOS.iter().map(|bound| *bound as f64 / NANOS_PER_SECOND).chain([f64::INFINITY]);
+            // What a server of another version counts in other buckets is not told.
+            let counted = duration_counts.iter().copied().chain(std::iter::repeat(0));
+            let counts: Vec<(f64, u64)> = bounds.zip(counted).collect();
+            let count = counts.iter().map(|(_, count)| count).fold(0, |sum: u64, count| sum.saturating_add(*count));
+            let sum = *duration_sum_nanos as f64 / NANOS_PER_SECOND;
+            metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &counts, None)?;
+        }
+        Ok(())
     }
 
     fn gauge(&mut self, name: &str, help: &str, unit: Option<Unit>, value: impl Fn(&CoreStats) -> u64) -> fmt::Result {

@@ -17,5 +17,5 @@ pub use exposition::{CONTENT_TYPE, exposition};
 pub use latency::LatencyHistogram;
 pub use operation::{Operation, Outcome};
 pub use recorder::{ConnectionCounts, CoreMetrics};
-pub use snapshot::{CoreStats, EndpointSnapshot, OperationStats, ServerStats, StatsError, StoreSnapshot};
+pub use snapshot::{CoreStats, EndpointSnapshot, HandlerSnapshot, OperationStats, ServerStats, StatsError, StoreSnapshot};
 pub(crate) use timing::{Begun, Timing};

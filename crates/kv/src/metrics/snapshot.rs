@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use dunlin_rpc::EndpointStats;
+use dunlin_rpc::wire::Status;
+use dunlin_rpc::{EndpointStats, HandlerStats};
 use dunlin_store::StoreStats;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -184,6 +185,35 @@ pub struct EndpointSnapshot {
     pub credits_reserved: u64,
     /// Tasks of its executor now.
     pub tasks: u64,
+    /// Its handlers, by request type.
+    pub handlers: BTreeMap<u8, HandlerSnapshot>,
+}
+
+/// What an endpoint tells of a handler: [`HandlerStats`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct HandlerSnapshot {
+    /// Requests that arrived whole.
+    pub requests: u64,
+    /// Answers by the names of [`dunlin_rpc::wire::Status`].
+    pub answers: BTreeMap<String, u64>,
+    /// Time from a request to its answer, of a sample, as counts of the buckets of [`dunlin_rpc::handler_stats::BOUNDS_NANOS`].
+    pub duration_counts: Vec<u64>,
+    /// The sum of these times.
+    pub duration_sum_nanos: u64,
+}
+
+impl From<&HandlerStats> for HandlerSnapshot {
+    fn from(stats: &HandlerStats) -> Self {
+        let seen = Status::ALL.into_iter().filter(|status| stats.answered(*status) > 0 || *status == Status::Ok);
+        HandlerSnapshot {
+            requests: stats.requests,
+            answers: seen.map(|status| (status.name().to_owned(), stats.answered(status))).collect(),
+            duration_counts: stats.in_handler.counts().to_vec(),
+            duration_sum_nanos: stats.in_handler.sum().as_nanos().try_into().unwrap_or(u64::MAX),
+        }
+    }
 }
 
 impl From<&EndpointStats> for EndpointSnapshot {
@@ -215,6 +245,7 @@ impl From<&EndpointStats> for EndpointSnapshot {
             requests_held: u64::from(stats.requests_held),
             credits_reserved: stats.credits_reserved as u64,
             tasks: stats.tasks as u64,
+            handlers: stats.handlers.iter().map(|handler| (handler.req_type, handler.into())).collect(),
         }
     }
 }

@@ -47,6 +47,12 @@ fn a_parser_of_the_format_accepts_it() {
     assert_eq!(gauge("dunlin_kv_memory_bytes", &["0"]), 4096.0);
     assert_eq!(gauge("dunlin_kv_connections", &["0"]), 3.0);
     assert_eq!(gauge("dunlin_kv_uptime_seconds", &[]), 2.5);
+    assert_eq!(counter("dunlin_kv_handler_requests", &["1", "7"]), 200.0);
+    assert_eq!(counter("dunlin_kv_handler_answers", &["0", "7", "busy"]), 1.0);
+    let OpenMetricsValue::Histogram(handled) = sample("dunlin_kv_handler_duration_seconds", &["0", "7"]) else {
+        panic!("the time of a handler is no histogram")
+    };
+    assert_eq!((handled.count, handled.buckets.len()), (Some(5), 26));
     let OpenMetricsValue::Histogram(latency) = sample("dunlin_kv_operation_duration_seconds", &["1", "get"]) else {
         panic!("the latency is no histogram")
     };

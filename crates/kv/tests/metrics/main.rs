@@ -2,7 +2,7 @@
 
 mod exposition;
 
-use dunlin_kv::metrics::{CoreMetrics, CoreStats, Operation, Outcome, ServerStats};
+use dunlin_kv::metrics::{CoreMetrics, CoreStats, HandlerSnapshot, Operation, Outcome, ServerStats};
 
 /// A server of two cores that has done some work.
 fn stats() -> ServerStats {
@@ -23,6 +23,10 @@ fn stats() -> ServerStats {
         core.store.evicted_log = 11;
         core.endpoint.sessions = 2;
         core.endpoint.counters = [("tx_packets".into(), 17), ("rx_packets".into(), 18)].into();
+        let mut handler = HandlerSnapshot::default();
+        (handler.requests, handler.duration_counts, handler.duration_sum_nanos) = (gets, vec![2, 3], 400);
+        handler.answers = [("ok".into(), gets - 1), ("busy".into(), 1)].into();
+        core.endpoint.handlers = [(7, handler)].into();
         core.endpoint.transport = [("tx_bytes".into(), 99), ("waits".into(), 5)].into();
         core
     };

@@ -1,7 +1,7 @@
 //! Region files: made, found, taken over from the dead, and removed.
 //!
 //! A file gets its name only once it is complete and its owner's lock is held, so a name without a lock always belongs to
-//! the dead. Such a name is taken over by who asks for it, and removed in passing by who makes any other region.
+//! the dead. Such a name is taken over by who asks for it, and removed in passing by who makes any other region, or opens a socket.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -175,7 +175,7 @@ fn remove_if_dead(path: &Path, file: &File) -> io::Result<Removal> {
 }
 
 /// Removes regions that dead endpoints of this user left behind. Best effort, bounded. What is no region is left alone.
-pub(crate) fn sweep(directory: &Path) {
+pub fn sweep(directory: &Path) {
     let prefix = file_prefix();
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let mut removed = 0;

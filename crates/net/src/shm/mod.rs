@@ -63,4 +63,5 @@ mod sleep_tests;
 pub use bytes::SharedBytes;
 pub use config::ShmConfig;
 pub use endpoint::ShmTransport;
+pub use file::sweep as remove_dead;
 pub use layout::INLINE_BYTES_MAX;

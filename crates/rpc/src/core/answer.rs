@@ -11,7 +11,32 @@ use crate::error::CallError;
 use crate::msgbuf::MsgBuf;
 use crate::mutation::{Mutation, is_planted};
 use crate::observe::DropReason;
+use crate::wire::failure::{BusyReason, FAILURE_BYTES_MAX, Failure};
 use crate::wire::{Header, Multi, Status};
+
+/// What a response with another status than OK tells its caller.
+#[cold]
+fn error_of(header: &Header, packet: &RxPacket<'_>) -> CallError {
+    let mut bytes = [0; FAILURE_BYTES_MAX];
+    // As much as its status allows: the header was checked.
+    let payload = &mut bytes[..header.payload_len().min(FAILURE_BYTES_MAX)];
+    packet.copy_to(header.wire_len(), payload);
+    match header.status {
+        Status::Busy => match BusyReason::parse(payload) {
+            BusyReason::Overloaded => CallError::Busy,
+            BusyReason::ShuttingDown => CallError::ShuttingDown,
+        },
+        Status::NoHandler => CallError::NoHandler,
+        Status::Expired => CallError::DeadlineExceeded,
+        Status::ResponseTooLarge => CallError::ResponseTooLarge,
+        Status::Overloaded => CallError::Overloaded,
+        Status::Application => match Failure::parse(payload) {
+            Ok(failure) => CallError::Application(failure.into()),
+            Err(_) => CallError::HandlerFailed,
+        },
+        Status::Ok | Status::HandlerFailed => CallError::HandlerFailed,
+    }
+}
 
 /// Calls of a slot whose round trip is sampled into the histograms: one in this many.
 pub(crate) const RTT_SAMPLING: u32 = 8;
@@ -112,7 +137,7 @@ impl Core {
         };
         let fits = |packet_data: &u16| {
             header.payload_len() <= usize::from(*packet_data)
-                && total <= session.message_bytes_max as usize
+                && (total <= session.message_bytes_max as usize || header.status != Status::Ok)
                 && call.was_sent()
         };
         let Some(packet_data) = packet_data.filter(fits) else {
@@ -142,15 +167,7 @@ impl Core {
         call.progress = self.now;
         (call.retries, call.unanswered) = (0, 0);
         if header.status != Status::Ok {
-            let error = match header.status {
-                Status::Busy => CallError::Busy,
-                Status::NoHandler => CallError::NoHandler,
-                Status::Expired => CallError::DeadlineExceeded,
-                Status::ResponseTooLarge => CallError::ResponseTooLarge,
-                Status::Overloaded => CallError::Overloaded,
-                Status::Ok | Status::HandlerFailed => CallError::HandlerFailed,
-            };
-            return self.fail_call(index, error);
+            return self.fail_call(index, error_of(header, packet));
         }
         let Ok(mut response) = MsgBuf::unfilled(total) else {
             return self.fail_call(index, CallError::NoBuffer);

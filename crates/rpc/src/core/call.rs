@@ -163,7 +163,7 @@ impl Call {
         if self.state != CallState::Done {
             return None;
         }
-        match self.error {
+        match self.error.take() {
             Some(error) => Some(Err(error)),
             None => self.response.take().map(Ok),
         }

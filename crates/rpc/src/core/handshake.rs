@@ -131,6 +131,7 @@ impl Core {
         let places = match self.admission(wanted) {
             Admission::Full => wanted,
             Admission::Least => wanted.least(),
+            Admission::Unplaced => wanted.unplaced(),
             Admission::Later if self.now < give_up => {
                 self.openings_waiting.push_back(Opening { give_up: Some(give_up), ..opening });
                 return Ok(());
@@ -176,8 +177,9 @@ impl Core {
             incarnation: self.incarnation,
             nonce: open.nonce,
             cookie: open.cookie,
-            credits_start: places.outbound,
-            reverse_start: places.inbound,
+            // One is there without a place, too.
+            credits_start: places.outbound.max(1),
+            reverse_start: places.inbound.max(self.config.reverse_credits.min(1)),
         };
         self.tx.push_control(route, &Core::sessionless(Kind::Connect), &connect);
         cold.connect_sent = self.now;
@@ -193,7 +195,7 @@ impl Core {
     pub fn lower_opening(&mut self, index: u32) {
         let (cold, session) = (&mut self.cold[index as usize], &mut self.sessions[index as usize]);
         let Some(open) = cold.opening.as_mut().filter(|_| cold.attempts >= ATTEMPTS_BEFORE_LOWERING) else { return };
-        if cold.places.least().sum() == cold.places.sum() {
+        if cold.places.sum() <= cold.places.least().sum() {
             return;
         }
         // If the server made a session after all, its ACCEPT is answered with RESET.
@@ -336,6 +338,7 @@ impl Core {
             Admission::Full if fits_share => (wanted, start),
             Admission::Full => (wanted.least(), (1, outbound.min(1))),
             Admission::Least => (wanted.least(), (1, outbound.min(1))),
+            Admission::Unplaced => (wanted.unplaced(), (1, outbound.min(1))),
             Admission::Later => return Ok(None),
             Admission::Refused => return Err(RefuseReason::NoCredits),
         };
@@ -438,8 +441,9 @@ impl Core {
         };
         let mtu = accept.mtu as usize;
         let places = self.cold[index as usize].places;
-        let starts_agreed = (1..=places.outbound.min(accept.credits)).contains(&accept.credits_start)
-            && accept.reverse_start <= places.inbound.min(accept.reverse_credits)
+        let (outbound, inbound) = (places.outbound.max(1), places.inbound.max(self.config.reverse_credits.min(1)));
+        let starts_agreed = (1..=outbound.min(accept.credits)).contains(&accept.credits_start)
+            && accept.reverse_start <= inbound.min(accept.reverse_credits)
             && (accept.reverse_start == 0) == (accept.reverse_credits == 0);
         let agreed = starts_agreed
             && accept.version == VERSION
@@ -466,11 +470,12 @@ impl Core {
         self.sessions[index as usize].slots = accept.slots;
         self.sessions[index as usize].message_bytes_max = accept.message_bytes_max;
         self.give_up_places(index);
-        let mut places = Places::new(accept.reverse_credits, accept.credits);
+        let mut agreed = Places::new(accept.reverse_credits, accept.credits);
         if self.shares_credits() {
-            (places.inbound, places.outbound) = (accept.reverse_start, accept.credits_start);
+            let start = Places { inbound: accept.reverse_start, outbound: accept.credits_start, ..agreed };
+            agreed = start.at_most(places);
         }
-        self.take_places(index, places);
+        self.take_places(index, agreed);
         self.cold[index as usize].loan = Loan::new(accept.reverse_start);
         self.establish(index, route, (accept.session, accept.tag), accept.credits_start, mtu);
         self.join_peer(index, &open.addr, route, accept.incarnation);

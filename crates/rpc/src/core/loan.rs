@@ -11,6 +11,8 @@
 //! question spends a credit and the answer brings it back; what gives credits back travels on one of those. Only a *recall*, the lender's
 //! request to give back, travels on none; there are few of them, and [`super::places::Queue::lendable`] leaves them room.
 
+use super::places::Direction;
+use super::serve::ServeState;
 use super::session::State;
 use super::{Core, NONE};
 use crate::mutation::{Mutation, is_planted};
@@ -20,6 +22,14 @@ use crate::wire::control::{Credits, LoanRole};
 
 /// Sessions looked at in one tick, at most, when places are wanted.
 const LOOKS_PER_TICK: usize = 512;
+/// While no more than places for single credits are to be moved, a look at all sessions takes so many ticks at least: whoever calls less often
+/// counts as idle.
+const TICKS_PER_ROUND: usize = 16;
+/// Questions for credits in a row that brought none, and are repeated at the next tick all the same.
+const REFUSALS_TAKEN: u8 = 8;
+/// Those after them wait so long, twice as long each time, up to [`DOUBLINGS_MAX`] times.
+const ASK_PAUSE_NANOS: u64 = 10_000_000;
+const DOUBLINGS_MAX: u8 = 5;
 /// Of which so many are asked to give back what they hold.
 const RECALLS_PER_TICK: usize = 64;
 /// A lender that does not want anything back.
@@ -51,14 +61,23 @@ pub(crate) struct Loan {
     /// Number of the other end's last step, and what is lent to it beyond its first credit.
     answered: u32,
     lent: u16,
-    /// Packets that the session had received when a search for places came by last.
-    looked: u32,
+    /// Packets that the session had received when a search for places came by last; the low bits say whether there are more.
+    looked: u16,
+    /// Requests of either direction that there had been then, by the sum of their sequence numbers.
+    used: [u16; 2],
+    /// Questions in a row that brought nothing.
+    refusals: u8,
 }
 
 impl Loan {
     /// Loans of a session that begins with these credits of its own and of the other end.
     pub fn new(granted: u16) -> Loan {
         Loan { lent: granted.saturating_sub(1), ..Loan::default() }
+    }
+
+    /// How long this end waits before it asks again.
+    fn pause(&self) -> u64 {
+        self.refusals.checked_sub(REFUSALS_TAKEN).map_or(0, |doublings| ASK_PAUSE_NANOS << doublings)
     }
 
     /// Credits that the other end may use.
@@ -84,7 +103,7 @@ impl Core {
         }
         let held = session.credits_max - 1;
         let missing = cold.places.outbound_agreed - 1 - held;
-        let more = missing.min(self.room_for_loan(held));
+        let more = missing.min(self.room_for_loan(held, cold.places.outbound));
         self.sessions[si as usize].may_borrow = false;
         if more < missing {
             self.want_places();
@@ -175,14 +194,15 @@ impl Core {
             let held = asks.held.min(cold.loan.lent);
             let target = asks.wanted.min(cold.places.inbound_agreed - 1);
             if shares {
-                self.change_places(si, |places| places.inbound = held + 1);
+                self.change_places(si, |places| places.inbound = places.inbound.min(held + 1));
             }
-            let room = self.room_for_loan(held).min(self.share_left(si));
+            let placed = self.cold[si as usize].places.inbound;
+            let room = self.room_for_loan(held, placed).min(self.share_left(si));
             let lent = target.min(held.saturating_add(room)).max(held);
             if lent < target {
                 self.want_places();
             }
-            if shares && !is_planted(Mutation::LoanNotCounted) {
+            if shares && lent > 0 && !is_planted(Mutation::LoanNotCounted) {
                 self.change_places(si, |places| places.inbound = lent + 1);
             }
             let loan = &mut self.cold[si as usize].loan;
@@ -196,14 +216,16 @@ impl Core {
         self.places_left(self.peers.share_of(self.sessions[si as usize].peer).places).min(u16::MAX as usize) as u16
     }
 
-    /// What a direction that holds `held` borrowed credits may have in addition.
-    fn room_for_loan(&self, held: u16) -> u16 {
+    /// What a direction that holds `held` borrowed credits, and has `placed` places, may have in addition.
+    fn room_for_loan(&self, held: u16, placed: u16) -> u16 {
         if !self.shares_credits() {
             // Every session has its places.
             return u16::MAX;
         }
         let fair = self.queue.share().max(1).saturating_sub(held);
-        (self.queue.lendable().min(u16::MAX as usize) as u16).min(fair)
+        // Whoever borrows needs a place for its own credit, too.
+        let own = usize::from(placed == 0);
+        (self.queue.lendable().saturating_sub(own).min(u16::MAX as usize) as u16).min(fair)
     }
 
     /// Tells the other end what it may hold; with a `keep` below that, asks for the rest back.
@@ -227,6 +249,7 @@ impl Core {
             // A lender that says less than what is held, or more than was asked, is not believed.
             let may_hold = lent.held.clamp(held, loan.wanted.max(held));
             if step == Step::Asked {
+                loan.refusals = if may_hold > held { 0 } else { (loan.refusals + 1).min(REFUSALS_TAKEN + DOUBLINGS_MAX) };
                 session.credits += 1 + may_hold - held;
                 session.credits_max = may_hold + 1;
                 self.counters.credits_borrowed += (may_hold - held) as u64;
@@ -253,8 +276,11 @@ impl Core {
         if self.loans_pending.is_empty() {
             self.loans_pending = pending;
         }
+        let all = self.sessions.len();
         if std::mem::take(&mut self.queue.is_short) && self.shares_credits() {
-            self.reclaim();
+            self.search_places(LOOKS_PER_TICK.min(all), Wanted::Loans);
+        } else if self.queue.unplaced > 0 {
+            self.search_places(all.div_ceil(TICKS_PER_ROUND).min(LOOKS_PER_TICK), Wanted::SinglePlaces);
         }
         // The event loop looks at them in its next iteration.
         self.openings.append(&mut self.openings_waiting);
@@ -268,6 +294,7 @@ impl Core {
                 let keep = loan.keep - 1;
                 self.give_back(si, keep);
             }
+            Step::None if self.now < loan.sent_at + loan.pause() => self.look_later(si),
             Step::None => session.may_borrow = session.credits_max < cold.places.outbound_agreed,
             // Lost, on the way there or back.
             _ if self.now.saturating_sub(loan.sent_at) >= self.rto(si, 0) => self.send_step(si),
@@ -275,11 +302,12 @@ impl Core {
         }
     }
 
-    /// Asks back what idle sessions hold, and from the others what they hold beyond their share.
-    fn reclaim(&mut self) {
+    /// Looks at the next sessions. While some have no place, those that are used get one, and those that are not give theirs up. If loans are
+    /// wanted, it asks back what idle sessions hold, and from the others what they hold beyond their share.
+    fn search_places(&mut self, looks: usize, wanted: Wanted) {
         let share = self.queue.share();
         let mut recalls = 0;
-        for _ in 0..LOOKS_PER_TICK.min(self.sessions.len()) {
+        for _ in 0..looks {
             if recalls == RECALLS_PER_TICK {
                 return;
             }
@@ -287,27 +315,68 @@ impl Core {
             let si = self.reclaim_next;
             match self.sessions[si as usize].state {
                 State::Connected => {}
-                State::Connecting => {
+                State::Connecting if wanted == Wanted::Loans => {
                     self.lower_opening(si);
                     continue;
                 }
-                State::Free | State::Closing | State::Ending => continue,
+                State::Connecting | State::Free | State::Closing | State::Ending => continue,
             }
-            let session = &self.sessions[si as usize];
-            let received = session.traffic.rx_packets as u32;
-            let is_idle = session.client.iter().all(|slot| slot.call == NONE);
-            let loan = &mut self.cold[si as usize].loan;
-            let was_idle = std::mem::replace(&mut loan.looked, received) == received;
-            let keep = if was_idle && is_idle { 0 } else { share };
-            if loan.lent > keep {
-                let excess = (loan.lent - keep) as u64;
-                self.counters.credits_recalled += excess;
-                self.send_loan(si, keep);
-                recalls += 1;
+            if self.queue.unplaced > 0 {
+                self.move_places(si);
             }
-            if self.sessions[si as usize].credits_max > keep.saturating_add(1) && self.give_back(si, keep) {
-                recalls += 1;
+            if wanted == Wanted::Loans {
+                recalls += self.recall(si, share);
             }
         }
     }
+
+    /// Moves the places of the single credits of a session, by whether it was used since the last look.
+    fn move_places(&mut self, si: u32) {
+        let session = &self.sessions[si as usize];
+        let sum =
+            |sequences: &mut dyn Iterator<Item = u32>| sequences.fold(0, |sum: u16, each| sum.wrapping_add(each as u16));
+        let inbound = sum(&mut session.server.iter().map(|slot| slot.sequence));
+        let outbound = sum(&mut session.client.iter().map(|slot| slot.sequence));
+        let calls = session.client.iter().any(|slot| slot.call != NONE);
+        let is_unanswered = |serve: u32| serve != NONE && self.serves[serve as usize].state != ServeState::Responded;
+        let works = session.server.iter().any(|slot| is_unanswered(slot.serve));
+        let loan = &mut self.cold[si as usize].loan;
+        let before = std::mem::replace(&mut loan.used, [inbound, outbound]);
+        let moves = loan.step != Step::None;
+        let is_room_for_all = self.queue.holds_all(0);
+        self.move_place(si, Direction::Inbound, is_room_for_all || works || before[0] != inbound);
+        if !moves {
+            self.move_place(si, Direction::Outbound, is_room_for_all || calls || before[1] != outbound);
+        }
+    }
+
+    /// Asks back what a session holds if it is idle, and else what it holds beyond its share. Gives how often.
+    fn recall(&mut self, si: u32, share: u16) -> usize {
+        let session = &self.sessions[si as usize];
+        let received = session.traffic.rx_packets as u16;
+        let is_idle = session.client.iter().all(|slot| slot.call == NONE);
+        let loan = &mut self.cold[si as usize].loan;
+        let was_idle = std::mem::replace(&mut loan.looked, received) == received;
+        let keep = if was_idle && is_idle { 0 } else { share };
+        let mut recalls = 0;
+        if loan.lent > keep {
+            let excess = (loan.lent - keep) as u64;
+            self.counters.credits_recalled += excess;
+            self.send_loan(si, keep);
+            recalls += 1;
+        }
+        if self.sessions[si as usize].credits_max > keep.saturating_add(1) && self.give_back(si, keep) {
+            recalls += 1;
+        }
+        recalls
+    }
+}
+
+/// What a search for places is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// More than single credits: what others borrowed is asked back.
+    Loans,
+    /// Places for single credits that have none.
+    SinglePlaces,
 }

@@ -63,6 +63,7 @@ use std::task::Waker;
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
 
 use crate::config::{EndpointConfig, nanos};
+use crate::handler_stats::Handlers;
 use crate::msgbuf::Trimmer;
 use crate::payload::Payload;
 use crate::stats::{Counters, RttHistogram};
@@ -73,7 +74,7 @@ use congestion::Congestion;
 use handshake::{CookieKey, Opening};
 use peer::Peers;
 use random::SecretRandom;
-use serve::Serve;
+use serve::{Serve, ServeRef};
 use session::{Session, SessionCold};
 use transmit::TxQueue;
 use window::Window;
@@ -217,6 +218,9 @@ pub(crate) struct Core {
     pub rto_min: [u64; 2],
 
     pub counters: Counters,
+    pub handlers: Handlers,
+    /// The request of this receive burst whose time is taken.
+    pub timed: Option<ServeRef>,
     pub rtt: RttHistogram,
     /// Round trips that are for the histograms once the time was read.
     pub sampled: Vec<observe::RoundTrip>,
@@ -292,6 +296,8 @@ impl Core {
             timers_at: 0,
             busy_iterations: 0,
             counters: Counters::default(),
+            handlers: Handlers::new(),
+            timed: None,
             rtt: RttHistogram::new(),
             sampled: Vec::new(),
             observes_sessions,

@@ -358,7 +358,7 @@ impl Core {
         let failed: Vec<u32> = self.sessions_from(first).filter(ends).map(|(session, _)| session).collect();
         for session in failed {
             self.counters.sessions_failed += 1;
-            self.end_session(session, error);
+            self.end_session(session, error.clone());
         }
     }
 

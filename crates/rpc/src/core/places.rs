@@ -4,6 +4,10 @@
 //! taken in, and in the client's until its answer is. Each end counts the places that it gave away in its own queue,
 //! and their sum never exceeds the queue's length. With [`crate::EndpointConfig::credit_sharing`], each direction of a session keeps a
 //! single credit for good; the others are on loan ([`super::loan`]).
+//!
+//! While there are places for all, each of these single credits has one. If there are more sessions, those that are used have a place, and the
+//! others keep their credit without one: they cost memory only. Their next packet may find a full queue; then it is lost, counted and sent again
+//! as any other, and its session is given a place. Loans always have places.
 
 use super::Core;
 
@@ -23,6 +27,15 @@ pub(crate) struct Places {
     pub outbound_agreed: u16,
 }
 
+/// Whose requests a place is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// Those of the other end.
+    Inbound,
+    /// Those from here, whose answers need it.
+    Outbound,
+}
+
 /// The receive queue, as far as credits have given it away.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -33,6 +46,8 @@ pub(crate) struct Queue {
     pub guaranteed: usize,
     /// Directions of sessions that hold more than that.
     pub holders: usize,
+    /// Directions of sessions that have a credit and no place for it.
+    pub unplaced: usize,
     /// Somebody found too few places since the last search for more.
     pub is_short: bool,
 }
@@ -46,6 +61,8 @@ pub(crate) enum Admission {
     Least,
     /// Once others have given back what they borrowed.
     Later,
+    /// With one credit in each direction that has any, and no place for it: there are more sessions than places.
+    Unplaced,
     Refused,
 }
 
@@ -64,8 +81,37 @@ impl Places {
         self.inbound as usize + self.outbound as usize
     }
 
+    /// The same agreement without a place for anything.
+    pub fn unplaced(self) -> Places {
+        Places { inbound: 0, outbound: 0, ..self }
+    }
+
+    /// The same agreement with no more than `other` holds.
+    pub fn at_most(self, other: Places) -> Places {
+        Places { inbound: self.inbound.min(other.inbound), outbound: self.outbound.min(other.outbound), ..self }
+    }
+
+    /// Directions that have a place at least.
     fn guaranteed(self) -> usize {
-        self.least().sum()
+        usize::from(self.inbound > 0) + usize::from(self.outbound > 0)
+    }
+
+    fn without_place(self) -> usize {
+        self.least().sum() - self.guaranteed()
+    }
+
+    fn of(self, direction: Direction) -> (u16, u16) {
+        match direction {
+            Direction::Inbound => (self.inbound, self.inbound_agreed),
+            Direction::Outbound => (self.outbound, self.outbound_agreed),
+        }
+    }
+
+    fn of_mut(&mut self, direction: Direction) -> &mut u16 {
+        match direction {
+            Direction::Inbound => &mut self.inbound,
+            Direction::Outbound => &mut self.outbound,
+        }
     }
 
     fn holders(self) -> usize {
@@ -75,13 +121,14 @@ impl Places {
 
 impl Queue {
     pub fn new(len: usize) -> Queue {
-        Queue { len, reserved: 0, guaranteed: 0, holders: 0, is_short: false }
+        Queue { len, reserved: 0, guaranteed: 0, holders: 0, unplaced: 0, is_short: false }
     }
 
     fn add(&mut self, places: Places) {
         self.reserved += places.sum();
         self.guaranteed += places.guaranteed();
         self.holders += places.holders();
+        self.unplaced += places.without_place();
         debug_assert!(self.reserved <= self.len, "{self:?} is oversubscribed");
     }
 
@@ -89,6 +136,12 @@ impl Queue {
         self.reserved -= places.sum();
         self.guaranteed -= places.guaranteed();
         self.holders -= places.holders();
+        self.unplaced -= places.without_place();
+    }
+
+    /// Whether each direction of all sessions, and `more` others, may have a place at the same time.
+    pub fn holds_all(&self, more: usize) -> bool {
+        self.guaranteed + self.unplaced + more <= self.len
     }
 
     /// Places that may still be lent.
@@ -110,16 +163,18 @@ impl Core {
 
     /// Whether a session that agrees on this much finds places. If only others' loans are in its way, those are asked back.
     pub fn admission(&mut self, wanted: Places) -> Admission {
-        let (queue, least) = (&mut self.queue, wanted.least().sum());
-        if queue.reserved + wanted.sum() <= queue.len {
+        let (queue, least) = (&self.queue, wanted.least().sum());
+        // Where sessions wait for places, a new one does not begin with more than its share.
+        if queue.reserved + wanted.sum() <= queue.len && queue.unplaced == 0 {
             Admission::Full
-        } else if !self.config.credit_sharing.is_on() || queue.guaranteed + least > queue.len {
+        } else if !self.config.credit_sharing.is_on() {
             Admission::Refused
         } else if queue.reserved + least <= queue.len {
             Admission::Least
         } else {
+            let is_room_for_all = queue.holds_all(least);
             self.want_places();
-            Admission::Later
+            if is_room_for_all { Admission::Later } else { Admission::Unplaced }
         }
     }
 
@@ -146,6 +201,25 @@ impl Core {
         self.queue.add(places);
         if let Some(share) = self.peers.share_mut(self.sessions[session as usize].peer) {
             share.places = share.places + places.sum() - before;
+        }
+    }
+
+    /// Gives a direction of a session that is used its place, or takes that of one that is not, where the place was for its only credit.
+    pub fn move_place(&mut self, session: u32, direction: Direction, is_used: bool) {
+        let places = self.cold[session as usize].places;
+        let (held, agreed) = places.of(direction);
+        match (held, is_used) {
+            (0, true) if agreed > 0 => {
+                if self.queue.reserved == self.queue.len {
+                    return self.want_places();
+                }
+                self.change_places(session, |places| *places.of_mut(direction) = 1);
+            }
+            (1, false) => {
+                self.counters.places_withdrawn += 1;
+                self.change_places(session, |places| *places.of_mut(direction) = 0);
+            }
+            _ => {}
         }
     }
 

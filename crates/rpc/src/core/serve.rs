@@ -22,6 +22,7 @@ use crate::mutation::{Mutation, is_planted};
 use crate::observe::DropReason;
 use crate::payload::{Payload, RequestBuffer};
 use crate::wire::control::{Release, SLOTS_MAX};
+use crate::wire::failure::{BusyReason, Failure};
 use crate::wire::{Header, Kind, Multi, Status};
 
 /// Names a request in the hands of a handler. When the client gives the request up, the generation moves on.
@@ -126,6 +127,9 @@ impl Dispatch {
         (self.word & 1 << 16 != 0).then_some((start, len))
     }
 }
+
+/// Of requests that are answered in their receive burst, one in so many is timed.
+const TIME_SAMPLING: u64 = 16;
 
 /// Data of a packet that every path is expected to carry.
 const BASE_DATA: usize = packet_data_bytes(BASE_MTU as usize);
@@ -322,6 +326,7 @@ impl Core {
     pub fn dispatch(&mut self, index: u32, in_packet: Option<(u16, u16)>) -> Option<Dispatch> {
         let serve = &mut self.serves[index as usize];
         serve.state = ServeState::Executing;
+        self.handlers.counts[usize::from(serve.req_type)].requests += 1;
         Some(Dispatch::new(ServeRef::new(index, serve.generation), serve.req_type, in_packet))
     }
 
@@ -437,6 +442,38 @@ impl Core {
         }
     }
 
+    /// A handler that kept a request since `began` is about to answer it.
+    pub fn note_late_answer(&mut self, reference: ServeRef, began: u64) {
+        if self.config.time_handlers.is_on()
+            && let Ok(serve) = self.waiting(reference)
+        {
+            let req_type = serve.req_type;
+            self.handlers.note_in_handler(req_type, self.now.saturating_sub(began));
+        }
+    }
+
+    /// Chooses the request of a receive burst whose time is taken, one in [`TIME_SAMPLING`] of all. `handled` are those before the burst.
+    #[inline]
+    pub fn choose_timed(&mut self, handled: u64, dispatches: &[(u8, Dispatch)]) {
+        let crosses = (handled + dispatches.len() as u64) / TIME_SAMPLING != handled / TIME_SAMPLING;
+        if crosses && self.config.time_handlers.is_on() {
+            // What is left to the next one that is chosen is less than there are.
+            let next = (TIME_SAMPLING - 1 - handled % TIME_SAMPLING) as usize;
+            self.timed = dispatches.get(next).map(|(_, dispatch)| dispatch.serve);
+        }
+    }
+
+    /// Takes the time of the chosen request, which was received `nanos` ago, if its handler has answered at once.
+    #[cold]
+    pub fn note_timed(&mut self, reference: ServeRef, nanos: u64) {
+        let serve = &self.serves[reference.place()];
+        let is_answered = serve.generation == reference.generation() && serve.state == ServeState::Responded;
+        if is_answered && !serve.deferred && serve.status != Status::NoHandler {
+            let req_type = serve.req_type;
+            self.handlers.note_in_handler(req_type, nanos);
+        }
+    }
+
     /// A buffer of `len` bytes for the response, which the caller overwrites: the slot's own if it is large enough.
     #[inline]
     pub fn response_buffer(&mut self, reference: ServeRef, len: usize) -> Result<MsgBuf, RespondError> {
@@ -474,11 +511,51 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a request with a status and no data.
+    /// Ends a request with a status other than OK, and the reason if it is busy.
+    #[cold]
     pub fn respond_status(&mut self, reference: ServeRef, status: Status) {
         if self.waiting(reference).is_ok() {
-            self.finish_serve(reference.index(), None, status);
+            let is_leaving = status == Status::Busy && self.shutting_down;
+            // Without memory for the reason, its caller just hears that nothing ran.
+            let reason = is_leaving.then(|| MsgBuf::copy_from(BusyReason::ShuttingDown.payload()).ok()).flatten();
+            self.finish_serve(reference.index(), reason.map(Payload::from), status);
         }
+    }
+
+    /// Ends a request with an error of the application's, of which the caller gets as much as fits one packet.
+    ///
+    /// # Errors
+    /// As [`Core::respond`]; the caller then hears that the handler failed, if it still waits.
+    #[cold]
+    pub fn respond_failure(&mut self, reference: ServeRef, code: u32, message: &str) -> Result<(), RespondError> {
+        let Ok(serve) = self.waiting(reference) else {
+            self.counters.responses_orphaned += 1;
+            return Err(RespondError::Orphaned);
+        };
+        let session = serve.session;
+        let failure = Failure::fitting(code, message, self.sessions[session as usize].packet_data.into());
+        match self.keep_failure(reference, &failure) {
+            Ok(payload) => self.finish_serve(reference.index(), Some(payload), Status::Application),
+            Err(error) => {
+                self.respond_status(reference, Status::HandlerFailed);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The payload of a failure, as its slot keeps it.
+    fn keep_failure(&mut self, reference: ServeRef, failure: &Failure<'_>) -> Result<Payload, RespondError> {
+        let len = failure.bytes();
+        let mut buffer = self.response_buffer(reference, len)?;
+        failure.write(&mut buffer);
+        let payload = Payload::from(buffer);
+        let charged = self.serves[reference.place()].charged as usize;
+        if payload.kept_bytes() > charged && !self.charge_response(reference.index(), &payload) {
+            self.counters.responses_over_memory_share += 1;
+            return Err(RespondError::OverShare { len });
+        }
+        Ok(payload)
     }
 
     #[inline]
@@ -487,6 +564,7 @@ impl Core {
         serve.state = ServeState::Responded;
         serve.status = status;
         serve.response = response;
+        self.handlers.counts[usize::from(serve.req_type)].answers[status as usize] += 1;
         serve.request = None;
         serve.heard = self.now;
         if serve.context.is_some() {

@@ -241,6 +241,14 @@ impl Session {
         self.remote_session as u64 | (self.remote_tag as u64) << 24
     }
 
+    /// A part of `nanos`, another for each session. Sessions with a single credit may be very many: if they all lost their packets at once, they shall
+    /// not all send them again at once.
+    #[cold]
+    fn spread(&self, nanos: u64, doublings: u32) -> u64 {
+        let mixed = (self.local_tag ^ doublings << 24).wrapping_mul(0x9e37_79b1) >> 16;
+        (nanos >> 16) * u64::from(mixed)
+    }
+
     /// Counts a packet that is queued for sending.
     #[inline]
     pub fn count_tx(&mut self, bytes: usize) {
@@ -385,7 +393,8 @@ impl Core {
         } else {
             measured.clamp(self.rto_min[session.timing.place()], max)
         };
-        base.checked_shl(doublings).unwrap_or(max).min(max)
+        let timeout = base.checked_shl(doublings).unwrap_or(max).min(max);
+        if doublings > 0 && session.credits_max == 1 { timeout - session.spread(timeout / 2, doublings) } else { timeout }
     }
 
     /// Ends every call and request of a session with `error`, and the session itself.
@@ -395,12 +404,12 @@ impl Core {
         }
         self.sessions[index as usize].state = State::Ending;
         while let Some(call) = self.pop_queued(index) {
-            self.fail_call(call, error);
+            self.fail_call(call, error.clone());
         }
         for slot in 0..SLOTS_MAX {
             let call = self.sessions[index as usize].client[slot].call;
             if call != NONE {
-                self.fail_call(call, error);
+                self.fail_call(call, error.clone());
             }
             self.drop_serve_of(index, slot);
         }

@@ -21,6 +21,7 @@ use super::dispatch::{push_back, run_handlers};
 use super::panics::Origin;
 use super::registry::Entry;
 use super::session::{Completion, Session};
+use super::worker::{Answer, WorkerReply};
 use super::{Continuation, Endpoint, Shared};
 use crate::config::nanos;
 use crate::core::Core;
@@ -174,6 +175,10 @@ impl<T: Transport> Endpoint<T> {
         } else {
             false
         };
+        if let Some(timed) = core.timed.take().filter(|_| is_clocked) {
+            let nanos = core.now.saturating_sub(before);
+            core.note_timed(timed, nanos);
+        }
         if core.now.saturating_sub(before) >= STALL_NANOS {
             self.on_stall(&mut core, transport, packets, before);
         }
@@ -480,7 +485,9 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
         if !core.sampled.is_empty() {
             core.record_round_trips(transport.now());
         }
-        core.counters.requests_handled += received.dispatches.len() as u64;
+        let handled = core.counters.requests_handled;
+        core.counters.requests_handled = handled + received.dispatches.len() as u64;
+        core.choose_timed(handled, &received.dispatches);
         refuses = core.shutting_down;
     }
     if received.dispatches.is_empty() {
@@ -546,11 +553,16 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
         taken += 1;
         shared.at_workers.set(shared.at_workers.get() - 1);
         shared.core.borrow_mut().uncount_deferred(reply.peer);
-        match reply.result {
+        note_worked(shared, &reply);
+        match reply.answer {
             // A caller that gave up is not an error of the handler's.
-            Ok(response) => drop(shared.core.borrow_mut().respond(reply.serve, response)),
-            Err(Status::Busy) => push_back(shared, reply.serve),
-            Err(status) => {
+            Answer::Response(response) => drop(shared.core.borrow_mut().respond(reply.serve, response)),
+            Answer::Failure(error) => {
+                let mut core = shared.core.borrow_mut();
+                let _ = core.respond_failure(reply.serve, error.code(), error.message());
+            }
+            Answer::Status(Status::Busy) => push_back(shared, reply.serve),
+            Answer::Status(status) => {
                 let mut core = shared.core.borrow_mut();
                 core.counters.requests_expired += u64::from(status == Status::Expired);
                 core.respond_status(reply.serve, status);
@@ -558,6 +570,15 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
         }
     }
     taken
+}
+
+/// Counts how long a request waited for its worker, and how long that took.
+fn note_worked(shared: &Rc<Shared>, reply: &WorkerReply) {
+    let mut core = shared.core.borrow_mut();
+    if let Some(worked) = reply.worked.filter(|_| core.config.time_handlers.is_on()) {
+        core.handlers.note_in_queue(worked.req_type, worked.queued_nanos);
+        core.handlers.note_in_handler(worked.req_type, worked.ran_nanos);
+    }
 }
 
 /// Wakes who waits for what ended. Wakers may run any code, so nothing is borrowed meanwhile.

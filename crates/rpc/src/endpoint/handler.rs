@@ -18,11 +18,11 @@ use crate::core::serve::ServeRef;
 use crate::core::share::PeerRef;
 use crate::error::{CannotDefer, RespondError};
 use crate::msgbuf::MsgBuf;
-use crate::payload::Payload;
+use crate::payload::{HandlerError, Payload};
 use crate::wire::Status;
 
 /// A handler on a worker thread.
-pub(crate) type WorkerHandler = Arc<dyn Fn(WorkerRequest) -> Result<Payload, Status> + Send + Sync>;
+pub(crate) type WorkerHandler = Arc<dyn Fn(WorkerRequest) -> Result<Payload, HandlerError> + Send + Sync>;
 
 /// A registered handler.
 pub(crate) enum Handler {
@@ -176,10 +176,44 @@ impl<'a> Request<'a> {
         Ok(deferred)
     }
 
-    /// Answers with [`crate::CallError::Busy`], on which the caller may try again, because it says that nothing ran. Only for a handler that
-    /// has done nothing for the request yet.
+    /// Answers with [`crate::CallError::Busy`], or [`crate::CallError::ShuttingDown`] if the endpoint leaves. On either the caller may try again, because it
+    /// says that nothing ran. Only for a handler that has done nothing for the request yet.
     pub fn push_back(self) {
         push_back(self.shared, self.serve);
+        std::mem::forget(self);
+    }
+
+    /// Answers with an error of the application's: its caller gets [`crate::CallError::Application`] with the code, and as much of the message
+    /// as [`crate::ApplicationError`] says.
+    ///
+    /// ```
+    /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
+    /// # use dunlin_rpc::{ApplicationError, CallError, Endpoint, EndpointConfig};
+    /// # let network = LoopbackNetwork::new(LoopbackConfig { delay: std::time::Duration::ZERO, ..Default::default() });
+    /// # let server = Endpoint::new(network.endpoint(1)?, EndpointConfig::default())?;
+    /// # let client = Endpoint::new(network.endpoint(2)?, EndpointConfig::default())?;
+    /// server.register(7, |request| match request.payload() {
+    ///     [] => request.fail(22, "an empty request says nothing"),
+    ///     payload => request.respond(payload),
+    /// })?;
+    /// let work = async {
+    ///     let session = client.connect(&Addr::Node(1)).await?;
+    ///     let failure = session.call(7, vec![]).await.unwrap_err();
+    ///     assert_eq!(failure.error, CallError::Application(ApplicationError::new(22, "an empty request says nothing")));
+    /// #     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # // One thread drives both endpoints.
+    /// # let mut work = Box::pin(work);
+    /// # loop {
+    /// #     server.run_once();
+    /// #     if let Some(done) = client.poll_once(work.as_mut()) {
+    /// #         break done?;
+    /// #     }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fail(self, code: u32, message: &str) {
+        fail(self.shared, self.serve, code, message);
         std::mem::forget(self);
     }
 }
@@ -188,6 +222,13 @@ impl Drop for Request<'_> {
     fn drop(&mut self) {
         drop_unanswered(self.shared, self.serve, self.if_dropped);
     }
+}
+
+/// Answers a request with an error of the application's, if anybody waits for it.
+#[cold]
+fn fail(shared: &Rc<Shared>, serve: ServeRef, code: u32, message: &str) {
+    // A caller that gave up is not an error of the handler's, and without memory the caller has been told so.
+    let _ = shared.core.borrow_mut().respond_failure(serve, code, message);
 }
 
 /// Answers a request that its handler left unanswered.
@@ -378,6 +419,15 @@ impl<'a> RequestBurst<'a> {
         push_back(self.shared, self.requests[i].0);
         self.answered |= 1 << i;
     }
+
+    /// Answers request `i` with an error of the application's, as [`Request::fail`] does.
+    ///
+    /// # Panics
+    /// As [`RequestBurst::payload`].
+    pub fn fail(&mut self, i: usize, code: u32, message: &str) {
+        fail(self.shared, self.requests[i].0, code, message);
+        self.answered |= 1 << i;
+    }
 }
 
 impl Drop for RequestBurst<'_> {
@@ -396,6 +446,8 @@ pub(crate) struct ReplyRight {
     shared: Rc<Shared>,
     serve: ServeRef,
     peer: PeerRef,
+    /// When it was kept.
+    began: u64,
     answered: bool,
 }
 
@@ -404,7 +456,7 @@ impl ReplyRight {
         let mut core = shared.core.borrow_mut();
         core.deferred += 1;
         let peer = core.count_deferred(serve);
-        ReplyRight { shared: shared.clone(), serve, peer, answered: false }
+        ReplyRight { shared: shared.clone(), serve, peer, began: core.now, answered: false }
     }
 
     pub fn shared(&self) -> Rc<Shared> {
@@ -413,9 +465,19 @@ impl ReplyRight {
 
     pub fn respond(mut self, response: Payload) -> Result<(), RespondError> {
         self.answered = true;
-        let result = self.shared.core.borrow_mut().respond(self.serve, response);
+        let mut core = self.shared.core.borrow_mut();
+        core.note_late_answer(self.serve, self.began);
+        let result = core.respond(self.serve, response);
+        drop(core);
         self.shared.drop_discarded();
         result
+    }
+
+    pub fn fail(mut self, code: u32, message: &str) -> Result<(), RespondError> {
+        self.answered = true;
+        let mut core = self.shared.core.borrow_mut();
+        core.note_late_answer(self.serve, self.began);
+        core.respond_failure(self.serve, code, message)
     }
 }
 
@@ -425,6 +487,7 @@ impl Drop for ReplyRight {
         core.deferred -= 1;
         core.uncount_deferred(self.peer);
         if !self.answered {
+            core.note_late_answer(self.serve, self.began);
             core.respond_status(self.serve, Status::HandlerFailed);
         }
         drop(core);
@@ -578,6 +641,15 @@ impl DeferredRequest {
     pub fn enqueue_response(self, response: impl Into<Payload>) -> Result<(), RespondError> {
         self.right.respond(response.into())
     }
+
+    /// Answers with an error of the application's, as [`Request::fail`] does.
+    ///
+    /// # Errors
+    /// [`RespondError::Orphaned`] if nobody waits any more. If there is no memory for the message, the caller gets
+    /// [`crate::CallError::HandlerFailed`].
+    pub fn fail(self, code: u32, message: &str) -> Result<(), RespondError> {
+        self.right.fail(code, message)
+    }
 }
 
 /// The right to answer a request later, without the request. Dropped unused, it tells the caller that the handler failed.
@@ -598,5 +670,13 @@ impl DeferredReply {
     /// [`RespondError::Orphaned`] if nobody waits any more; [`RespondError::TooLarge`].
     pub fn enqueue_response(self, response: impl Into<Payload>) -> Result<(), RespondError> {
         self.right.respond(response.into())
+    }
+
+    /// Answers with an error of the application's, as [`DeferredRequest::fail`] does.
+    ///
+    /// # Errors
+    /// As [`DeferredRequest::fail`].
+    pub fn fail(self, code: u32, message: &str) -> Result<(), RespondError> {
+        self.right.fail(code, message)
     }
 }

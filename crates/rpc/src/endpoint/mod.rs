@@ -41,9 +41,8 @@ use crate::context::{SessionId, SharedTime};
 use crate::core::Core;
 use crate::error::{EndpointError, RegisterError};
 use crate::msgbuf::MsgBuf;
-use crate::payload::IntoResponse;
+use crate::payload::{HandlerError, IntoResponse};
 use crate::stats::EndpointStats;
-use crate::wire::Status;
 use executor::Executor;
 use handler::{Handler, OwnedRequest, ReplyRight, Request, RequestBurst, WorkerRequest};
 use panics::{Origin, Panics, guarded};
@@ -94,6 +93,11 @@ impl Shared {
 ///
 /// Its methods take `&self`, so that handlers, tasks and continuations may use sessions while the event loop runs. The loop itself does
 /// not nest: [`Endpoint::run_once`] and everything built on it must not be called from inside a handler.
+///
+/// # Calls at once
+///
+/// A session has at most eight calls in progress ([`EndpointConfig::slots`]); [`Session::call`] says what becomes of more. Open
+/// several sessions to one address for more calls at once.
 ///
 /// # Long handlers
 ///
@@ -335,8 +339,11 @@ impl<T: Transport> Endpoint<T> {
                 match work.await.into_response() {
                     // A caller that gave up is not an error of the handler's.
                     Ok(response) => drop(right.respond(response)),
+                    Err(HandlerError::Application(error)) => drop(right.fail(error.code(), error.message())),
                     // The right to reply, dropped unused, tells the caller.
-                    Err(error) => tracing::debug!(req_type, error, "an async handler failed; its caller got an error"),
+                    Err(HandlerError::Failed(error)) => {
+                        tracing::debug!(req_type, error, "an async handler failed; its caller got an error");
+                    }
                 }
             };
             Box::pin(guarded(shared, Origin::Handler(req_type), answer))
@@ -383,12 +390,7 @@ impl<T: Transport> Endpoint<T> {
         pool: &WorkerPool,
         handler: impl Fn(WorkerRequest) -> R + Send + Sync + 'static,
     ) -> Result<(), RegisterError> {
-        let handler = Arc::new(move |request: WorkerRequest| {
-            handler(request).into_response().map_err(|error| {
-                tracing::debug!(req_type, error, "a worker-mode handler failed; its caller got an error");
-                Status::HandlerFailed
-            })
-        });
+        let handler = Arc::new(move |request: WorkerRequest| handler(request).into_response());
         self.register_handler(req_type, Handler::Worker { pool: pool.queue(), handler })
     }
 
@@ -492,11 +494,13 @@ impl<T: Transport> Endpoint<T> {
             },
             rtt: core.rtt.clone(),
             packet_rtt: core.congestion.packet_rtt().cloned(),
+            handlers: core.handlers.stats(),
             sessions: core.session_count,
             calls_pending: core.calls_pending(),
             requests_held: core.requests_held(),
             held_bytes: core.held_bytes,
             credits_reserved: core.queue.reserved,
+            credits_unplaced: core.queue.unplaced,
             tasks: self.shared.executor.len(),
         }
     }

@@ -70,8 +70,8 @@ impl<T: Transport> Endpoint<T> {
         self.shared.drop_application();
     }
 
-    /// Leaves in order. From now on no session opens, and requests that arrive are answered with [`crate::CallError::Busy`]: nothing ran,
-    /// they can be repeated elsewhere. What handlers of any kind have in their hands, and the calls issued here, have up to `patience` to end; then
+    /// Leaves in order. From now on no session opens, and requests that arrive are answered with [`crate::CallError::ShuttingDown`]: nothing
+    /// ran, they can be repeated elsewhere. What handlers of any kind have in their hands, and the calls issued here, have up to `patience` to end; then
     /// every session is closed. The future ends when the other ends know it, or did not answer; the event loop must run meanwhile. Dropped
     /// before, the endpoint stays as it is and opens no more sessions.
     ///

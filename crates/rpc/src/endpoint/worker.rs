@@ -15,8 +15,9 @@ use super::panics::panic_message;
 use crate::context::RequestContext;
 use crate::core::serve::ServeRef;
 use crate::core::share::PeerRef;
+use crate::error::ApplicationError;
 use crate::msgbuf::MsgBuf;
-use crate::payload::Payload;
+use crate::payload::{HandlerError, Payload};
 use crate::wire::Status;
 
 /// A request on its way to a worker.
@@ -27,6 +28,8 @@ pub(crate) struct Job {
     context: RequestContext,
     serve: ServeRef,
     peer: PeerRef,
+    /// When it was queued, on the endpoint's clock.
+    queued: u64,
     replies: Sender<WorkerReply>,
     notifier: Arc<Notifier>,
 }
@@ -35,7 +38,25 @@ pub(crate) struct Job {
 pub(crate) struct WorkerReply {
     pub serve: ServeRef,
     pub peer: PeerRef,
-    pub result: Result<Payload, Status>,
+    pub answer: Answer,
+    /// Of a handler that ran.
+    pub worked: Option<Worked>,
+}
+
+/// How long a worker took.
+#[derive(Clone, Copy)]
+pub(crate) struct Worked {
+    pub req_type: u8,
+    pub queued_nanos: u64,
+    pub ran_nanos: u64,
+}
+
+/// What a worker made of a request.
+pub(crate) enum Answer {
+    Response(Payload),
+    Failure(ApplicationError),
+    /// Why there is neither.
+    Status(Status),
 }
 
 impl Job {
@@ -44,7 +65,8 @@ impl Job {
         shared.at_workers.set(shared.at_workers.get() + 1);
         let peer = shared.core.borrow_mut().count_deferred(serve);
         let context = context_of(shared, serve);
-        Job { handler, request: Some(request), context, serve, peer, replies, notifier }
+        let queued = shared.core.borrow().now;
+        Job { handler, request: Some(request), context, serve, peer, queued, replies, notifier }
     }
 
     /// Runs the handler, unless nobody waits for its answer any more.
@@ -52,20 +74,31 @@ impl Job {
         // Taken only here, and this takes the job.
         let Some(request) = self.request.take() else { return };
         if !self.context.is_waited_for() {
-            return self.reply(Err(Status::Expired));
+            return self.reply(Answer::Status(Status::Expired), None);
         }
         let request = WorkerRequest::new(request, self.context.clone());
-        let result = catch_unwind(AssertUnwindSafe(|| (self.handler)(request))).unwrap_or_else(|panic| {
-            let (req_type, message) = (self.context.req_type(), panic_message(&*panic));
-            tracing::error!(req_type, message, "a worker-mode handler panicked; its caller got an error");
-            Err(Status::HandlerFailed)
-        });
-        self.reply(result);
+        let (req_type, begun) = (self.context.req_type(), self.context.now());
+        let answer = match catch_unwind(AssertUnwindSafe(|| (self.handler)(request))) {
+            Ok(Ok(response)) => Answer::Response(response),
+            Ok(Err(HandlerError::Application(error))) => Answer::Failure(error),
+            Ok(Err(HandlerError::Failed(error))) => {
+                tracing::debug!(req_type, error, "a worker-mode handler failed; its caller got an error");
+                Answer::Status(Status::HandlerFailed)
+            }
+            Err(panic) => {
+                let message = panic_message(&*panic);
+                tracing::error!(req_type, message, "a worker-mode handler panicked; its caller got an error");
+                Answer::Status(Status::HandlerFailed)
+            }
+        };
+        let ran_nanos = self.context.now().saturating_sub(begun);
+        let worked = Worked { req_type, queued_nanos: begun.saturating_sub(self.queued), ran_nanos };
+        self.reply(answer, Some(worked));
     }
 
-    fn reply(&self, result: Result<Payload, Status>) {
+    fn reply(&self, answer: Answer, worked: Option<Worked>) {
         // An endpoint that is gone needs no reply.
-        if self.replies.send(WorkerReply { serve: self.serve, peer: self.peer, result }).is_ok() {
+        if self.replies.send(WorkerReply { serve: self.serve, peer: self.peer, answer, worked }).is_ok() {
             self.notifier.notify();
         }
     }
@@ -75,7 +108,7 @@ impl Drop for Job {
     /// A job that never ran, since the queue was full or the pool is gone, pushes its request back.
     fn drop(&mut self) {
         if self.request.take().is_some() {
-            self.reply(Err(Status::Busy));
+            self.reply(Answer::Status(Status::Busy), None);
         }
     }
 }

@@ -11,6 +11,8 @@
 //! REQUEST_FOR_RESPONSE, and zero elsewhere. All numbers are little-endian. A MULTI extension (message bytes u32, packet number u32)
 //! follows in every packet of a message that takes more than one, the last of which says so with a flag; then a DEADLINE extension (microseconds left u32, four zero bytes).
 
+use super::failure::{CODE_BYTES, FAILURE_BYTES_MAX};
+
 /// Version of the protocol that this library speaks.
 pub const VERSION: u8 = 2;
 /// Version in the headers of CONNECT, COOKIE, ACCEPT and REFUSE, whatever the endpoints speak: so endpoints of different versions can refuse each other.
@@ -145,12 +147,44 @@ pub enum Status {
     ResponseTooLarge = 5,
     /// The handler ran, perhaps in part: it wanted to keep the request for later, and there was no room.
     Overloaded = 6,
+    /// The handler answered with an error of the application's: see [`super::failure`].
+    Application = 7,
 }
 
 impl Status {
-    fn from_bits(bits: u8) -> Option<Status> {
+    /// All, by their numbers.
+    pub const ALL: [Status; 8] = {
         use Status::*;
-        [Ok, Busy, NoHandler, HandlerFailed, Expired, ResponseTooLarge, Overloaded].get(bits as usize).copied()
+        [Ok, Busy, NoHandler, HandlerFailed, Expired, ResponseTooLarge, Overloaded, Application]
+    };
+
+    /// Its name, for labels of metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::Busy => "busy",
+            Status::NoHandler => "no_handler",
+            Status::HandlerFailed => "handler_failed",
+            Status::Expired => "expired",
+            Status::ResponseTooLarge => "response_too_large",
+            Status::Overloaded => "overloaded",
+            Status::Application => "application",
+        }
+    }
+
+    #[inline]
+    fn from_bits(bits: u8) -> Status {
+        Status::ALL[usize::from(bits & STATUS_MASK)]
+    }
+
+    /// Bytes of payload that a response with this status may have: least and most.
+    fn payload_allowed(self) -> (usize, usize) {
+        match self {
+            Status::Ok => (0, usize::MAX),
+            Status::Busy => (0, 1),
+            Status::Application => (CODE_BYTES, FAILURE_BYTES_MAX),
+            _ => (0, 0),
+        }
     }
 }
 
@@ -337,7 +371,7 @@ impl Header {
         }
         let bits = flags >> STATUS_SHIFT & STATUS_MASK;
         let (status, cut) = match kind {
-            Kind::Response => (Status::from_bits(bits).ok_or(ParseError::Malformed)?, 0),
+            Kind::Response => (Status::from_bits(bits), 0),
             _ => (Status::Ok, bits),
         };
         // A message of one packet has no last one, and is never cut anew into one.
@@ -356,7 +390,18 @@ impl Header {
         if is_data && header.wire_len() + header.payload_len() != packet_len {
             return Err(ParseError::Length);
         }
+        if status != Status::Ok {
+            header.check_failure()?;
+        }
         Ok(header)
+    }
+
+    /// Whether a response with another status than OK has one packet, and the payload that its status allows.
+    #[cold]
+    fn check_failure(&self) -> Result<(), ParseError> {
+        let (least, most) = self.status.payload_allowed();
+        let is_allowed = self.multi.is_none() && (least..=most).contains(&self.payload_len());
+        if is_allowed { Ok(()) } else { Err(ParseError::Malformed) }
     }
 
     /// Parses what almost every packet is: data that fits one packet, without flags, or a request with a deadline. One comparison takes the
@@ -444,6 +489,10 @@ mod tests {
         response.status = Status::ResponseTooLarge;
         (response.ecn_echo, response.deferred) = (true, true);
         assert_eq!(round_trip(response, 0), Ok(response));
+        for (status, payload) in [(Status::Busy, 1), (Status::Application, CODE_BYTES), (Status::Application, 1028)] {
+            let failure = Header { status, aux: Header::data_aux(7, payload), ..Header::new(Kind::Response, 0, 1, 2, 3) };
+            assert_eq!(round_trip(failure, payload), Ok(failure));
+        }
         let mut credit_return = Header::new(Kind::CreditReturn, 7, 1, 2, 3);
         (credit_return.ecn_echo, credit_return.cut) = (true, 5);
         assert_eq!(round_trip(credit_return, 0), Ok(credit_return));
@@ -482,6 +531,16 @@ mod tests {
         let mut status = Header::new(Kind::Ping, 0, 1, 2, 3);
         status.status = Status::Busy;
         assert_eq!(round_trip(status, 0), Err(ParseError::Malformed));
+        for (status, payload) in
+            [(Status::Busy, 2), (Status::HandlerFailed, 1), (Status::Application, 3), (Status::Application, 1029)]
+        {
+            let mut failure = Header::new(Kind::Response, Header::data_aux(7, payload), 1, 2, 3);
+            failure.status = status;
+            assert_eq!(round_trip(failure, payload), Err(ParseError::Malformed), "{status:?} with {payload} bytes");
+        }
+        let mut failure = Header::new(Kind::Response, Header::data_aux(7, 224), 1, 2, 3);
+        (failure.status, failure.multi) = (Status::Application, Some(Multi { message_bytes: 300, packet: 0 }));
+        assert_eq!(round_trip(failure, 224), Err(ParseError::Malformed), "an error of several packets");
         let mut echo = Header::new(Kind::Request, Header::data_aux(1, 10), 1, 2, 3);
         echo.ecn_echo = true;
         assert_eq!(round_trip(echo, 10), Err(ParseError::Malformed));

@@ -1,9 +1,10 @@
-//! Packet formats: the [header] of every packet, and the bodies of [control] packets and of
-//! those that speak of several [packets].
+//! Packet formats: the [header] of every packet, the bodies of [control] packets and of those
+//! that speak of several [packets], and what stands beside an error status ([failure]).
 //!
 //! Parsing is total: any bytes give a value or an error, and never change anything.
 
 pub mod control;
+pub mod failure;
 pub mod header;
 pub mod packets;
 

@@ -86,7 +86,7 @@ fn a_panic_in_a_burst_handler_answers_all_that_it_had() {
     assert!(survive(&lab));
     let errors: Vec<_> = calls.into_iter().map(|call| lab.drive(1, call).map_err(|failure| failure.error).err()).collect();
     let failed = Some(CallError::HandlerFailed);
-    assert_eq!(errors, [failed, None, failed, Some(CallError::Busy)]);
+    assert_eq!(errors, [failed.clone(), None, failed, Some(CallError::Busy)]);
 }
 
 /// The handler of the first request closes the session that all of its burst came on.

@@ -167,7 +167,7 @@ fn a_shutdown_waits_for_handlers_and_pushes_others_back() {
     let mut leaving = Box::pin(lab.server().shutdown(Duration::from_secs(5)));
     assert!(lab.server().poll_once(leaving.as_mut()).is_none());
     // What comes later may be repeated elsewhere, and no session opens in either direction.
-    assert_eq!(lab.drive(1, session.call(ECHO, vec![1])).unwrap_err().error, CallError::Busy);
+    assert_eq!(lab.drive(1, session.call(ECHO, vec![1])).unwrap_err().error, CallError::ShuttingDown);
     let error = lab.drive(1, lab.client().connect(&address(0))).unwrap_err().to_string();
     assert!(error.ends_with("it is shutting down"), "{error}");
     assert!(lab.drive(0, lab.server().connect(&address(1))).unwrap_err().to_string().ends_with("was shut down"));

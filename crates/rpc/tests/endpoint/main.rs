@@ -4,7 +4,9 @@
 //! |---|---|
 //! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
 //! | [`contexts`] | what handlers know of their requests, and jobs that nobody waits for |
+//! | [`counts`] | what is counted of handlers |
 //! | [`durations`] | times without end |
+//! | [`failures`] | errors of the application |
 //! | [`foreign`] | endpoints in event loops that are not theirs, and over two transports at once |
 //! | [`guards`] | panics, hoarding, and asking the endpoint from inside its loop |
 //! | [`handlers`] | what handlers of one burst do to each other, and what an error says of what ran |
@@ -25,7 +27,9 @@ mod pair;
 mod calls;
 mod congestion;
 mod contexts;
+mod counts;
 mod durations;
+mod failures;
 mod foreign;
 mod guards;
 mod handlers;

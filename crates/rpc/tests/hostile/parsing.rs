@@ -1,6 +1,7 @@
 //! Properties of the parsers: total, and the inverse of writing.
 
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Presence, Refuse, Release};
+use dunlin_rpc::wire::failure::{CODE_BYTES, Failure, MESSAGE_BYTES_MAX};
 use dunlin_rpc::wire::packets::{Arrivals, Asked};
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24, Multi, Status};
 use proptest::prelude::*;
@@ -27,8 +28,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
 }
 
 fn statuses() -> impl Strategy<Value = Status> {
-    use Status::*;
-    proptest::sample::select(vec![Ok, Busy, NoHandler, HandlerFailed, Expired, ResponseTooLarge])
+    proptest::sample::select(Status::ALL.to_vec())
 }
 
 /// Every header that this library may send, with the length of its payload.
@@ -40,6 +40,14 @@ fn headers() -> impl Strategy<Value = (Header, usize)> {
     (kinds(), statuses(), numbers, data, multi, proptest::option::of(any::<u32>()), bits).prop_map(
         |(kind, status, (session, request, tag, aux), (req_type, len), multi, deadline_us, (ecn_echo, deferred))| {
             let is_data = matches!(kind, Kind::Request | Kind::Response);
+            // What a response of a status may carry besides it.
+            let len = match status {
+                _ if kind != Kind::Response => len,
+                Status::Ok => len,
+                Status::Busy => len % 2,
+                Status::Application => CODE_BYTES + len % (MESSAGE_BYTES_MAX + 1),
+                _ => 0,
+            };
             let aux = if is_data { Header::data_aux(req_type, len) } else { aux };
             let mut header = Header::new(kind, aux, session, request, tag);
             if kind == Kind::Response {
@@ -47,7 +55,7 @@ fn headers() -> impl Strategy<Value = (Header, usize)> {
                 header.deferred = deferred;
             }
             header.ecn_echo = ecn_echo && matches!(kind, Kind::Response | Kind::CreditReturn);
-            if is_data {
+            if is_data && header.status == Status::Ok {
                 header.multi = multi.map(|(message_bytes, packet)| Multi { message_bytes, packet });
             }
             if kind == Kind::Request {
@@ -100,6 +108,15 @@ proptest! {
                 let again = written(&header);
                 prop_assert_eq!(&again[..], &bytes[..again.len()]);
             }
+        }
+    }
+
+    #[test]
+    fn any_failure_is_refused_or_fits(bytes in proptest::collection::vec(any::<u8>(), 0..1_100)) {
+        match Failure::parse(&bytes) {
+            // What is not UTF-8 takes up to three bytes of U+FFFD for each of its own.
+            Ok(failure) => prop_assert!(failure.message.len() <= 3 * MESSAGE_BYTES_MAX),
+            Err(_) => prop_assert!(!(CODE_BYTES..=CODE_BYTES + MESSAGE_BYTES_MAX).contains(&bytes.len())),
         }
     }
 

@@ -276,7 +276,7 @@ impl<T: Transport + 'static> Inner<T> {
         match place.session.call_with(req_type, request, options).await {
             Ok(reply) => Ok(reply.response),
             Err(failure) => {
-                if is_session_over(failure.error) {
+                if is_session_over(&failure.error) {
                     self.connection.lost(&pool);
                 }
                 Err(Failed { why: Why::Call(failure.error), request: failure.request })
@@ -365,15 +365,16 @@ impl Why {
     fn may_be_repeated(&self, repeat: Repeat) -> bool {
         match self {
             // Nothing ran, and the next attempt may find more room, or another server.
-            Why::Connect(_) | Why::Lost | Why::Call(CallError::Busy | CallError::QueueFull) => true,
+            Why::Connect(_) | Why::Lost => true,
+            Why::Call(CallError::Busy | CallError::ShuttingDown | CallError::QueueFull) => true,
             Why::Call(CallError::Overloaded | CallError::Unanswered) => repeat == Repeat::Always,
-            Why::Call(error) => repeat == Repeat::Always && is_session_over(*error),
+            Why::Call(error) => repeat == Repeat::Always && is_session_over(error),
             Why::Late | Why::NoAddress => false,
         }
     }
 }
 
 /// Whether a call failed because its session is over.
-pub fn is_session_over(error: CallError) -> bool {
+pub fn is_session_over(error: &CallError) -> bool {
     matches!(error, CallError::PeerDied | CallError::PeerSilent | CallError::PeerReset | CallError::Closed)
 }

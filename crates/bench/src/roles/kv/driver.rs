@@ -146,7 +146,7 @@ impl Driver {
         if let Some(error) = state.failed.take() {
             return Err(error.into());
         }
-        if let Some(error) = state.unanswered {
+        if let Some(error) = state.unanswered.take() {
             return Err(error.into());
         }
         let State { wrong, refused, .. } = *state;
