@@ -19,6 +19,7 @@ use dunlin_store::{KeyFunction, Mode};
 use tracing::Level;
 
 use super::size::{bytes, human_bytes};
+use crate::commands::warn_of_exposure;
 use crate::output;
 
 /// How often the server is looked at; signals and failures are seen at once.
@@ -146,11 +147,7 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         check_directory(path)?;
     }
     let metrics = arguments.metrics.filter(|address| !address.ip().is_loopback()).map(|address| format!("http://{address}"));
-    for address in exposed_addresses(&config).into_iter().chain(metrics) {
-        eprintln!(
-            "dunlin: warning: traffic at {address} is neither encrypted nor authenticated: let only those reach it whom you trust"
-        );
-    }
+    exposed_addresses(&config).into_iter().chain(metrics).for_each(|address| warn_of_exposure(&address));
     // What threads of the server have to say, such as why a snapshot that a client asked for failed.
     tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
     let save = signals::on_user_signal(interrupt)?;

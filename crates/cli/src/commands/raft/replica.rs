@@ -25,6 +25,7 @@ use tracing::Level;
 use super::cluster::Replicas;
 use super::home::{self, Kind as Kept, Owner, Start};
 use crate::commands::kv::size::bytes;
+use crate::commands::warn_of_exposure;
 use crate::output;
 
 /// How often is looked whether leadership has gone to another, when the replica ends.
@@ -433,12 +434,6 @@ fn warn_if_exposed(listen: &Addr) {
     if addresses::is_exposed(listen) {
         warn_of_exposure(&listen.to_string());
     }
-}
-
-fn warn_of_exposure(place: &str) {
-    eprintln!(
-        "dunlin: warning: traffic at {place} is neither encrypted nor authenticated: let only those reach it whom you trust"
-    );
 }
 
 /// A log that has begun knows the members. Its own address it must share with them.
