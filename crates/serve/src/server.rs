@@ -102,6 +102,7 @@ impl<S: Service<AnyTransport>> Server<S> {
         starting.is_started = true;
         let threads = std::mem::take(&mut starting.threads);
         let advice = limits::of_receive_queue(&addresses[0], places).into_iter().collect();
+        tracing::info!(name = config.name, cores = config.cores, ?addresses, "a server serves");
         Ok(Server { service, mailboxes, threads, failure, config, plan, addresses, advice })
     }
 
@@ -162,6 +163,7 @@ impl<S: Service<AnyTransport>> Server<S> {
             self.config.interrupt.wait(IDLE_LOOK);
         }
         notify::stopping();
+        tracing::info!(name = self.config.name, "a server stops");
         self.stop()
     }
 
@@ -182,6 +184,7 @@ impl<S: Service<AnyTransport>> Server<S> {
         };
         let finished = watch.during(|is_well| is_well.then(|| block_on(self.service.finish(&self.mailboxes))));
         // A core may have failed meanwhile.
+        tracing::debug!(name = self.config.name, "its cores have drained");
         let rescue = |failed: Failed| (block_on(self.service.rescue(&self.mailboxes, &failed)), failed);
         let rescued = self.failure.get().map(|failed| watch.during(|_| rescue(failed)));
         let ended = self.end();

@@ -244,6 +244,7 @@ impl<T: Transport + 'static> Channel<T> {
             if deadline.is_some_and(|deadline| inner.endpoint.now().saturating_add(nanos(pause)) >= deadline) {
                 return Err(error(failed.why));
             }
+            tracing::debug!(req_type, attempts, why = %failed.why, ?pause, "a call is tried again");
             inner.endpoint.timers().sleep(pause).await;
             request = failed.request;
         }
@@ -275,6 +276,7 @@ impl<T: Transport + 'static> Inner<T> {
             Ok(reply) => Ok(reply.response),
             Err(failure) => {
                 if is_session_over(failure.error) {
+                    tracing::debug!(why = %failure.error, "the sessions with a service are over");
                     self.connection.lost(&pool);
                 }
                 Err(Failed { why: Why::Call(failure.error), request: failure.request })
@@ -331,9 +333,13 @@ impl<T: Transport + 'static> Inner<T> {
             let addr = &self.addresses[self.first.get()];
             match self.endpoint.connect(addr).await {
                 Ok(session) => {
+                    tracing::debug!(%addr, "connected to a service");
                     return Ok(Rc::new(Pool::new(addr.clone(), session, self.config.sessions_max.max(1))));
                 }
-                Err(why) => error = error.or(Some(why)),
+                Err(why) => {
+                    tracing::debug!(%addr, %why, "cannot connect to a service");
+                    error = error.or(Some(why));
+                }
             }
             self.first.set((self.first.get() + 1) % self.addresses.len());
         }

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::commands::warn_of_exposure;
 use crate::output;
+use crate::settings::Source;
 
 /// Prefix of the names of its metrics.
 const METRICS_PREFIX: &str = "dunlin_echo";
@@ -43,6 +44,8 @@ pub struct Arguments {
     /// Print the counters of each endpoint at the end
     #[arg(long)]
     stats: bool,
+    #[command(flatten)]
+    _source: Source,
 }
 
 /// Asks a core for its number, and for what its endpoint counts.
@@ -93,8 +96,6 @@ impl<T: Transport + 'static> Service<T> for Echo {
 
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
-    let exposed = arguments.address.iter().filter(|address| addresses::is_exposed(address)).map(Addr::to_string);
-    exposed.for_each(|address| warn_of_exposure(&address));
     let config = ServeConfig {
         listen: arguments.address,
         cores: arguments.cores,
@@ -103,6 +104,8 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         ..ServeConfig::named("echo")
     };
     let server = Server::start(Arc::new(Echo), config)?;
+    let exposed = server.addresses().iter().filter(|address| addresses::is_exposed(address));
+    exposed.for_each(|address| warn_of_exposure(&address.to_string()));
     server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
     let port = arguments.metrics.map(|address| serve_metrics(address, &server)).transpose()?;
     let places = server.addresses().iter().map(Addr::to_string);
