@@ -92,7 +92,7 @@ impl CrossingCalls {
         own: impl FnOnce(&Owned, Session, mpsc::Sender<H>, &AtomicBool) -> Result<(), BenchError> + Send,
         call: impl Fn(&H) -> Result<(), BenchError>,
     ) -> Result<Percentiles, BenchError> {
-        pin(self.cores.client)?;
+        let ended = || BenchError::NoSamples { what: "the owner of an endpoint" };
         let stop = &AtomicBool::new(false);
         thread::scope(|scope| {
             let (tell, told) = mpsc::channel();
@@ -101,10 +101,14 @@ impl CrossingCalls {
                 let (endpoint, session) = endpoint_and_session(self.carrier)?;
                 own(&endpoint, session, tell, stop)
             });
-            let measured = told.recv().ok().map(|handle| self.measure(|| call(&handle)));
+            // After the owner has started, which would be kept on the same core. What was told is dropped before it is
+            // waited for.
+            let measured = pin(self.cores.client).and_then(move |()| {
+                let handle = told.recv().map_err(|_| ended())?;
+                self.measure(|| call(&handle))
+            });
             stop.store(true, Ordering::Relaxed);
-            let ended = owner.join().unwrap_or(Err(BenchError::NoSamples { what: "the owner of an endpoint" }));
-            ended.and(measured.unwrap_or(Err(BenchError::NoSamples { what: "the owner of an endpoint" })))
+            owner.join().unwrap_or_else(|_| Err(ended())).and(measured)
         })
     }
 
