@@ -16,9 +16,16 @@ const LOOKS: u32 = 32;
 
 /// Wakes a thread.
 struct Alarm {
-    rung: AtomicBool,
+    rung: Flag,
+    /// Whether the thread sleeps, or is about to.
+    is_asleep: AtomicBool,
     thread: Thread,
 }
+
+/// A flag on a cache line of its own: a thread that looks at it is not disturbed by counts of the others' wakers.
+#[derive(Default)]
+#[repr(align(128))]
+struct Flag(AtomicBool);
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
@@ -26,9 +33,11 @@ impl Wake for Alarm {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.rung.store(true, Ordering::Release);
-        // A system call only if it sleeps.
-        self.thread.unpark();
+        // Both in one order with those of `Waiter::sleep`: either this sees it sleep, or it sees the ring.
+        self.rung.0.store(true, Ordering::SeqCst);
+        if self.is_asleep.load(Ordering::SeqCst) {
+            self.thread.unpark();
+        }
     }
 }
 
@@ -47,7 +56,8 @@ thread_local! {
 
 impl Waiter {
     fn new(policy: PollPolicy) -> Waiter {
-        let alarm = Arc::new(Alarm { rung: AtomicBool::new(false), thread: thread::current() });
+        let (rung, is_asleep) = (Flag::default(), AtomicBool::new(false));
+        let alarm = Arc::new(Alarm { rung, is_asleep, thread: thread::current() });
         let waker = alarm.clone().into();
         Waiter { alarm, waker, clock: Clock::new(), policy, idle: Idle::new(policy) }
     }
@@ -56,17 +66,25 @@ impl Waiter {
         loop {
             for _ in 0..LOOKS {
                 // The load first: a swap takes the line away from the one who rings.
-                if self.alarm.rung.load(Ordering::Acquire) && self.alarm.rung.swap(false, Ordering::Acquire) {
+                let rung = &self.alarm.rung.0;
+                if rung.load(Ordering::Acquire) && rung.swap(false, Ordering::Acquire) {
                     return self.idle.on_work();
                 }
                 spin_loop();
             }
             if self.idle.should_sleep(self.clock.now()) {
-                // A ring that came meanwhile ends this at once.
-                thread::park();
-                self.idle.on_wake(self.clock.now());
+                self.sleep();
             }
         }
+    }
+
+    fn sleep(&mut self) {
+        self.alarm.is_asleep.store(true, Ordering::SeqCst);
+        if !self.alarm.rung.0.load(Ordering::SeqCst) {
+            thread::park();
+            self.idle.on_wake(self.clock.now());
+        }
+        self.alarm.is_asleep.store(false, Ordering::Relaxed);
     }
 }
 
@@ -76,8 +94,8 @@ pub(crate) fn block_on<F: Future>(future: F, policy: PollPolicy) -> F::Output {
     let mut waiter = WAITER.take().filter(|kept| kept.policy == policy).unwrap_or_else(|| Waiter::new(policy));
     let mut future = pin!(future);
     let output = loop {
-        let waker = waiter.waker.clone();
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        let polled = future.as_mut().poll(&mut Context::from_waker(&waiter.waker));
+        match polled {
             Poll::Ready(output) => break output,
             Poll::Pending => waiter.wait(),
         }

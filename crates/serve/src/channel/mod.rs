@@ -287,7 +287,11 @@ impl<T: Transport + 'static> Inner<T> {
     /// A session. Sessions that are over already are opened again: nothing was sent on them.
     async fn place(&self, deadline: Option<u64>) -> Result<(Rc<Pool>, Place), Why> {
         for _ in 0..2 {
-            let pool = self.pool(deadline).await?;
+            let pool = match self.connection.current(self.endpoint.now()) {
+                Some(pool) => pool,
+                // Apart, so that the future of a call is small: most find a session.
+                None => Box::pin(self.pool(deadline)).await?,
+            };
             if let Some(place) = pool.place(&self.endpoint) {
                 return Ok((pool, place));
             }
@@ -297,9 +301,6 @@ impl<T: Transport + 'static> Inner<T> {
     }
 
     async fn pool(&self, deadline: Option<u64>) -> Result<Rc<Pool>, Why> {
-        if let Some(pool) = self.connection.current(self.endpoint.now()) {
-            return Ok(pool);
-        }
         if self.addresses.is_empty() {
             return Err(Why::NoAddress);
         }
