@@ -102,7 +102,8 @@ impl<S: Service<AnyTransport>> Server<S> {
         starting.is_started = true;
         let threads = std::mem::take(&mut starting.threads);
         let advice = limits::of_receive_queue(&addresses[0], places).into_iter().collect();
-        tracing::info!(name = config.name, cores = config.cores, ?addresses, "a server serves");
+        let places: Vec<String> = addresses[0].iter().map(Addr::to_string).collect();
+        tracing::info!(name = config.name, cores = config.cores, ?places, "a server serves");
         Ok(Server { service, mailboxes, threads, failure, config, plan, addresses, advice })
     }
 
@@ -163,7 +164,6 @@ impl<S: Service<AnyTransport>> Server<S> {
             self.config.interrupt.wait(IDLE_LOOK);
         }
         notify::stopping();
-        tracing::info!(name = self.config.name, "a server stops");
         self.stop()
     }
 
@@ -174,6 +174,7 @@ impl<S: Service<AnyTransport>> Server<S> {
     /// What the service said at its end; [`ServeError::CoreFailed`] if a core failed or hangs. The server has ended all
     /// the same.
     pub fn stop(mut self) -> Result<S::Finish, ErrorOf<S>> {
+        tracing::info!(name = self.config.name, "a server stops");
         self.drain();
         let mut watch = HangWatch {
             service: &*self.service,
