@@ -1,28 +1,14 @@
-//! An echo server and its client between any two processes: `dunlin echo`.
+//! The client of an echo server: `dunlin echo call`.
 
 use std::time::Duration;
 
-use dunlin_net::{Addr, AnyTransport, Transport};
+use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig, EndpointStats, SessionStats};
 
 use crate::BenchError;
-use crate::roles::{ECHO, Load, open_sessions};
+pub use crate::roles::ECHO;
+use crate::roles::{Load, open_sessions};
 use dunlin_serve::Interrupt;
-
-/// Serves echoes at `addr` until interrupted; `ready` is told the address, with the port if the system chose it.
-///
-/// # Errors
-/// [`BenchError::Net`] if the address cannot be had.
-pub fn serve(addr: &Addr, interrupt: &Interrupt, ready: impl FnOnce(&Addr)) -> Result<EndpointStats, BenchError> {
-    let endpoint = Endpoint::new(AnyTransport::bind(addr)?, EndpointConfig::default())?;
-    endpoint.register(ECHO, |request| {
-        let payload = request.payload();
-        request.respond(payload);
-    })?;
-    ready(&endpoint.local_addr());
-    endpoint.run_until(|| interrupt.is_set());
-    Ok(endpoint.stats())
-}
 
 /// What a client is to do.
 #[derive(Debug, Clone)]

@@ -8,6 +8,7 @@ use dunlin_kv::client::KvError;
 use dunlin_net::NetError;
 use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{CallError, ConnectError, EndpointError, RegisterError};
+use dunlin_serve::{HandleError, ServeError};
 use dunlin_sim::SimError;
 use dunlin_smr::NodeError;
 use dunlin_store::PartitionError;
@@ -144,6 +145,12 @@ pub enum BenchError {
     /// A client of the key-value service failed.
     #[error("key-value client: {0}")]
     Kv(KvError),
+    /// An endpoint could not be handed to other threads.
+    #[error("handle: {0}")]
+    Serve(ServeError),
+    /// A call through a handle failed.
+    #[error("handle: {0}")]
+    Handle(HandleError),
     /// A session did not open.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -190,6 +197,18 @@ impl From<CallError> for BenchError {
 impl From<KvError> for BenchError {
     fn from(error: KvError) -> Self {
         BenchError::Kv(error)
+    }
+}
+
+impl From<ServeError> for BenchError {
+    fn from(error: ServeError) -> Self {
+        BenchError::Serve(error)
+    }
+}
+
+impl From<HandleError> for BenchError {
+    fn from(error: HandleError) -> Self {
+        BenchError::Handle(error)
     }
 }
 

@@ -4,15 +4,21 @@
 #[cfg(feature = "bench")]
 mod capture;
 mod commands;
+mod log;
 mod output;
 #[cfg(feature = "bench")]
 mod reports;
+mod settings;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
+
+use crate::log::Log;
+use crate::settings::{Parsed, Refusal};
 
 /// Exit code of wrong usage, as a shell has it.
 const EXIT_USAGE: u8 = 2;
@@ -33,6 +39,8 @@ Examples:
   dunlin bench run rpc-latency                repeat one experiment of the papers"
 )]
 struct Arguments {
+    #[command(flatten)]
+    log: Log,
     #[command(subcommand)]
     command: Command,
 }
@@ -58,31 +66,49 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == dunlin_bench::peer::ARGUMENT) {
         return dunlin_bench::experiments::serve_peer();
     }
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => return refuse(&error),
+    let done = match settings::parse(std::env::args_os().collect()) {
+        Ok(Parsed::Run(arguments)) => run(arguments),
+        Ok(Parsed::Print(text)) => output::line(text.trim_end()).map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Err(refusal) => return refuse(&refusal),
     };
-    match run(arguments) {
-        Ok(code) => code,
-        Err(error) => output::report(&error, ExitCode::FAILURE),
-    }
+    done.unwrap_or_else(|error| output::report(&error, ExitCode::FAILURE))
 }
 
 /// Says in one line what is wrong with the arguments; prints help and version as they are.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(refusal: &Refusal) -> ExitCode {
+    let (error, file) = match refusal {
+        Refusal::Arguments { error, file } => (error, file),
+        Refusal::File(error) => {
+            eprintln!("dunlin: {error}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
     let asked_for = !error.use_stderr();
     if asked_for || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // Nothing can be done if it cannot be printed.
         let _ = error.print();
         return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
     }
-    let text = error.render().to_string();
-    let what: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
-    eprintln!("dunlin: {}; try --help", what.join(" ").trim_start_matches("error: "));
+    let with = file.as_ref().map(|file| format!(" with the settings of {}", file.display())).unwrap_or_default();
+    eprintln!("dunlin: {}{with}; try --help", settings::what(error));
     ExitCode::from(EXIT_USAGE)
 }
 
+/// What a command logs without being asked: servers what an operator must know, others what is broken.
+fn default_level(command: &Command) -> LevelFilter {
+    match command {
+        #[cfg(feature = "bench")]
+        Command::Echo(arguments) if arguments.serves() => LevelFilter::WARN,
+        Command::Kv(arguments) if arguments.serves() => LevelFilter::WARN,
+        Command::Raft(arguments) if arguments.serves() => LevelFilter::WARN,
+        Command::Coord(arguments) if arguments.serves() => LevelFilter::WARN,
+        Command::Coord(arguments) if arguments.watches() => LevelFilter::INFO,
+        _ => LevelFilter::ERROR,
+    }
+}
+
 fn run(arguments: Arguments) -> Result<ExitCode> {
+    arguments.log.init(default_level(&arguments.command));
     let interrupt = dunlin_serve::signals::install()?;
     match arguments.command {
         #[cfg(feature = "bench")]

@@ -5,15 +5,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dunlin_net::{Addr, Transport};
+use dunlin_net::{Addr, PollPolicy, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf, Timers};
-use futures::executor::block_on;
 use thiserror::Error;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
+use crate::blocking::block_on;
 use crate::channel::{CallPolicy, Channel, ChannelConfig, ChannelError, Turning, Why};
 use crate::config::ServeConfig;
 use crate::error::{ServeError, StartError};
+use crate::inline::Inline;
 use crate::mailbox::Mailboxes;
 use crate::server::Server;
 use crate::service::{Core, Pace, Service, Site};
@@ -29,15 +30,23 @@ const END_MAX: Duration = Duration::from_secs(1);
 pub struct HandleConfig {
     /// Settings of its channel.
     pub channel: ChannelConfig,
-    /// Settings of the endpoint of its thread.
+    /// Settings of the endpoint of its thread, which [`Handle::on`] does not use: it has one.
     pub endpoint: EndpointConfig,
     /// Calls in progress at a time; further ones wait, up to [`CALLS_WAITING_MAX`]. Default 1024.
     pub calls_max: usize,
+    /// How a thread waits in [`Handle::call_blocking`]. Default awake for 150 us: longer than it takes to wake the
+    /// thread of the endpoint, on a virtual machine too, so that a call costs one wake-up and not two.
+    pub wait: PollPolicy,
 }
 
 impl Default for HandleConfig {
     fn default() -> Self {
-        HandleConfig { channel: ChannelConfig::default(), endpoint: EndpointConfig::default(), calls_max: 1024 }
+        HandleConfig {
+            channel: ChannelConfig::default(),
+            endpoint: EndpointConfig::default(),
+            calls_max: 1024,
+            wait: PollPolicy::Adaptive { spin: Duration::from_micros(150) },
+        }
     }
 }
 
@@ -58,8 +67,9 @@ pub enum HandleError {
 /// Reaches a service from any thread. Clones share a thread, its endpoint and its sessions; the thread ends when the
 /// last clone is dropped, which waits for that.
 ///
-/// A call crosses to the thread and back: a message and a wake-up each way, unless that side is awake. A program of one
-/// thread uses a [`Channel`], which does neither.
+/// A call crosses to the thread and back, which costs about a microsecond while both sides are awake: that thread as its
+/// [`EndpointConfig::poll`] says, and a blocking caller as [`HandleConfig::wait`] says. A side that sleeps is woken. A
+/// program of one thread uses a [`Channel`], which does not cross.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -100,9 +110,17 @@ pub struct Handle {
     /// Room for calls that are in progress, or wait.
     room: Arc<Semaphore>,
     timeout: Option<Duration>,
+    wait: PollPolicy,
     // Last, so that the thread ends after the others are gone.
-    _thread: Arc<Server<Caller>>,
+    _owner: Arc<dyn Owner>,
 }
+
+/// What makes the calls, until it is dropped.
+trait Owner: Send + Sync {}
+
+impl Owner for Server<Caller> {}
+
+impl<T: Transport + 'static> Owner for Inline<T, Caller> {}
 
 /// A call on its way to the thread.
 pub struct Letter {
@@ -122,6 +140,7 @@ impl Handle {
     /// [`ServeError`].
     pub fn start(addresses: Vec<Addr>, config: HandleConfig) -> Result<Handle, ServeError> {
         let peer = addresses.first().cloned().ok_or(ServeError::NoAddress)?;
+        let caller = Caller::new(addresses, &config);
         let serving = ServeConfig {
             peer: Some(peer),
             endpoint: config.endpoint,
@@ -130,13 +149,32 @@ impl Handle {
             answer_max: END_MAX,
             ..ServeConfig::named("handle")
         };
-        let channel = ChannelConfig { turning: Turning::Always, ..config.channel };
-        let calls_max = config.calls_max.clamp(1, Semaphore::MAX_PERMITS - CALLS_WAITING_MAX);
-        let caller = Arc::new(Caller { addresses, channel, calls_max });
-        let server = Server::start(caller, serving).map_err(|StartError { error, .. }| error)?;
-        let room = Arc::new(Semaphore::new(calls_max + CALLS_WAITING_MAX));
-        let (mailboxes, timeout) = (server.mailboxes().clone(), channel.timeout);
-        Ok(Handle { mailboxes, room, timeout, _thread: Arc::new(server) })
+        let server = Server::start(caller.clone(), serving).map_err(|StartError { error, .. }| error)?;
+        Ok(Handle::to(server.mailboxes().clone(), &caller, config.wait, server))
+    }
+
+    /// Lets other threads call through an endpoint of this one, which turns it all the time: that of a server which
+    /// calls another service, too. The calls are tasks of the endpoint, which they hold until the last clone is dropped
+    /// and the endpoint is turned again.
+    ///
+    /// # Errors
+    /// [`ServeError::NoAddress`].
+    pub fn on<T: Transport + 'static>(
+        endpoint: &Rc<Endpoint<T>>,
+        addresses: Vec<Addr>,
+        config: &HandleConfig,
+    ) -> Result<Handle, ServeError> {
+        if addresses.is_empty() {
+            return Err(ServeError::NoAddress);
+        }
+        let caller = Caller::new(addresses, config);
+        let core = Inline::start(caller.clone(), endpoint, Duration::ZERO)?;
+        Ok(Handle::to(core.mailboxes().clone(), &caller, config.wait, core))
+    }
+
+    fn to(mailboxes: Mailboxes<Letter>, caller: &Caller, wait: PollPolicy, owner: impl Owner + 'static) -> Handle {
+        let room = Arc::new(Semaphore::new(caller.calls_max + CALLS_WAITING_MAX));
+        Handle { mailboxes, room, timeout: caller.channel.timeout, wait, _owner: Arc::new(owner) }
     }
 
     /// Calls the service, from a task of any event loop. Its time begins here: that in which it waits for other calls
@@ -153,15 +191,13 @@ impl Handle {
         Ok(answered.await.map_err(|_| HandleError::Ended)??)
     }
 
-    /// Calls the service, and waits for the response on this thread.
+    /// Calls the service, and waits for the response on this thread, as [`HandleConfig::wait`] says. Not for the thread
+    /// that turns the endpoint, which would wait for itself.
     ///
     /// # Errors
     /// [`HandleError`].
-    ///
-    /// # Panics
-    /// Inside [`futures::executor::block_on`].
     pub fn call_blocking(&self, req_type: u8, request: MsgBuf, policy: CallPolicy) -> Result<MsgBuf, HandleError> {
-        block_on(self.call(req_type, request, policy))
+        block_on(self.call(req_type, request, policy), self.wait)
     }
 }
 
@@ -176,6 +212,14 @@ struct Caller {
     addresses: Vec<Addr>,
     channel: ChannelConfig,
     calls_max: usize,
+}
+
+impl Caller {
+    fn new(addresses: Vec<Addr>, config: &HandleConfig) -> Arc<Caller> {
+        let channel = ChannelConfig { turning: Turning::Always, ..config.channel };
+        let calls_max = config.calls_max.clamp(1, Semaphore::MAX_PERMITS - CALLS_WAITING_MAX);
+        Arc::new(Caller { addresses, channel, calls_max })
+    }
 }
 
 struct CallerCore<T: Transport> {

@@ -1,8 +1,7 @@
 //! A core without a thread: on an endpoint of any transport that somebody else turns, in a test or in the simulator.
 
-use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dunlin_net::Transport;
@@ -59,7 +58,7 @@ pub struct Inline<T: Transport, S: Service<T>> {
     service: Arc<S>,
     mailboxes: Mailboxes<<S::Core as Core>::Letter>,
     failure: Failure,
-    ended: RefCell<Option<End<ErrorOf<S, T>>>>,
+    ended: Mutex<Option<End<ErrorOf<S, T>>>>,
 }
 
 impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
@@ -85,10 +84,8 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
             }
             // Nobody may want to know.
             let _ = end.send(attendant.core.end());
-            // What holds the endpoint goes, too.
-            attendant.endpoint.drop_application();
         });
-        Ok(Inline { service, mailboxes, failure, ended: RefCell::new(Some(ended)) })
+        Ok(Inline { service, mailboxes, failure, ended: Mutex::new(Some(ended)) })
     }
 
     /// Its mailbox, as that of a server of one core.
@@ -117,7 +114,7 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
             None => finished = self.service.finish(&self.mailboxes).await,
         }
         self.mailboxes.command_exit();
-        let ended = self.ended.borrow_mut().take();
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(ended) = ended {
             ended.await.unwrap_or_else(|_| Err(ServeError::Ended.into()))?;
         }

@@ -9,6 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// How often the flag is looked at where the system gives no bell.
 const LOOK: Duration = Duration::from_millis(50);
@@ -52,6 +54,11 @@ impl Bell {
         button.set_nonblocking(true)?;
         clapper.set_nonblocking(true)?;
         Ok(Bell { button, clapper })
+    }
+
+    /// Takes all that was rung so far.
+    fn silence(&self) {
+        while (&self.clapper).read(&mut [0; 64]).is_ok_and(|bytes| bytes == 64) {}
     }
 }
 
@@ -98,7 +105,33 @@ impl Interrupt {
         let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 });
         // Nothing to read is no error: the time is over.
         let _ = poll(&mut [PollFd::new(&bell.clapper, PollFlags::IN)], Some(&limit));
-        while (&bell.clapper).read(&mut [0; 64]).is_ok_and(|bytes| bytes == 64) {}
+        bell.silence();
+    }
+
+    /// Waits in a task of tokio's until it is set. A [`Interrupt::ring`] does not end it. For one task or thread at a
+    /// time, with [`Interrupt::wait`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with its I/O and time drivers.
+    pub async fn until_set(&self) {
+        let clapper = self.bell().and_then(|bell| bell.clapper.try_clone().ok());
+        #[allow(
+            deprecated,
+            reason = "what replaces it is an unsafe function; for a descriptor that is owned the two are alike"
+        )]
+        let clapper = clapper.and_then(|clapper| AsyncFd::with_interest(clapper, Interest::READABLE).ok());
+        while !self.is_set() {
+            match &clapper {
+                Some(clapper) => {
+                    if let Ok(mut rung) = clapper.readable().await {
+                        rung.clear_ready();
+                    }
+                    self.bell().into_iter().for_each(Bell::silence);
+                }
+                // The system has no descriptor left.
+                None => tokio::time::sleep(LOOK).await,
+            }
+        }
     }
 }
 
@@ -130,6 +163,25 @@ mod tests {
         // A flag that a handler set without the bell.
         interrupt.wait(LONG);
         assert!(begun.elapsed() < LONG);
+    }
+
+    #[test]
+    fn a_task_waits_until_it_is_set_however_often_it_is_rung() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let interrupt = Interrupt::default();
+        runtime.block_on(async {
+            let mut waiting = std::pin::pin!(interrupt.until_set());
+            for _ in 0..3 {
+                interrupt.ring();
+                let waited = tokio::time::timeout(Duration::from_millis(5), waiting.as_mut()).await;
+                assert!(waited.is_err(), "it is not set");
+            }
+            let setting = interrupt.clone();
+            let setter = thread::spawn(move || setting.set());
+            waiting.await;
+            setter.join().unwrap();
+            interrupt.until_set().await;
+        });
     }
 
     #[test]

@@ -23,7 +23,7 @@
 //! | [`failure`] | what happens when a core fails; `watch` finds those that hang |
 //! | [`addresses`] | where each core listens |
 //! | [`interrupt`], [`signals`], [`notify`], [`limits`] | the process: signals, readiness for a service manager, limits of the system |
-//! | [`channel`], [`handle`] | how a client reaches a service, on one thread and from many |
+//! | [`channel`], [`handle`] | how a client reaches a service, on one thread and from many; `blocking` is how a thread waits for its call |
 //! | [`port`], [`metrics`] | metrics and health over HTTP |
 //! | [`side`] | threads for what blocks |
 //!
@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+mod blocking;
 pub mod channel;
 mod config;
 mod core;
@@ -58,7 +59,7 @@ pub use channel::{CallPolicy, Channel, ChannelConfig, ChannelError};
 pub use config::{EventLoop, ServeConfig};
 pub use error::{ServeError, StartError};
 pub use failure::{Failed, Failure, Health};
-pub use handle::Handle;
+pub use handle::{Handle, HandleConfig, HandleError};
 pub use inline::Inline;
 pub use interrupt::Interrupt;
 pub use mailbox::{Mailbox, Mailboxes, SendError};

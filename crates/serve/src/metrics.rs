@@ -144,6 +144,24 @@ pub fn of_handlers(handlers: &[HandlerStats]) -> [Family; 4] {
     ]
 }
 
+/// Joins what several cores count: one family of each name, whose values have the number of their core as a label.
+pub fn of_cores(cores: impl IntoIterator<Item = (u16, Vec<Family>)>) -> Vec<Family> {
+    let mut merged: Vec<Family> = Vec::new();
+    for (core, families) in cores {
+        for family in families {
+            let family = family.labelled("core", &core.to_string());
+            match merged.iter_mut().find(|known| known.name == family.name) {
+                Some(known) => {
+                    known.values.extend(family.values);
+                    known.durations.extend(family.durations);
+                }
+                None => merged.push(family),
+            }
+        }
+    }
+    merged
+}
+
 /// The text of a scrape. Every name gets `prefix` and `_` in front.
 ///
 /// ```
@@ -228,8 +246,7 @@ mod tests {
             network.advance(std::time::Duration::from_micros(10));
         }
         let stats = endpoint.stats();
-        let families = of_endpoint(&stats).into_iter().map(|family| family.labelled("core", "3")).collect();
-        let text = exposition("test", families);
+        let text = exposition("test", of_cores([1, 3].map(|core| (core, of_endpoint(&stats)))));
         for line in [
             "# TYPE test_sessions gauge",
             "test_sessions{core=\"3\"} 1",
@@ -246,6 +263,7 @@ mod tests {
         }
         let none = exposition("test", of_handlers(&[]).into());
         assert_eq!(none, "# EOF\n");
+        assert_eq!(text.matches("# TYPE test_sessions gauge").count(), 1, "a name is introduced once: {text}");
         let large = exposition("test", vec![Family::one(Kind::Gauge, "large", "A large one.", u64::MAX)]);
         assert!(large.contains(&i64::MAX.to_string()), "{large}");
     }

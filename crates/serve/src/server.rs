@@ -103,6 +103,8 @@ impl<S: Service<AnyTransport>> Server<S> {
         let watch = Some(watch.inspect_err(|_| mailboxes.command_exit())?);
         let threads = std::mem::take(&mut starting.threads);
         let advice = limits::of_receive_queue(&addresses[0], places).into_iter().collect();
+        let places: Vec<String> = addresses[0].iter().map(Addr::to_string).collect();
+        tracing::info!(name = config.name, cores = config.cores, ?places, "a server serves");
         Ok(Server { service, mailboxes, threads, watch, failure, config, plan, addresses, advice })
     }
 
@@ -173,11 +175,13 @@ impl<S: Service<AnyTransport>> Server<S> {
     /// What the service said at its end; [`ServeError::CoreFailed`] if a core failed or hangs. The server has ended all
     /// the same.
     pub fn stop(mut self) -> Result<S::Finish, ErrorOf<S>> {
+        tracing::info!(name = self.config.name, "a server stops");
         self.drain();
         self.settle();
         let is_well = self.failure.get().is_none();
         let finished = is_well.then(|| block_on(self.service.finish(&self.mailboxes)));
         // A core may have failed meanwhile.
+        tracing::debug!(name = self.config.name, "its cores have drained");
         let rescue = |failed: Failed| (block_on(self.service.rescue(&self.mailboxes, &failed)), failed);
         let rescued = self.failure.get().map(rescue);
         let ended = self.end();

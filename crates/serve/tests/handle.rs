@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dunlin_net::{Addr, Transport};
-use dunlin_rpc::MsgBuf;
+use dunlin_net::{Addr, AnyTransport, Transport};
+use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf, Request};
 use dunlin_serve::channel::{CallPolicy, ChannelConfig, Why};
 use dunlin_serve::handle::{Handle, HandleConfig, HandleError};
 use dunlin_serve::{Core, ServeConfig, ServeError, Server, Service, Site};
@@ -130,4 +131,43 @@ fn the_time_of_a_call_counts_while_it_waits_for_others() {
     assert_eq!(handle.call_blocking(ADD, request(&[1]), CallPolicy::default()).unwrap()[..], 1u64.to_le_bytes());
     drop(handle);
     server.stop().unwrap();
+}
+
+/// A server that calls itself, and lets other threads call through its endpoint. When they have gone, nothing of theirs
+/// is left there.
+#[test]
+fn threads_share_the_endpoint_of_a_thread_that_turns_it() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let owner = std::thread::spawn(move || {
+        let endpoint = Endpoint::new(AnyTransport::bind(&address("on")).unwrap(), EndpointConfig::default()).unwrap();
+        let count = |request: Request<'_>| {
+            let bytes = request.payload().len();
+            request.respond(&[bytes as u8]);
+        };
+        endpoint.register(ADD, count).unwrap();
+        let endpoint = Rc::new(endpoint);
+        tell.send(Handle::on(&endpoint, endpoint.local_addrs().to_vec(), &HandleConfig::default()).unwrap()).unwrap();
+        endpoint.run_until(|| Rc::strong_count(&endpoint) == 1);
+        endpoint.stats().counters.requests_handled
+    });
+    let handle = told.recv().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    assert_eq!(handle.call_blocking(ADD, request(b"abc"), CallPolicy::default()).unwrap()[..], [3]);
+                }
+            });
+        }
+    });
+    drop(handle);
+    assert_eq!(owner.join().unwrap(), 100);
+}
+
+#[test]
+fn a_handle_without_an_address_is_refused() {
+    let endpoint = Endpoint::new(AnyTransport::bind(&address("none")).unwrap(), EndpointConfig::default()).unwrap();
+    let refused = Handle::on(&Rc::new(endpoint), Vec::new(), &HandleConfig::default());
+    assert!(matches!(refused, Err(ServeError::NoAddress)));
+    assert!(matches!(Handle::start(Vec::new(), HandleConfig::default()), Err(ServeError::NoAddress)));
 }

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
 
 use bytes::Bytes;
+use dunlin_serve::side;
 use raft::eraftpb::Entry;
 
 /// Memory from so many bytes on is freed by the thread. Less is freed at once, which takes about as long as to hand it over.
@@ -36,7 +36,7 @@ pub(crate) fn free_later(garbage: impl Send + 'static) {
     let freeing = FREEING.get_or_init(|| {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let run = move || free_all(&receiver);
-        thread::Builder::new().name("free".to_owned()).spawn(run).is_ok().then_some(sender)
+        side::start("free", run).is_ok().then_some(sender)
     });
     if let Some(freeing) = freeing {
         // What it does not take comes back, and is freed here.
@@ -52,7 +52,7 @@ fn free_all(receiver: &Receiver<Garbage>) {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Sender, channel};
-    use std::thread::ThreadId;
+    use std::thread::{self, ThreadId};
 
     use raft::eraftpb::Snapshot;
 

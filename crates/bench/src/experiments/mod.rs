@@ -29,6 +29,7 @@ mod rpc_rate;
 mod rpc_sessions;
 mod rpc_wakeup;
 mod rpc_workers;
+mod serve_handle;
 mod sim_incast;
 mod sim_incast_background;
 mod sim_latency;
@@ -139,6 +140,12 @@ pub const ALL: &[Experiment] = &[
         paper: "beyond the paper",
         about: "rate and latency beside a neighbour on the server's core, against bare echoes",
         run: rpc_busy::run,
+    },
+    Experiment {
+        name: "serve-handle",
+        paper: "beyond the paper",
+        about: "latency of a call through a handle of another thread, beside the bare call",
+        run: serve_handle::run,
     },
     Experiment {
         name: "sim-latency",
@@ -315,6 +322,7 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::RateFloor>(),
     Entry::of::<roles::BandwidthFloor>(),
     Entry::of::<roles::WakeFloor>(),
+    Entry::of::<roles::CrossingCalls>(),
     Entry::of::<roles::EchoServer>(),
     Entry::of::<demo::DemoServer>(),
     Entry::of::<demo::DemoDriver>(),

@@ -1,6 +1,7 @@
 //! What the processes of the experiments do: serve, call in one of several ways, or measure a floor.
 
 mod bandwidth;
+mod crossing;
 mod floor;
 mod flushes;
 mod kv;
@@ -22,6 +23,7 @@ mod wakeup;
 mod workers;
 
 pub use bandwidth::BandwidthClient;
+pub use crossing::{Crossing, CrossingCalls};
 pub use floor::{BandwidthFloor, LatencyFloor, RateFloor, WakeFloor};
 pub use flushes::{BareFlushes, MajorityFlushes};
 pub use kv::{Fill, KvFigures, KvLoad, KvMemcachedServer, KvServer, KvServing, MultiGetFigures, MultiGetLoad};

@@ -23,3 +23,10 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     }
     Ok(Duration::from_secs_f64(seconds))
 }
+
+/// Warns that anyone who reaches a place may use it.
+pub fn warn_of_exposure(place: &str) {
+    eprintln!(
+        "dunlin: warning: traffic at {place} is neither encrypted nor authenticated: let only those reach it whom you trust"
+    );
+}

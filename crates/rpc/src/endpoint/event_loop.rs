@@ -87,10 +87,10 @@ impl<T: Transport> Endpoint<T> {
         }
         let mut packets = transport.rx_burst();
         if packets == 0 && self.is_quiet(polls) {
-            // Only a packet can make work now, or another thread, which may wait for a few polls. What lies between two of them is
-            // how late a packet is seen.
+            // Only a packet can make work now, or another thread that wakes a task. What lies between two polls is how late
+            // they are seen.
             let mut polls_left = polls;
-            while packets == 0 {
+            while packets == 0 && !shared.executor.has_ready() {
                 polls_left -= 1;
                 if polls_left == 0 {
                     self.is_clocked.set(is_clocked);

@@ -246,6 +246,7 @@ impl<T: Transport + 'static> Channel<T> {
             if deadline.is_some_and(|deadline| inner.endpoint.now().saturating_add(nanos(pause)) >= deadline) {
                 return Err(error(failed.why));
             }
+            tracing::debug!(req_type, attempts, why = %failed.why, ?pause, "a call is tried again");
             inner.endpoint.timers().sleep(pause).await;
             request = failed.request;
         }
@@ -277,6 +278,7 @@ impl<T: Transport + 'static> Inner<T> {
             Ok(reply) => Ok(reply.response),
             Err(failure) => {
                 if is_session_over(&failure.error) {
+                    tracing::debug!(why = %failure.error, "the sessions with a service are over");
                     self.connection.lost(&pool);
                 }
                 Err(Failed { why: Why::Call(failure.error), request: failure.request })
@@ -287,7 +289,11 @@ impl<T: Transport + 'static> Inner<T> {
     /// A session. Sessions that are over already are opened again: nothing was sent on them.
     async fn place(&self, deadline: Option<u64>) -> Result<(Rc<Pool>, Place), Why> {
         for _ in 0..2 {
-            let pool = self.pool(deadline).await?;
+            let pool = match self.connection.current(self.endpoint.now()) {
+                Some(pool) => pool,
+                // Apart, so that the future of a call is small: most find a session.
+                None => Box::pin(self.pool(deadline)).await?,
+            };
             if let Some(place) = pool.place(&self.endpoint) {
                 return Ok((pool, place));
             }
@@ -297,9 +303,6 @@ impl<T: Transport + 'static> Inner<T> {
     }
 
     async fn pool(&self, deadline: Option<u64>) -> Result<Rc<Pool>, Why> {
-        if let Some(pool) = self.connection.current(self.endpoint.now()) {
-            return Ok(pool);
-        }
         if self.addresses.is_empty() {
             return Err(Why::NoAddress);
         }
@@ -334,9 +337,13 @@ impl<T: Transport + 'static> Inner<T> {
             match self.open(addr, share).await {
                 Ok(session) => {
                     self.first.set(place);
+                    tracing::debug!(%addr, "connected to a service");
                     return Ok(Rc::new(Pool::new(addr.clone(), session, self.config.sessions_max.max(1))));
                 }
-                Err(why) => error = error.or(Some(why)),
+                Err(why) => {
+                    tracing::debug!(%addr, %why, "cannot connect to a service");
+                    error = error.or(Some(why));
+                }
             }
         }
         Err(error.unwrap_or(ConnectError::ShutDown))

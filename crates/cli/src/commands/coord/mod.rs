@@ -54,6 +54,18 @@ enum Command {
     Del(deletes::Arguments),
 }
 
+impl Arguments {
+    /// Whether it is a server.
+    pub fn serves(&self) -> bool {
+        matches!(self.command, Command::Serve(_))
+    }
+
+    /// Whether it watches an etcd for others.
+    pub fn watches(&self) -> bool {
+        matches!(self.command, Command::Watchman(_))
+    }
+}
+
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     match arguments.command {

@@ -33,8 +33,6 @@ pub struct Arguments {
 /// Runs the command.
 #[cfg(feature = "etcd")]
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
-    use std::io::{IsTerminal, stderr};
-
     use dunlin_coord::Coordinator;
     use dunlin_coord::etcd::{Etcd, EtcdConfig, Watchman};
     use dunlin_serve::notify;
@@ -45,11 +43,6 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     const LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 
     let config = arguments.patience.config()?;
-    tracing_subscriber::fmt()
-        .with_writer(stderr)
-        .with_max_level(tracing::Level::INFO)
-        .with_ansi(stderr().is_terminal())
-        .init();
     let prefix = arguments.prefix.clone();
     let etcd = Etcd::new(&arguments.etcd, EtcdConfig { prefix, ..EtcdConfig::default() })?;
     // So that a wrong address is told at once.

@@ -46,6 +46,13 @@ enum Command {
     Stats(stats::Arguments),
 }
 
+impl Arguments {
+    /// Whether it is a server.
+    pub fn serves(&self) -> bool {
+        matches!(self.command, Command::Serve(_))
+    }
+}
+
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     match arguments.command {

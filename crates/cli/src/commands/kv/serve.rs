@@ -16,10 +16,11 @@ use dunlin_net::Addr;
 use dunlin_serve::{Interrupt, limits, notify, signals};
 use dunlin_store::snapshot::{Progress, Report};
 use dunlin_store::{KeyFunction, Mode};
-use tracing::Level;
 
 use super::size::{bytes, human_bytes};
+use crate::commands::warn_of_exposure;
 use crate::output;
+use crate::settings::Source;
 
 /// How often the server is looked at; signals and failures are seen at once.
 const LOOK: Duration = Duration::from_secs(1);
@@ -83,6 +84,8 @@ pub struct Arguments {
     /// Serve metrics for Prometheus at http://HOST:PORT/metrics
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    _source: Source,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -146,13 +149,7 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         check_directory(path)?;
     }
     let metrics = arguments.metrics.filter(|address| !address.ip().is_loopback()).map(|address| format!("http://{address}"));
-    for address in exposed_addresses(&config).into_iter().chain(metrics) {
-        eprintln!(
-            "dunlin: warning: traffic at {address} is neither encrypted nor authenticated: let only those reach it whom you trust"
-        );
-    }
-    // What threads of the server have to say, such as why a snapshot that a client asked for failed.
-    tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
+    exposed_addresses(&config).into_iter().chain(metrics).for_each(|address| warn_of_exposure(&address));
     let save = signals::on_user_signal(interrupt)?;
     allow_connections(&config);
     config.interrupt = interrupt.clone();

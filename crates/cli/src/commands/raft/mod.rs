@@ -54,6 +54,13 @@ enum Command {
     Transfer(transfers::Arguments),
 }
 
+impl Arguments {
+    /// Whether it is a server.
+    pub fn serves(&self) -> bool {
+        matches!(self.command, Command::Serve(_))
+    }
+}
+
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     match arguments.command {

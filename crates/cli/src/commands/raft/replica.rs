@@ -1,6 +1,5 @@
 //! What every replica has in common, whatever its machine: its arguments, its log, and its life until ctrl-C.
 
-use std::io::{IsTerminal, stderr};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,12 +19,13 @@ use dunlin_serve::{
 use dunlin_smr::wire::response::{Role, Status};
 use dunlin_smr::{Beginning, ClusterId, Counters, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
 use tokio::sync::oneshot;
-use tracing::Level;
 
 use super::cluster::Replicas;
 use super::home::{self, Kind as Kept, Owner, Start};
 use crate::commands::kv::size::bytes;
+use crate::commands::warn_of_exposure;
 use crate::output;
+use crate::settings::Source;
 
 /// How often is looked whether leadership has gone to another, when the replica ends.
 const HAND_OVER_LOOK: Duration = Duration::from_millis(1);
@@ -92,6 +92,8 @@ pub struct Replica {
     /// Keep so many entries before a snapshot, for replicas that are a little behind
     #[arg(long, value_name = "ENTRIES", default_value = "10000")]
     keep_entries: u64,
+    #[command(flatten)]
+    _source: Source,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -217,7 +219,6 @@ pub trait Machinery: Send + Sync + 'static {
 pub fn serve(arguments: &Replica, machinery: impl Machinery, interrupt: &Interrupt) -> Result<ExitCode> {
     let config = arguments.config()?;
     arguments.check_kinds()?;
-    tracing_subscriber::fmt().with_writer(stderr).with_max_level(Level::WARN).with_ansi(stderr().is_terminal()).init();
     let Some(path) = &arguments.data else {
         ensure!(
             arguments.start() != Start::Again,
@@ -433,12 +434,6 @@ fn warn_if_exposed(listen: &Addr) {
     if addresses::is_exposed(listen) {
         warn_of_exposure(&listen.to_string());
     }
-}
-
-fn warn_of_exposure(place: &str) {
-    eprintln!(
-        "dunlin: warning: traffic at {place} is neither encrypted nor authenticated: let only those reach it whom you trust"
-    );
 }
 
 /// A log that has begun knows the members. Its own address it must share with them.

@@ -1,4 +1,4 @@
-//! `dunlin echo`: a server and a client between any two processes.
+//! `dunlin echo call`.
 
 use std::io::{IsTerminal, stderr};
 use std::path::PathBuf;
@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Subcommand;
 use clap::builder::RangedU64ValueParser;
 use dunlin_bench::echo::{self, Calls, EchoFigures};
 use dunlin_bench::report::{Metric, human};
@@ -14,43 +13,9 @@ use dunlin_net::pcap::PcapWriter;
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_serve::Interrupt;
 
-use super::seconds;
 use crate::capture::Capture;
+use crate::commands::seconds;
 use crate::output::{self, OutputError};
-
-/// Serve echoes, or call them, between any two processes
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples, in two terminals:
-  dunlin echo serve shm:echo
-  dunlin echo call shm:echo
-
-  dunlin echo serve udp://127.0.0.1:31850
-  dunlin echo call udp://127.0.0.1:31850 --size 32 --window 60 --seconds 5 --stats")]
-pub struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    Serve(Serve),
-    Call(Call),
-}
-
-/// Answer each request with itself, until ctrl-C
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  dunlin echo serve shm:echo
-  dunlin echo serve udp://0.0.0.0:31850")]
-struct Serve {
-    /// Where to serve: shm:NAME or udp://HOST:PORT; port 0 takes a free one
-    address: String,
-    /// Print the counters of the endpoint at the end
-    #[arg(long)]
-    stats: bool,
-}
 
 /// Call an echo server and print the rate and the round-trip times
 #[derive(Debug, clap::Args)]
@@ -60,7 +25,7 @@ Examples:
   dunlin echo call udp://127.0.0.1:31850 --size 32 --window 60 --seconds 5 --stats
   dunlin echo call shm:echo --window 1 --seconds 0.01 --pcap echo.pcap
   tshark -X lua_script:docs/dunlin.lua -r echo.pcap    what was said, packet by packet")]
-struct Call {
+pub struct Arguments {
     /// The server: shm:NAME or udp://HOST:PORT
     address: String,
     /// Bytes of each request and of its response
@@ -81,29 +46,7 @@ struct Call {
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
-    match arguments.command {
-        Command::Serve(arguments) => serve(&arguments, &interrupt)?,
-        Command::Call(arguments) => call(&arguments, &interrupt)?,
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn serve(arguments: &Serve, interrupt: &Interrupt) -> Result<()> {
-    let address: Addr = arguments.address.parse()?;
-    let mut said = Ok(());
-    let stats = echo::serve(&address, interrupt, |address| {
-        said = output::line(format_args!("serving echoes at {address}; ctrl-C ends it"));
-    })?;
-    said?;
-    output::line(format_args!("{} requests answered", stats.counters.requests_handled))?;
-    if arguments.stats {
-        output::line(stats)?;
-    }
-    Ok(())
-}
-
-fn call(arguments: &Call, interrupt: &Interrupt) -> Result<()> {
+pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let server: Addr = arguments.address.parse()?;
     let calls = Calls { size: arguments.size, window: arguments.window, length: arguments.seconds };
     let show_live = stderr().is_terminal();
@@ -126,10 +69,10 @@ fn call(arguments: &Call, interrupt: &Interrupt) -> Result<()> {
         eprint!("\r{:<20}\r", "");
     }
     show(arguments, &figures.with_context(|| format!("calling {server}"))?)?;
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
-fn show(arguments: &Call, figures: &EchoFigures) -> Result<(), OutputError> {
+fn show(arguments: &Arguments, figures: &EchoFigures) -> Result<(), OutputError> {
     let rtt = |percent| human::figure(Metric::LatencyP50, figures.endpoint.rtt.percentile(percent).as_nanos() as f64);
     output::line(format_args!(
         "{} with {} of {} B outstanding; round trip p50 {}, p99 {}, p99.9 {}",

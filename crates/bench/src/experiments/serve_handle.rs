@@ -1,0 +1,68 @@
+//! `serve-handle`: what a call through a handle costs beside the bare call of the thread that owns the endpoint. That
+//! thread serves, too: on a machine of two cores a server, an owner and a caller cannot poll at once.
+
+use std::time::Duration;
+
+use super::runs;
+use crate::BenchError;
+use crate::lab::{Lab, spread};
+use crate::measure::{Gaps, Measured, Percentiles};
+use crate::report::{Metric, RowBuilder, Target};
+use crate::roles::{Carrier, Crossing, CrossingCalls};
+
+/// Pauses between calls: longer than an endpoint polls before it sleeps.
+const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(2)];
+/// What a handle may take beyond its floor, in nanoseconds: beyond the bare call while its endpoint is awake, and beyond
+/// a counter that wakes the endpoint's task while it sleeps.
+const HANDLE_NANOS_MORE: f64 = 2_000.0;
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    lab.expect_cases(Carrier::ALL.len() * 4);
+    for carrier in Carrier::ALL {
+        let name = carrier.name();
+        let case = format!("{name} handle beside the bare call, call after call");
+        let measured = beside(lab, &case, carrier, (Crossing::Handle, Crossing::None), None)?;
+        let p50 = runs::row(&case, Metric::LatencyP50, &measured, |p| p.p50)?;
+        lab.push(p50.target(Target::FloorPlus(HANDLE_NANOS_MORE)));
+        lab.push(runs::row(&case, Metric::LatencyP99, &measured, |p| p.p99)?);
+
+        let case = format!("{name} handle beside two counters, after a pause");
+        let measured = beside(lab, &case, carrier, (Crossing::Handle, Crossing::Counters), Some(pauses()))?;
+        let p50 = runs::row(&case, Metric::LatencyP50, &measured, |p| p.p50)?;
+        lab.push(p50.target(Target::FloorPlus(HANDLE_NANOS_MORE)));
+
+        for (gaps, when) in [(None, "call after call"), (Some(pauses()), "after a pause")] {
+            let case = format!("{name} hand-made channels, {when}");
+            let p50 = lab.case(&case, |lab| calls(lab, carrier, Crossing::Channels, gaps.clone()))?;
+            lab.push(RowBuilder::new(case, Metric::LatencyP50, spread(&p50, |p| p.p50)?));
+        }
+    }
+    lab.note("the endpoint calls itself, so that owner and caller have a core each: with a server of its own, three threads would poll");
+    Ok(())
+}
+
+fn pauses() -> Gaps {
+    Gaps::between(PAUSES[0], PAUSES[1])
+}
+
+fn beside(
+    lab: &mut Lab,
+    case: &str,
+    carrier: Carrier,
+    (ours, floor): (Crossing, Crossing),
+    gaps: Option<Gaps>,
+) -> Result<crate::measure::BesideFloor<Percentiles>, BenchError> {
+    lab.case_beside_floor(
+        case,
+        |floor: &Percentiles| floor.p50,
+        |lab| {
+            let floor = calls(lab, carrier, floor, gaps.clone())?;
+            Ok(Measured { floor, ours: calls(lab, carrier, ours, gaps.clone())? })
+        },
+    )
+}
+
+fn calls(lab: &Lab, carrier: Carrier, crossing: Crossing, gaps: Option<Gaps>) -> Result<Percentiles, BenchError> {
+    let role = CrossingCalls { carrier, crossing, gaps, cores: lab.cores()?, run: lab.run_length() };
+    lab.anywhere(role, lab.run_length())?.result()
+}
