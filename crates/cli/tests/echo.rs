@@ -93,7 +93,7 @@ fn ends_in_order(address: &str, signal: &str) {
         loop {
             match session.call(ECHO, Vec::new()).await {
                 // Until all that was in progress is answered, it takes on nothing more.
-                Ok(_) | Err(CallFailure { error: CallError::Busy, .. }) => {}
+                Ok(_) | Err(CallFailure { error: CallError::Busy | CallError::ShuttingDown, .. }) => {}
                 Err(failure) => break failure.error,
             }
         }

@@ -168,7 +168,7 @@ impl Handle {
             return Err(ServeError::NoAddress);
         }
         let caller = Caller::new(addresses, config);
-        let core = Inline::start(caller.clone(), endpoint, Duration::ZERO)?;
+        let core = Inline::start_beside(caller.clone(), endpoint)?;
         Ok(Handle::to(core.mailboxes().clone(), &caller, config.wait, core))
     }
 

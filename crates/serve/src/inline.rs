@@ -62,11 +62,26 @@ pub struct Inline<T: Transport, S: Service<T>> {
 }
 
 impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
-    /// Builds the core on an endpoint, and begins.
+    /// Builds the core on an endpoint, and begins. At its end what else the endpoint runs is dropped, too.
     ///
     /// # Errors
     /// Whatever the service says.
     pub fn start(service: Arc<S>, endpoint: &Rc<Endpoint<T>>, patience: Duration) -> Result<Inline<T, S>, ErrorOf<S, T>> {
+        // What holds the endpoint goes.
+        Inline::start_until(service, endpoint, patience, Endpoint::drop_application)
+    }
+
+    /// Begins on an endpoint that runs other things, which go on at its end.
+    pub(crate) fn start_beside(service: Arc<S>, endpoint: &Rc<Endpoint<T>>) -> Result<Inline<T, S>, ErrorOf<S, T>> {
+        Inline::start_until(service, endpoint, Duration::ZERO, |_| ())
+    }
+
+    fn start_until(
+        service: Arc<S>,
+        endpoint: &Rc<Endpoint<T>>,
+        patience: Duration,
+        at_end: fn(&Endpoint<T>),
+    ) -> Result<Inline<T, S>, ErrorOf<S, T>> {
         let (mailboxes, mut receivers) = mailboxes(1, LETTERS_MAX);
         let failure = Failure::default();
         let health = Health::new(0, failure.clone(), &mailboxes);
@@ -84,6 +99,7 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
             }
             // Nobody may want to know.
             let _ = end.send(attendant.core.end());
+            at_end(&attendant.endpoint);
         });
         Ok(Inline { service, mailboxes, failure, ended: Mutex::new(Some(ended)) })
     }

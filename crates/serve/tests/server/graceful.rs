@@ -28,7 +28,7 @@ fn calls_under_way_are_answered_and_later_ones_are_not_begun() {
         let reply = endpoint.block_on(kept).unwrap();
         assert_eq!(&reply.response[..], b"at the end");
         let late = endpoint.block_on(session.call(ECHO, vec![3])).unwrap_err().error;
-        assert!(matches!(late, CallError::Busy | CallError::Closed | CallError::PeerDied), "{late:?}");
+        assert!(matches!(late, CallError::ShuttingDown | CallError::Closed | CallError::PeerDied), "{late:?}");
         endpoint.run_for(Duration::from_millis(10));
         stopping.join().unwrap().unwrap();
     });
