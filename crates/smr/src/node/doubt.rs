@@ -120,7 +120,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     fn ask_who_is_doubted(&mut self) {
         if let (Some(of), false) = (self.doubts.of, self.doubts.is_asked)
-            && let Some(session) = self.links.session(of)
+            && let Some(session) = self.common.links.borrow().session(of)
         {
             self.doubts.is_asked = true;
             self.jobs.push(Job::Resolve(Doubt { of, session }));

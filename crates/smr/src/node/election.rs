@@ -68,7 +68,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return;
         }
         self.election.ticked = now;
-        self.links.set_now(now);
         self.election.silent = self.election.silent.saturating_sub(1);
         self.watch_disk();
         self.watch_doubts();
@@ -76,8 +75,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             // Neither this replica nor the library asks for votes.
             self.raft.raft.election_elapsed = 0;
         }
+        if self.rest_if_idle() {
+            return;
+        }
         self.raft.tick();
-        self.reconnect();
         self.ask_for_number();
         self.expire_incoming();
         // No burst may come to a replica whose log is full.
