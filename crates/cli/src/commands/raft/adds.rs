@@ -47,7 +47,14 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.cluster, interrupt, async |client| {
         let (id, addr) = &arguments.replica;
         let patience = arguments.cluster.timeout;
-        let groups = groups(client).await?;
+        let groups = match groups(client).await {
+            Ok(groups) => groups,
+            Err(error) => {
+                // That says more, if nobody is there.
+                Overview::look(client).await.require_leader()?;
+                return Err(error);
+            }
+        };
         for group in &groups {
             add_learner(group, *id, addr, patience).await?;
         }
