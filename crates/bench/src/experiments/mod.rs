@@ -252,7 +252,7 @@ pub const ALL: &[Experiment] = &[
     Experiment {
         name: "smr-groups",
         paper: "beyond the paper",
-        about: "replicated writes per second to 1 to 1,000 groups on three replicas, with logs in memory and on disk",
+        about: "replicated writes per second to 1 to 100 groups on three replicas, with logs in memory and on disk",
         run: smr_groups::run,
     },
     Experiment {
