@@ -214,9 +214,17 @@ impl<T: Transport> Client<T> {
         let deadline = self.deadline();
         self.meet(deadline).await.map_err(ClientError::without_doubt)?;
         loop {
-            for (id, _) in self.members() {
-                if let Ok(status) = self.status_of(id, 0).await {
-                    return Ok(status.groups.max(1));
+            let (members, mut strangers) = (self.members(), 0);
+            for (id, _) in &members {
+                match self.status_of(*id, 0).await {
+                    Ok(status) => return Ok(status.groups.max(1)),
+                    Err(error @ ClientError::OtherCluster { .. }) => {
+                        strangers += 1;
+                        if strangers == members.len() {
+                            return Err(error);
+                        }
+                    }
+                    Err(_) => {}
                 }
             }
             self.pause(deadline, false).await?;

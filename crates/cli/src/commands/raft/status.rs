@@ -178,14 +178,17 @@ fn role_name(status: &Status) -> &'static str {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.cluster, interrupt, async |client| {
-        let groups = client.groups().await.unwrap_or(1);
+        let mut overview = Overview::look(client).await;
+        let groups = overview.statuses().map(|status| status.groups).max().unwrap_or(1).max(1);
         ensure!(
             arguments.group < groups,
             "the replicas have {groups} groups, numbered from 0: there is no group {}",
             arguments.group
         );
         let led = leaders(client, groups).await;
-        let overview = Overview::look(&client.of_group(arguments.group)).await;
+        if arguments.group > 0 {
+            overview = Overview::look(&client.of_group(arguments.group)).await;
+        }
         if arguments.json {
             output::line(as_json(&overview, arguments.group, &led))?;
         } else {
