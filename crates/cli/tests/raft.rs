@@ -49,6 +49,43 @@ fn three_replicas_serve_and_leave_in_order() {
 }
 
 #[test]
+fn keys_are_spread_over_groups() {
+    let directory = Directory::new("groups");
+    let replicas = three();
+    let groups: &[&str] = &["--groups", "8"];
+    let mut servers: Vec<Option<Server>> = (1..=3).map(|id| Some(found(&directory, &replicas, id, groups))).collect();
+    let keys: Vec<String> = (0..20).map(|number| format!("bird {number}")).collect();
+    for key in &keys {
+        let out = done(&["put", &replicas, key, key, "--timeout", "20"]);
+        assert!(out.starts_with("version "), "{out}");
+    }
+    let seen = status(&replicas);
+    assert_eq!((&seen["group"], &seen["groups"]), (&serde_json::json!(0), &serde_json::json!(8)));
+    let shown = done(&["status", &replicas, "--group", "7"]);
+    assert!(shown.contains("the above is group 7 of 8; replica "), "{shown}");
+    let (code, _, err) = ask(&["status", &replicas, "--group", "8"]);
+    assert!(code == 2 && err.contains("there is no group 8"), "{code} {err}");
+
+    // Whatever one led, others lead.
+    let id = seen["groups_led"].as_object().unwrap().keys().next().unwrap().parse::<u64>().unwrap();
+    servers[id as usize - 1].as_mut().unwrap().kill();
+    keys.iter().for_each(|key| assert_eq!(done(&["get", &replicas, key, "--timeout", "20"]), *key));
+    servers[id as usize - 1] = Some(serve(&directory, &replicas, id, groups));
+    done(&["transfer", &replicas, &id.to_string(), "--timeout", "20"]);
+    let led = status(&replicas)["groups_led"].clone();
+    assert_eq!(led, serde_json::json!({ id.to_string(): 8 }));
+    done(&["del", &replicas, &keys[0]]);
+    assert_eq!(ask(&["get", &replicas, &keys[0]]).0, 1);
+
+    let said = servers[id as usize - 1].take().unwrap().stop("-TERM");
+    assert_eq!(said, "ended\n");
+    let replica = id.to_string();
+    let data = directory.of(id);
+    let (code, _, err) = ask(&["serve", "--id", &replica, "--peers", &replicas, "--data", &data]);
+    assert!(code != 0 && err.contains("was begun with --groups 8"), "{code} {err}");
+}
+
+#[test]
 fn values_have_versions_and_conditions() {
     let directory = Directory::new("values");
     let replica = free_replica(1);

@@ -57,6 +57,9 @@ pub struct NodeConfig {
     /// A write or flush of the log that takes longer than so many election timeouts is of a disk that hangs: a leader then gives way, and no such replica is
     /// elected, until the disk comes back. 1 to 1000; default 3.
     pub flush_elections_max: u32,
+    /// A group that had nothing to do for so many ticks rests: it takes neither time nor messages until something comes, and a leader is missed when
+    /// nothing comes from its process any more. `None`: it never rests. Default `None`.
+    pub idle_ticks: Option<u32>,
     /// Which commands go to the disk together. Default [`Batching::Gathered`].
     pub batching: Batching,
     /// How reads are answered. Default [`Reads::ReadIndex`].
@@ -123,6 +126,7 @@ impl NodeConfig {
             heartbeat_ticks: 5,
             election_ticks: 50,
             flush_elections_max: 3,
+            idle_ticks: None,
             batching: Batching::default(),
             reads: Reads::default(),
             proposals_max: 4096,
@@ -165,6 +169,9 @@ impl NodeConfig {
         }
         if !(1..=1000).contains(&self.flush_elections_max) {
             return fail("flush_elections_max", "choose 1 to 1000");
+        }
+        if self.idle_ticks.is_some_and(|ticks| ticks < self.heartbeat_ticks) {
+            return fail("idle_ticks", "choose heartbeat_ticks or more, or none");
         }
         if self.proposals_max == 0 || self.reads_max == 0 || self.sessions_max == 0 || self.appends_in_flight_max == 0 {
             return fail("proposals_max, reads_max, sessions_max, appends_in_flight_max", "choose 1 or more");
@@ -248,6 +255,12 @@ pub enum NodeError {
     /// It was closed.
     #[error("this replica was closed")]
     Closed,
+    /// A process has one group at least, and no more than can be numbered.
+    #[error("{groups} groups cannot be served: choose 1 to 65,535")]
+    Groups {
+        /// So many were given.
+        groups: usize,
+    },
     /// A snapshot could not be restored.
     #[error(transparent)]
     Restore(#[from] RestoreError),

@@ -7,6 +7,7 @@
 //! - Committed commands are executed by all replicas in one order, and what a client was told of is never lost while a majority lives.
 //! - A command of a session is executed once, however often it is sent, across changes of leaders.
 //! - Reads are linearizable, by read index or by lease.
+//! - A process serves many groups on one endpoint ([`Host`]), which share links, heartbeats and one log; idle groups rest.
 //! - Replicas join as learners, get votes, and leave, one at a time, under load.
 //! - Every queue has a limit; at the limit there is an error.
 //!
@@ -36,7 +37,7 @@ pub use cluster_id::{ClusterId, NoClusterId};
 pub use config::{Batching, NodeConfig, NodeError, Reads};
 pub use log::{DurableLog, LogStore, MemoryLog, Room};
 pub use machine::StateMachine;
-pub use node::{Beginning, Counters, Node};
+pub use node::{Beginning, Counters, Host, Node};
 pub use probe::{Probe, Stage};
 /// The library, for whoever writes a log of their own.
 pub use raft;

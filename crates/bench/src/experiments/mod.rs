@@ -39,6 +39,7 @@ mod sim_scale;
 #[cfg(feature = "etcd")]
 mod smr_etcd;
 mod smr_failover;
+mod smr_groups;
 mod smr_latency;
 mod smr_latency_sim;
 mod smr_rate;
@@ -254,6 +255,12 @@ pub const ALL: &[Experiment] = &[
         paper: "beyond the paper",
         about: "replicated writes per second, 1 to 256 at a time, with logs in memory and on disk",
         run: smr_rate::run,
+    },
+    Experiment {
+        name: "smr-groups",
+        paper: "beyond the paper",
+        about: "replicated writes per second to 1 to 100 groups on three replicas, with logs in memory and on disk",
+        run: smr_groups::run,
     },
     Experiment {
         name: "log-flush",

@@ -38,7 +38,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 }
 
 fn ask(carrier: Carrier) -> Ask {
-    Ask { carrier, storage: Storage::Memory, window: 1, keys: KEYS, snapshot_entries: None }
+    Ask { carrier, storage: Storage::Memory, groups: 1, window: 1, keys: KEYS, snapshot_entries: None }
 }
 
 fn measure(lab: &Lab, carrier: Carrier) -> Result<Measured<Percentiles>, BenchError> {

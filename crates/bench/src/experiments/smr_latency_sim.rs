@@ -34,7 +34,8 @@ const LOOK: u64 = 1_000_000;
 /// What of the first writes is not counted: sessions are opened.
 const WARM_UP: u64 = 1_000_000;
 /// Writes from which the costs are taken, over shared memory.
-const MEASURED: Ask = Ask { carrier: Carrier::Shm, storage: Storage::Memory, window: 1, keys: KEYS, snapshot_entries: None };
+const MEASURED: Ask =
+    Ask { carrier: Carrier::Shm, storage: Storage::Memory, groups: 1, window: 1, keys: KEYS, snapshot_entries: None };
 
 /// What each side takes of a processor, for each time of each stage.
 struct Costs {
@@ -102,7 +103,7 @@ fn measure(trial: Trial<'_>, costs: Option<&Costs>, keys: u64, time: u64) -> Res
         let clock = member.clock();
         let config = group.config(u64::from(host) + 1, Rc::new(move || clock.now()));
         let config = dunlin_smr::NodeConfig { seed: Some(cluster.random().next()), ..config };
-        let replica = group.start(&member.share_endpoint(), config, MemoryLog::new(), Some(probe))?;
+        let replica = group.start(&member.share_endpoint(), config, vec![MemoryLog::new()], Some(probe))?;
         replicas.push((replica, charges, commits));
     }
     trial.run_until(&mut cluster, (LOOK, ELECTION_MAX), "nobody led", || {

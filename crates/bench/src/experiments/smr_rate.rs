@@ -103,7 +103,7 @@ fn with_snapshots(lab: &mut Lab) -> Result<(), BenchError> {
 }
 
 fn ask(storage: Storage, window: usize) -> Ask {
-    Ask { carrier: Carrier::Shm, storage, window, keys: KEYS, snapshot_entries: None }
+    Ask { carrier: Carrier::Shm, storage, groups: 1, window, keys: KEYS, snapshot_entries: None }
 }
 
 fn load(lab: &Lab, ask: Ask) -> Result<Rate, BenchError> {

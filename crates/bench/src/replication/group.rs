@@ -7,8 +7,7 @@ use dunlin_net::{Addr, Transport};
 use dunlin_rpc::Endpoint;
 use dunlin_smr::config::Clock;
 use dunlin_smr::kv::{Command, Condition, KvMachine};
-use dunlin_smr::wire::response::Role;
-use dunlin_smr::{Beginning, LogStore, Node, NodeConfig, Probe, StateMachine};
+use dunlin_smr::{Beginning, Host, LogStore, NodeConfig, Probe, StateMachine};
 
 use crate::BenchError;
 use crate::workload::item::{self, KEY_BYTES};
@@ -25,9 +24,9 @@ const SNAPSHOT_LOG_BYTES: u64 = 8 << 30;
 /// Members of a group, by id, from 1 on.
 pub type Members = Vec<(u64, Addr)>;
 
-/// A replica that runs on an endpoint.
+/// A replica of each group, which run on an endpoint.
 pub struct Replica<L: LogStore> {
-    node: Node<KvMachine, L>,
+    host: Host<KvMachine, L>,
 }
 
 /// What a group has in common.
@@ -35,12 +34,24 @@ pub struct Replica<L: LogStore> {
 pub struct Group {
     members: Members,
     keys: u64,
+    groups: u16,
 }
 
 impl Group {
     /// With these members, and so many keys from the beginning.
     pub fn new(members: Members, keys: u64) -> Group {
-        Group { members, keys }
+        Group { members, keys, groups: 1 }
+    }
+
+    /// So many groups, which share the keys.
+    #[must_use]
+    pub fn times(self, groups: u16) -> Group {
+        Group { groups, ..self }
+    }
+
+    /// How many groups there are.
+    pub fn groups(&self) -> u16 {
+        self.groups
     }
 
     /// Its members.
@@ -64,7 +75,7 @@ impl Group {
         }
     }
 
-    /// Starts one of them. `probe` is told what it works on, once it is there.
+    /// Starts one of them, with the logs of all groups. `probe` is told what it works on, once it is there.
     ///
     /// # Errors
     /// [`BenchError::Replica`].
@@ -72,19 +83,25 @@ impl Group {
         &self,
         endpoint: &Rc<Endpoint<T>>,
         config: NodeConfig,
-        log: L,
+        logs: Vec<L>,
         probe: Option<Rc<dyn Probe>>,
     ) -> Result<Replica<L>, BenchError> {
         let config = NodeConfig { probe, ..config };
-        let node = Node::start(endpoint, config, log, self.machine()?, Beginning::First(self.members.clone()))?;
-        Ok(Replica { node })
+        let groups = logs.into_iter().map(|log| Ok((log, self.machine()?))).collect::<Result<Vec<_>, BenchError>>()?;
+        Ok(Replica { host: Host::start(endpoint, config, groups, Beginning::First(self.members.clone()))? })
     }
 
-    /// A machine that has all keys.
+    /// The keys of each group.
+    pub fn keys_of_group(&self) -> u64 {
+        (self.keys / u64::from(self.groups)).max(1)
+    }
+
+    /// A machine that has all keys of a group.
     fn machine(&self) -> Result<KvMachine, BenchError> {
-        let mut machine = KvMachine::new((self.keys + 1) * ITEM_BYTES)?;
+        let keys = self.keys_of_group();
+        let mut machine = KvMachine::new((keys + 1) * ITEM_BYTES)?;
         let mut reply = Vec::new();
-        for number in 0..self.keys {
+        for number in 0..keys {
             let command = put(number, number);
             reply.clear();
             machine.apply(1, &command, &mut reply);
@@ -94,9 +111,14 @@ impl Group {
 }
 
 impl<L: LogStore + 'static> Replica<L> {
-    /// Whether it leads.
+    /// How many groups it leads.
+    pub fn led(&self) -> usize {
+        self.host.led()
+    }
+
+    /// Whether it leads a group.
     pub fn leads(&self) -> bool {
-        self.node.status().role == Role::Leader
+        self.led() > 0
     }
 
     /// Whether it has all that is committed. One that has just begun restores its first state meanwhile.
@@ -107,12 +129,12 @@ impl<L: LogStore + 'static> Replica<L> {
 
     /// Entries that it has executed.
     pub fn commits(&self) -> u64 {
-        self.node.counters().applied
+        self.host.nodes().map(|node| node.counters().applied).sum()
     }
 
     /// The longest time that it did nothing else for a snapshot of its state, in nanoseconds.
     pub fn snapshot_pause_max(&self) -> u64 {
-        self.node.status().snapshot_pause_max
+        self.host.nodes().map(|node| node.status().snapshot_pause_max).max().unwrap_or(0)
     }
 
     /// Whether it runs.
@@ -120,7 +142,7 @@ impl<L: LogStore + 'static> Replica<L> {
     /// # Errors
     /// [`BenchError::Replica`], if it has stopped.
     pub fn check(&self) -> Result<(), BenchError> {
-        self.node.failure().map_or(Ok(()), |error| Err(error.into()))
+        self.host.failure().map_or(Ok(()), |error| Err(error.into()))
     }
 }
 

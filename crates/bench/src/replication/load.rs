@@ -33,6 +33,7 @@ pub struct Puts {
     failure: RefCell<Option<BenchError>>,
     now: Box<dyn Fn() -> u64>,
     probe: Option<Rc<dyn Probe>>,
+    /// Of each group.
     keys: u64,
 }
 
@@ -54,27 +55,33 @@ impl Puts {
             failure: RefCell::default(),
             now: Box::new(now),
             probe,
-            keys: group.keys(),
+            keys: group.keys_of_group(),
         });
         let config = ClientConfig { attempt_timeout: Duration::from_millis(500), ..ClientConfig::default() };
         // Fewer than a session may have: an answer that is late holds up the numbers behind it.
         let per_client = (COMMANDS_PER_SESSION_MAX / 2).min(window.max(1));
         for first in (0..window).step_by(per_client) {
-            let client = Rc::new(Client::new(endpoint, group.members().clone(), config));
+            let first_group = Client::new(endpoint, group.members().clone(), config);
+            let clients: Rc<[Client<T>]> = (0..group.groups()).map(|group| first_group.of_group(group)).collect();
             for _ in first..(first + per_client).min(window) {
-                let (puts, client, random) = (puts.clone(), client.clone(), Random::new(random.next()));
-                endpoint.spawn(async move { puts.write(&client, random).await });
+                let (puts, clients, random) = (puts.clone(), clients.clone(), Random::new(random.next()));
+                endpoint.spawn(async move { puts.write(&clients, random).await });
             }
         }
         puts
     }
 
-    async fn write<T: Transport>(&self, client: &Client<T>, mut random: Random) {
+    /// Writes to one group after the other, drawn at random.
+    async fn write<T: Transport>(&self, clients: &[Client<T>], mut random: Random) {
         let mut value = random.next();
         while !self.is_stopped.get() {
             value = value.wrapping_add(1);
             // Made before it is timed, as a program has it at hand.
             let command = put(random.below(self.keys), value);
+            let client = match clients {
+                [only] => only,
+                many => &many[random.below(many.len() as u64) as usize],
+            };
             let begin = (self.now)();
             let result = self.probed(client.execute(&command)).await;
             let nanos = (self.now)() - begin;

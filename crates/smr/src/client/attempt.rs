@@ -12,7 +12,7 @@ use super::lines::{Place, Switchboard};
 use super::{Client, ClientError};
 use crate::cluster_id::ClusterId;
 use crate::wire::CLIENT;
-use crate::wire::request::{Request, set_cluster};
+use crate::wire::request::{Request, set_cluster, set_group};
 use crate::wire::response::Response;
 
 /// Leaders that replicas may name in a row before the client waits a little.
@@ -59,7 +59,7 @@ impl<T: Transport> Client<T> {
         let (mut redirects, mut strangers, mut is_found) = (0, 0, false);
         loop {
             let target = self.target.get();
-            let reply = match self.try_one(target, request, deadline).await? {
+            let reply = match self.try_one((target, self.config.group), request, deadline).await? {
                 Attempt::Answered(reply) => reply,
                 attempt => {
                     *in_doubt |= matches!(attempt, Attempt::InDoubt);
@@ -99,6 +99,9 @@ impl<T: Transport> Client<T> {
                     false
                 }
                 Response::TooLarge => return Err(ClientError::TooLarge),
+                Response::NoGroup { groups } => {
+                    return Err(ClientError::NoGroup { group: self.config.group, groups });
+                }
                 Response::Refused(why) => return Err(ClientError::Refused(why)),
                 Response::Old => {
                     // Its reply was given before.
@@ -118,22 +121,28 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Asks one replica once.
-    pub(super) async fn ask_one(&self, id: u64, request: &Request<'_>, deadline: u64) -> Result<MsgBuf, ClientError> {
+    /// Asks one replica of a group once.
+    pub(super) async fn ask_one(
+        &self,
+        (id, group): (u64, u16),
+        request: &Request<'_>,
+        deadline: u64,
+    ) -> Result<MsgBuf, ClientError> {
         if !self.members.borrow().contains_key(&id) {
             return Err(ClientError::Unknown(id));
         }
-        match self.try_one(id, request, deadline).await? {
+        match self.try_one((id, group), request, deadline).await? {
             Attempt::Answered(reply) => Ok(reply),
             Attempt::NotDone | Attempt::InDoubt => Err(ClientError::TimedOut { may_have_run: false }),
         }
     }
 
-    async fn try_one(&self, id: u64, request: &Request<'_>, deadline: u64) -> Result<Attempt, ClientError> {
+    async fn try_one(&self, (id, group): (u64, u16), request: &Request<'_>, deadline: u64) -> Result<Attempt, ClientError> {
         let lines = if matches!(request, Request::Read(_)) { &self.read_lines } else { &self.command_lines };
         let Some(place) = self.place(lines, id, deadline).await else { return Ok(Attempt::NotDone) };
         let session = &place.session;
         let mut buffer = MsgBuf::written(request.encoded_len(), |out| request.encode(out))?;
+        set_group(&mut buffer, group);
         if let Some(cluster) = self.cluster.get() {
             set_cluster(&mut buffer, cluster);
         }

@@ -61,6 +61,16 @@ pub enum ClientError {
         /// Of so many that were asked.
         asked: usize,
     },
+    /// The replicas have no such group. Nothing was done.
+    #[error(
+        "the replicas have {groups} groups, numbered from 0, and none with the number {group}: give each replica and each client the same number of groups"
+    )]
+    NoGroup {
+        /// Which group was asked.
+        group: u16,
+        /// How many there are.
+        groups: u32,
+    },
     /// Nothing is known of this replica.
     #[error("replica {0} is not known here")]
     Unknown(u64),

@@ -97,7 +97,8 @@ impl<T: Transport> Client<T> {
 
     fn ask_whose(&self, id: u64, deadline: u64) -> Asking<'_> {
         Box::pin(async move {
-            let reply = self.ask_one(id, &Request::Status, deadline).await.ok()?;
+            // Every process has the first group.
+            let reply = self.ask_one((id, 0), &Request::Status, deadline).await.ok()?;
             match Response::parse(&reply).ok()? {
                 Response::Ok(bytes) => {
                     let status = Status::parse(bytes).ok()?;

@@ -32,6 +32,8 @@ pub struct ClientConfig {
     /// The number of the cluster, if it is known before: nothing is asked of any other. Without it the client learns it at first contact: the number of
     /// the cluster to which a majority of the replicas belongs that it was told of. Default `None`.
     pub cluster: Option<ClusterId>,
+    /// The group that is asked, of those that the replicas have. Default 0.
+    pub group: u16,
     /// How long an operation may take, all attempts together. Default 10 s.
     pub timeout: Duration,
     /// How long one replica may take to answer before another is asked. Default 1 s.
@@ -44,6 +46,7 @@ impl Default for ClientConfig {
     fn default() -> Self {
         ClientConfig {
             cluster: None,
+            group: 0,
             timeout: Duration::from_secs(10),
             attempt_timeout: Duration::from_secs(1),
             pause: Duration::from_millis(5),
@@ -116,6 +119,24 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// A client of another group of the same replicas, which shares the RPC sessions of this one and knows what it has learned.
+    pub fn of_group(&self, group: u16) -> Client<T> {
+        Client {
+            endpoint: self.endpoint.clone(),
+            config: ClientConfig { group, ..self.config },
+            listed: self.listed.clone(),
+            members: self.members.clone(),
+            command_lines: self.command_lines.clone(),
+            read_lines: self.read_lines.clone(),
+            target: self.target.clone(),
+            window: Window::default(),
+            is_opening: Cell::new(false),
+            cluster: self.cluster.clone(),
+            is_meeting: Cell::new(false),
+            strangers: self.strangers.clone(),
+        }
+    }
+
     /// Has a command executed once, and gives its reply.
     ///
     /// # Errors
@@ -171,9 +192,15 @@ impl<T: Transport> Client<T> {
     /// [`ClientError::Unknown`] for one that is not known here; [`ClientError::OtherCluster`] if it is of another cluster than this client asks, once that is known;
     /// others.
     pub async fn status(&self, id: u64) -> Result<Status, ClientError> {
-        let reply = self.ask_one(id, &Request::Status, self.deadline()).await?;
+        self.status_of(id, self.config.group).await
+    }
+
+    /// How a replica of a group is.
+    async fn status_of(&self, id: u64, group: u16) -> Result<Status, ClientError> {
+        let reply = self.ask_one((id, group), &Request::Status, self.deadline()).await?;
         let bytes = match Response::parse(&reply) {
             Ok(Response::Ok(bytes)) => bytes,
+            Ok(Response::NoGroup { groups }) => return Err(ClientError::NoGroup { group, groups }),
             _ => return Err(ClientError::Protocol),
         };
         let status = Status::parse(bytes).map_err(|_| ClientError::Protocol)?;
@@ -182,6 +209,31 @@ impl<T: Transport> Client<T> {
                 Err(ClientError::OtherCluster { found })
             }
             _ => Ok(status),
+        }
+    }
+
+    /// How many groups the replicas have, numbered from 0.
+    ///
+    /// # Errors
+    /// [`ClientError`]; it leaves no trace, so nothing is ever in doubt.
+    pub async fn groups(&self) -> Result<u16, ClientError> {
+        let deadline = self.deadline();
+        self.meet(deadline).await.map_err(ClientError::without_doubt)?;
+        loop {
+            let (members, mut strangers) = (self.members(), 0);
+            for (id, _) in &members {
+                match self.status_of(*id, 0).await {
+                    Ok(status) => return Ok(status.groups.max(1)),
+                    Err(error @ ClientError::OtherCluster { .. }) => {
+                        strangers += 1;
+                        if strangers == members.len() {
+                            return Err(error);
+                        }
+                    }
+                    Err(_) => {}
+                }
+            }
+            self.pause(deadline, false).await?;
         }
     }
 

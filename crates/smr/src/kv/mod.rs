@@ -4,5 +4,11 @@ mod frozen;
 mod machine;
 mod wire;
 
+/// The group that has a key, of so many: the same in all programs and versions.
+pub fn group_of(key: &[u8], groups: u16) -> u16 {
+    // A stretch of the hashes each.
+    ((u64::from(crc32c::crc32c(key)) * u64::from(groups.max(1))) >> 32) as u16
+}
+
 pub use machine::KvMachine;
 pub use wire::{Answer, Command, Condition, Query, VALUE_BYTES_MAX};

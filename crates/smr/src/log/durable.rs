@@ -78,6 +78,14 @@ impl<D: Disk> DurableLog<D> {
         })
     }
 
+    /// Reads back what an opened log has of so many groups, numbered from 0: one log for each, which share the writer and its flushes.
+    ///
+    /// # Errors
+    /// As [`DurableLog::new`].
+    pub fn of_groups(wal: &Wal<D>, groups: u16) -> Result<Vec<DurableLog<D>>, OpenError> {
+        (0..groups).map(|group| DurableLog::new(wal.of_group(group))).collect()
+    }
+
     /// What writes.
     pub fn wal(&self) -> &Wal<D> {
         &self.wal
@@ -170,7 +178,7 @@ fn entry_type(kind: u8) -> Option<EntryType> {
 
 fn read_snapshot<D: Disk>(wal: &Wal<D>) -> Result<Snapshot, OpenError> {
     let position = wal.compaction().snapshot;
-    let mut reader = SnapshotReader::open(wal.disk(), wal.log(), position)?;
+    let mut reader = SnapshotReader::open(wal.disk(), wal.part(), position)?;
     let conf_state = ConfState::parse_from_bytes(reader.about())
         .map_err(|error| foreign(format!("the snapshot of entry {}", position.index), error.to_string()))?;
     let mut data = Vec::new();
@@ -284,6 +292,10 @@ impl<D: Disk> LogStore for DurableLog<D> {
 
     fn under_way(&self) -> Option<u64> {
         self.wal.under_way()
+    }
+
+    fn held_by(&self) -> Option<u16> {
+        self.wal.held_by()
     }
 
     fn flushes(&self) -> bool {

@@ -113,6 +113,11 @@ pub trait LogStore: Storage {
         None
     }
 
+    /// The group that keeps a log that several share from getting shorter, if that log is long: a snapshot of that group makes room.
+    fn held_by(&self) -> Option<u16> {
+        None
+    }
+
     /// Whether it takes time until a write is durable.
     fn flushes(&self) -> bool;
 

@@ -35,7 +35,8 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    fn count(&self) -> usize {
+    /// Commands that wait.
+    pub fn count(&self) -> usize {
         self.fresh.len() + self.waiting.len()
     }
 
@@ -113,16 +114,12 @@ pub(super) fn respond_reply(reply: DeferredReply, bytes: &[u8]) {
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Requests of clients.
-    pub fn on_clients(&mut self, burst: &mut RequestBurst<'_>) {
-        // Once for all of them, since it may take a lock.
-        self.room = self.raft.store().room();
-        for i in 0..burst.len() {
-            let bytes = burst.payload(i);
-            if let Err(response) = self.on_client(burst, i, bytes) {
-                self.counters.pushed_back += u64::from(response == Response::Busy);
-                burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
-            }
+    /// A request of a client.
+    pub fn on_client_request(&mut self, burst: &mut RequestBurst<'_>, i: usize) {
+        let bytes = burst.payload(i);
+        if let Err(response) = self.on_client(burst, i, bytes) {
+            self.counters.pushed_back += u64::from(response == Response::Busy);
+            burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
         }
     }
 
@@ -153,13 +150,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if !self.is_leader() {
             return Err(Response::NotLeader { leader: self.leader_hint() });
         }
+        self.wake();
         match request {
             Request::Command(command) if command.body.len() > self.config.command_bytes_max => Err(Response::TooLarge),
             Request::Command(_) => {
                 let is_full = self.waiters.count() >= self.config.proposals_max
                     || self.waiters.bytes + bytes.len() > self.config.proposal_bytes_max;
                 // While another is to take over, the library takes no more.
-                if is_full || self.room != Room::Free || self.raft.raft.lead_transferee.is_some() {
+                if is_full || self.room() != Room::Free || self.raft.raft.lead_transferee.is_some() {
                     return Err(Response::Busy);
                 }
                 let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
@@ -167,7 +165,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 Ok(())
             }
             Request::Read(query) => self.on_read(burst, i, query),
-            Request::Change(_) if self.room != Room::Free => Err(Response::Busy),
+            Request::Change(_) if self.room() != Room::Free => Err(Response::Busy),
             Request::Change(change) => {
                 let proposal = self.check_change(&change).map_err(Response::Refused)?;
                 let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;

@@ -1,13 +1,14 @@
 //! The state of a replica, and the loop that does what the library says.
 
-use std::collections::VecDeque;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
 use dunlin_net::Addr;
 use dunlin_net::random::Random;
-use dunlin_rpc::{ContinuationId, DeferredReply};
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
@@ -15,17 +16,18 @@ use super::clients::Waiters;
 use super::disk::DiskWatch;
 use super::doubt::{self, Doubts};
 use super::foreign::Foreigners;
-use super::founding::{Asking, Question, Waiting, draw};
+use super::founding::{Asking, Begin, Question, Waiting, draw};
 use super::gather::Gather;
 use super::later::Later;
 use super::link::Links;
 use super::reads::PendingReads;
+use super::rest::Rest;
 use super::restore::{Rejected, Restoring};
 use super::settings::library_config;
 use super::snapshots::{FIRST, Snapshots, first_batch};
 use super::transfer::{Incoming, Outgoing, Staging};
-use super::{Beginning, Counters, first_members};
-use crate::cluster_id::{ClusterId, bits};
+use super::{Counters, first_members};
+use crate::cluster_id::ClusterId;
 use crate::config::{NodeConfig, NodeError, Reads};
 use crate::log::{Batch, LogStore, Room, Ticket, Urgency};
 use crate::machine::{RestoreError, StateMachine};
@@ -33,6 +35,7 @@ use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::sessions::Limits;
 use crate::state::{Origin, Replicated, members_of_snapshot};
+use crate::wire::message::Addressed;
 
 /// Work that outlives one entry into the event loop and runs as a task.
 pub(super) enum Job {
@@ -60,9 +63,33 @@ struct Unpersisted {
     messages: Vec<Message>,
 }
 
+/// What the groups of a process share, as one of them sees it.
+#[derive(Clone)]
+pub(super) struct Common {
+    /// How many there are.
+    pub groups: u16,
+    pub links: Rc<RefCell<Links>>,
+    /// The group that takes a snapshot of its state: one at a time.
+    pub taking: Rc<Cell<Option<u16>>>,
+    /// Memory of all snapshots on their way, in bytes.
+    pub snapshot_bytes: Rc<Cell<u64>>,
+}
+
+impl Common {
+    pub fn new(own: u64, groups: u16) -> Common {
+        let links = Rc::new(RefCell::new(Links::new(own)));
+        Common { groups, links, taking: Rc::default(), snapshot_bytes: Rc::default() }
+    }
+}
+
 /// The state of a replica.
 pub(super) struct Core<M, L: LogStore> {
     pub config: NodeConfig,
+    /// The number of the group that it is a replica of.
+    pub group: u16,
+    pub common: Common,
+    /// What this one has of `common.snapshot_bytes`.
+    pub own_snapshot_bytes: u64,
     pub raft: RawNode<L>,
     pub state: Replicated<M>,
     /// The number of the cluster; `None` while this replica takes part in nothing, and `waiting` says for what it waits.
@@ -73,7 +100,9 @@ pub(super) struct Core<M, L: LogStore> {
     pub foreign: Foreigners,
     pub doubts: Doubts,
     pub applied: u64,
-    pub links: Links,
+    /// The latest time at which something was sent that another replica answered as a follower, and in which term.
+    pub heard: BTreeMap<u64, (u64, u64)>,
+    pub rest: Rest,
     pub waiters: Waiters,
     pub gather: Gather,
     pub reads: PendingReads,
@@ -88,17 +117,18 @@ pub(super) struct Core<M, L: LogStore> {
     pub sending: Vec<Bytes>,
     pub later: Later,
     pub snapshots: Snapshots,
-    pub continuation: Option<ContinuationId>,
     pub counters: Counters,
     /// Why it has stopped.
     pub failure: Option<NodeError>,
-    /// Somebody works on it; or did, and panicked.
-    pub is_entered: bool,
+    /// It was touched since the host was entered, and is to work.
+    pub is_touched: bool,
+    /// The host looks after it when more is durable.
+    pub is_unsettled: bool,
     pub random: Random,
     pub election: super::election::Election,
     pub disk: DiskWatch,
-    /// Whether the log takes entries, as it was when the present burst came.
-    pub room: Room,
+    /// Whether the log takes entries, as it was when the present burst came; `None` until it is asked.
+    pub room: Option<Room>,
     unpersisted: VecDeque<Unpersisted>,
     /// Number of the last thing that the library said is to be done, and of the last that was done for good.
     pub last_ready: u64,
@@ -111,7 +141,14 @@ pub(super) struct Core<M, L: LogStore> {
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    pub fn new(config: NodeConfig, mut log: L, machine: M, beginning: Beginning) -> Result<Self, NodeError> {
+    pub fn new(
+        config: NodeConfig,
+        group: u16,
+        common: Common,
+        mut log: L,
+        machine: M,
+        begin: Begin,
+    ) -> Result<Self, NodeError> {
         let limits = Limits {
             sessions_max: config.sessions_max,
             idle_max: config.session_idle_max.as_nanos().try_into().unwrap_or(u64::MAX),
@@ -119,10 +156,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         };
         let mut state = Replicated::new(machine, limits, Default::default());
         let (mut waiting, mut founded) = (None, Ticket::default());
-        match (&beginning, log.base().get_metadata().index) {
-            (Beginning::First(_), 0) if config.cluster.is_some() => return Err(NodeError::Drawn),
-            (Beginning::First(members), 0) => {
-                let founders = first_members(members, config.id)?;
+        match (begin, log.base().get_metadata().index) {
+            (Begin::First(_), 0) if config.cluster.is_some() => return Err(NodeError::Drawn),
+            (Begin::First(members), 0) => {
+                let founders = first_members(&members, config.id)?;
                 if founders.keys().next() == Some(&config.id) {
                     state.members.clone_from(&founders);
                     state.origin = Some(Origin { cluster: draw(&config)?, founders });
@@ -131,7 +168,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                     waiting = Some(Waiting::Founders(Asking::new(founders)));
                 }
             }
-            (Beginning::Join, 0) => waiting = Some(Waiting::Leader),
+            (Begin::Told(origin), 0) => {
+                state.members.clone_from(&origin.founders);
+                state.origin = Some(origin);
+                founded = log.append(first_batch(&state))?;
+            }
+            (Begin::WithTheFirst(founders), 0) => waiting = Some(Waiting::FirstGroup(founders)),
+            (Begin::Join, 0) => waiting = Some(Waiting::Leader),
             _ => {}
         }
         let base = log.base().clone();
@@ -152,7 +195,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         let hard_state = log.initial_state()?.hard_state;
         let now = (config.clock)();
-        let seed = config.seed.unwrap_or(now ^ config.id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        // Groups of a process do not all ask for votes at the same time.
+        let spread = config.id.wrapping_add(u64::from(group) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let seed = config.seed.map_or(now ^ spread, |seed| seed ^ u64::from(group).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let gather = Gather::new(config.batching, &log);
         let raft = RawNode::new(&library_config(&config, applied), log, &logger)?;
@@ -162,7 +207,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let election = super::election::Election::new(&config, now, was_there_before, &mut random);
         let disk = DiskWatch::new(&config);
         let mut core = Core {
-            links: Links::new(config.id),
+            group,
+            common,
+            own_snapshot_bytes: 0,
             raft,
             state,
             cluster,
@@ -171,6 +218,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             foreign: Foreigners::default(),
             doubts: Doubts::default(),
             applied: 0,
+            heard: BTreeMap::new(),
+            rest: Rest::default(),
             waiters: Waiters::default(),
             gather,
             reads: PendingReads::default(),
@@ -182,14 +231,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             sending: Vec::new(),
             later: Later::default(),
             snapshots: Snapshots::default(),
-            continuation: None,
             counters: Counters::default(),
             failure: None,
-            is_entered: false,
+            is_touched: false,
+            is_unsettled: false,
             random,
             election,
             disk,
-            room: Room::Free,
+            room: None,
             unpersisted: VecDeque::new(),
             last_ready: 0,
             last_persisted: 0,
@@ -199,7 +248,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             time_base: (0, now),
             config,
         };
-        core.links.follow(&core.state.members);
+        core.common.links.borrow_mut().follow(core.group, &core.state.members);
         core.continue_restore()?;
         core.ask_for_number();
         Ok(core)
@@ -241,8 +290,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.stop(error);
     }
 
-    fn stop(&mut self, why: NodeError) {
+    pub fn stop(&mut self, why: NodeError) {
         self.failure = Some(why);
+        self.wake();
         self.waiters.fail_all();
         self.reads.fail_all();
         self.incoming = None;
@@ -264,7 +314,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Does all that the library says is to be done.
     pub fn work(&mut self) {
         if self.config.reads == Reads::Lease {
-            self.links.set_now(self.now());
+            self.common.links.borrow_mut().set_now(self.now());
         }
         self.submit();
         self.ask_to_read();
@@ -289,6 +339,22 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if self.failure.is_none() {
             self.answer_reads();
         }
+        self.note_snapshots();
+    }
+
+    /// Whether the log takes entries, asked once in a burst, since that may take a lock.
+    pub fn room(&mut self) -> Room {
+        *self.room.get_or_insert_with(|| self.raft.store().room())
+    }
+
+    /// Whether something waits for the disk.
+    pub fn waits_for_disk(&self) -> bool {
+        !self.unpersisted.is_empty() || self.raft.store().is_compacting() || self.staging.is_some()
+    }
+
+    /// What this replica may be given to say besides what others wait for: whether its own state is as the leader's is.
+    pub fn has_written_all(&self) -> bool {
+        self.unpersisted.is_empty() && self.later.is_empty()
     }
 
     /// One thing that the library says is to be done.
@@ -323,7 +389,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     fn write(&mut self, number: u64, batch: Batch, messages: Vec<Message>) -> Result<(), NodeError> {
         if is_planted(Mutation::SaidBeforeDurable) {
-            messages.iter().for_each(|message| self.links.route(message.clone(), &mut self.jobs));
+            messages.iter().for_each(|message| self.route(message.clone()));
         }
         let (is_empty, urgency) = (batch.is_empty(), batch.urgency);
         let mut ticket = None;
@@ -399,7 +465,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             // Who gets it may be elected while others still keep to this leader's lease.
             self.reads.give_up_lease(self.raft.raft.term);
         }
-        self.links.route(message, &mut self.jobs);
+        let addressed = Addressed { group: self.group, asks_to_rest: false, message };
+        self.common.links.borrow_mut().route(addressed, &mut self.jobs);
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<(), NodeError> {
@@ -412,7 +479,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             // It was made of the state here.
             None if index == FIRST => {
                 self.applied = index;
-                self.links.follow(&self.state.members);
+                self.common.links.borrow_mut().follow(self.group, &self.state.members);
             }
             None => return Err(RestoreError::new("no state was restored from it").into()),
         }
@@ -475,27 +542,5 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Whether as much is held back for the disk as may be.
     pub fn holds_too_much(&self) -> bool {
         self.unpersisted.len() >= UNPERSISTED_MAX
-    }
-
-    /// Sends what waits to be sent.
-    pub fn flush(&mut self) {
-        if self.failure.is_some() {
-            return self.links.stop();
-        }
-        self.begin(Stage::Send);
-        let unreachable = self.links.flush(
-            bits(self.cluster),
-            self.last_persisted,
-            self.continuation,
-            self.config.tick * self.config.election_ticks,
-            &mut self.counters,
-        );
-        self.end(Stage::Send);
-        unreachable.into_iter().for_each(|id| self.raft.report_unreachable(id));
-    }
-
-    /// Keeps the right to answer a replica until what it sent has had its effect for good.
-    pub fn answer_later(&mut self, from: u64, reply: DeferredReply) {
-        self.links.await_persisted(from, self.last_ready, reply);
     }
 }

@@ -27,7 +27,7 @@ use crate::config::NodeError;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 use crate::wire::CLIENT;
-use crate::wire::request::Request;
+use crate::wire::request::{Request, set_group};
 use crate::wire::response::{Response, Role, Status};
 
 /// Election timeouts for which a replica takes no part in elections for what is said in the name of one member, however
@@ -56,6 +56,11 @@ struct Doubt {
 }
 
 impl Doubts {
+    /// Whether a member has to answer, so that this replica may not rest.
+    pub fn are_open(&self) -> bool {
+        self.of.values().any(|doubt| doubt.is_open || doubt.is_new || doubt.is_asked)
+    }
+
     /// Whether this replica takes no part in elections for one of them.
     pub fn exist(&self) -> bool {
         self.of.values().any(|doubt| doubt.is_open)
@@ -108,15 +113,16 @@ pub(super) async fn resolve<M: StateMachine + 'static, L: LogStore + 'static>(
     question: Question,
     options: CallOptions,
 ) {
-    let status = ask(&question.session, options).await.filter(|status| status.id == question.of);
+    let status = ask(&question.session, node.group, options).await.filter(|status| status.id == question.of);
     if let Some(node) = node.upgrade() {
         node.enter(|core| core.on_resolved(question.of, status));
     }
 }
 
-async fn ask(session: &Session, options: CallOptions) -> Option<Status> {
+async fn ask(session: &Session, group: u16, options: CallOptions) -> Option<Status> {
     let mut buffer = MsgBuf::with_len(Request::Status.encoded_len()).ok()?;
     Request::Status.encode(&mut buffer);
+    set_group(&mut buffer, group);
     let reply = session.call_with(CLIENT, buffer, options).await.ok()?;
     match Response::parse(&reply.response).ok()? {
         Response::Ok(bytes) => Status::parse(bytes).ok(),
@@ -136,6 +142,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     pub fn doubt(&mut self, message: &Message) {
         self.counters.bad += 1;
         if self.state.members.contains_key(&message.from) {
+            self.wake();
             self.doubts.begin(message.from, self.doubt_ticks_max());
         }
     }
@@ -143,6 +150,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Has a member asked for its term, if a message in its name is of one that is too far ahead to be believed.
     pub fn doubt_term(&mut self, message: &Message) {
         if is_far_ahead(message.term, self.raft.raft.term) && self.state.members.contains_key(&message.from) {
+            self.wake();
             self.doubts.note(message.from);
         }
     }
@@ -150,10 +158,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Asks those who have to answer, each once in a tick.
     pub fn watch_doubts(&mut self) {
         self.doubts.tick(self.doubt_ticks_max());
+        let links = self.common.links.borrow();
         for (of, doubt) in &mut self.doubts.of {
             if (doubt.is_open || doubt.is_new)
                 && !doubt.is_asked
-                && let Some(session) = self.links.session(*of)
+                && let Some(session) = links.session(*of)
             {
                 (doubt.is_asked, doubt.is_new) = (true, false);
                 self.jobs.push(Job::Resolve(Question { of: *of, session }));

@@ -68,7 +68,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return;
         }
         self.election.ticked = now;
-        self.links.set_now(now);
         self.election.silent = self.election.silent.saturating_sub(1);
         self.watch_disk();
         self.watch_doubts();
@@ -80,8 +79,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let lease_ends = self.config.election_ticks as usize - 1;
             self.raft.raft.election_elapsed = self.raft.raft.election_elapsed.min(lease_ends);
         }
+        if self.rest_if_idle() {
+            return;
+        }
         self.raft.tick();
-        self.reconnect();
         self.ask_for_number();
         self.expire_incoming();
         // No burst may come to a replica whose log is full.

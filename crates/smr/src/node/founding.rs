@@ -21,12 +21,26 @@ use crate::machine::StateMachine;
 use crate::state::Origin;
 use crate::wire::CLIENT;
 use crate::wire::members::Members;
-use crate::wire::message::{ENVELOPE_BYTES, parse};
+use crate::wire::message::Addressed;
 use crate::wire::request::Request;
 use crate::wire::response::Response;
 
+/// With what a group begins whose log is empty.
+pub(super) enum Begin {
+    /// As the first group of one of the first members.
+    First(Vec<(u64, Addr)>),
+    /// As a further group of one of the first members, which is founded when the first group is.
+    WithTheFirst(Members),
+    /// The same, when the first group is founded already.
+    Told(Origin),
+    /// With a snapshot of its leader.
+    Join,
+}
+
 /// What a replica without a number waits for.
 pub(super) enum Waiting {
+    /// The first group of this process, which asks.
+    FirstGroup(Members),
     /// The other first members.
     Founders(Asking),
     /// The snapshot of a leader.
@@ -167,8 +181,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Begins as one of the first members of this cluster.
-    fn found(&mut self, cluster: ClusterId) {
-        let Some(Waiting::Founders(Asking { founders, .. })) = self.waiting.take() else { return };
+    pub fn found(&mut self, cluster: ClusterId) {
+        let founders = match self.waiting.take() {
+            Some(Waiting::Founders(Asking { founders, .. }) | Waiting::FirstGroup(founders)) => founders,
+            other => return self.waiting = other,
+        };
         tracing::info!(id = self.config.id, %cluster, "is a first member of this cluster");
         self.state.members.clone_from(&founders);
         self.state.origin = Some(Origin { cluster, founders });
@@ -209,32 +226,27 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Err(Response::Refused(why))
     }
 
-    /// Answers a leader, as one that has nothing and needs a snapshot, without a promise: what it says in return is true whatever comes. Gives the cluster that was
-    /// answered, and the messages.
-    pub fn answer_while_waiting(&mut self, bytes: &[u8], theirs: ClusterId) -> Option<Vec<Message>> {
-        let is_wanted = self.config.cluster.is_none_or(|ours| ours == theirs);
-        if !matches!(self.waiting, Some(Waiting::Leader)) || !is_wanted || bytes.len() < ENVELOPE_BYTES {
+    /// Answers a leader, as one that has nothing and needs a snapshot, without a promise: what it says in return is true whatever comes.
+    pub fn answer_while_waiting(&self, message: &Message, theirs: ClusterId) -> Option<Addressed> {
+        let own = self.config.id;
+        if !self.waits_for(theirs) || message.to != own || message.from == own {
             return None;
         }
-        let Ok(messages) = parse(bytes, theirs.bits()) else {
-            self.counters.bad += 1;
-            return None;
-        };
-        let own = self.config.id;
-        let answers =
-            messages.into_iter().filter(|message| message.to == own && message.from != own).filter_map(|message| {
-                let mut answer = Message { from: own, to: message.from, term: message.term, ..Message::default() };
-                match message.get_msg_type() {
-                    MessageType::MsgAppend => {
-                        answer.set_msg_type(MessageType::MsgAppendResponse);
-                        (answer.index, answer.reject) = (message.index, true);
-                    }
-                    MessageType::MsgHeartbeat => answer.set_msg_type(MessageType::MsgHeartbeatResponse),
-                    _ => return None,
-                }
-                Some(answer)
-            });
-        Some(answers.collect())
+        let mut answer = Message { from: own, to: message.from, term: message.term, ..Message::default() };
+        match message.get_msg_type() {
+            MessageType::MsgAppend => {
+                answer.set_msg_type(MessageType::MsgAppendResponse);
+                (answer.index, answer.reject) = (message.index, true);
+            }
+            MessageType::MsgHeartbeat => answer.set_msg_type(MessageType::MsgHeartbeatResponse),
+            _ => return None,
+        }
+        Some(Addressed { group: self.group, asks_to_rest: false, message: answer })
+    }
+
+    /// Whether this replica waits for a leader of this cluster.
+    pub fn waits_for(&self, theirs: ClusterId) -> bool {
+        matches!(self.waiting, Some(Waiting::Leader)) && self.config.cluster.is_none_or(|ours| ours == theirs)
     }
 
     /// Whether this replica takes snapshots of this cluster. A replica that waits for a leader joins the cluster of the first snapshot that has it as a member.

@@ -63,6 +63,11 @@ impl Later {
         true
     }
 
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Forgets entries: a snapshot has what they did.
     pub fn forget(&mut self) {
         self.entries.clear();

@@ -1,22 +1,21 @@
-//! The way to other replicas.
+//! The way to other processes, which all groups share.
 //!
-//! Messages to a replica wait in a queue. They leave in the response to a request of that replica, if one waits to be answered, and else in requests
+//! Messages to a process, of whichever group, wait in a queue. They leave in the response to a request of that process, if one waits to be answered, and else in requests
 //! of our own, all that wait together, as long as not too many are unanswered. So an append and its answer are one call. A request of
 //! more than one packet goes alone: smaller ones would overtake it, and the library would take that for a loss.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use dunlin_net::Addr;
 use dunlin_rpc::{CallOptions, ConnectError, ContinuationId, DeferredReply, MsgBuf, Session};
-use raft::eraftpb::{Message, MessageType};
+use raft::eraftpb::MessageType;
 
-use super::Counters;
 use super::core::Job;
 use super::transfer::Outgoing;
 use crate::wire::PEER;
 use crate::wire::members::Members;
-use crate::wire::message::{ENVELOPE_BYTES, MESSAGES_MAX, encode, encoded_len};
+use crate::wire::message::{Addressed, ENVELOPE_BYTES, MESSAGES_MAX, Sender, encode, encoded_len, envelope_len};
 
 /// Messages that wait for one replica. Further ones are dropped, as a network drops them.
 const QUEUE_MAX: usize = 4096;
@@ -35,31 +34,78 @@ const AWAITED_MAX: usize = 64;
 /// Replicas that are known by their messages only.
 const STRANGERS_MAX: usize = 16;
 
+/// Lists of groups that are kept for further requests.
+const SPARE_MAX: usize = 64;
+
 /// A request that is unanswered.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Sent {
-    /// When it was handed over at the earliest, by the replica's clock, and as leader of which term it spoke; 0 if as none.
+    /// When it was handed over at the earliest, by the replica's clock.
     pub at: u64,
-    pub leader_of: u64,
+    /// The groups as whose leader it spoke, and of which term, in the order of groups.
+    leads: Vec<(u16, u64)>,
     is_large: bool,
 }
 
-/// What is known of another replica.
+impl Sent {
+    /// As leader of which term it spoke to a group; 0 if as none.
+    pub fn leader_of(&self, group: u16) -> u64 {
+        let place = self.leads.binary_search_by_key(&group, |(led, _)| *led);
+        place.map_or(0, |place| self.leads[place].1)
+    }
+
+    /// The groups as whose leader it spoke.
+    pub fn led(&self) -> impl Iterator<Item = u16> {
+        self.leads.iter().map(|(group, _)| *group)
+    }
+}
+
+/// A request of another process that is not answered yet.
+struct Awaited {
+    /// Groups, each with what must be durable before.
+    needs: Vec<(u16, u64)>,
+    reply: DeferredReply,
+}
+
+/// What is known of another process.
 pub(super) struct Link {
+    /// The id of its replicas.
     pub id: u64,
+    /// Groups that it has a replica of.
+    groups: BTreeSet<u16>,
     /// Unique: answers to calls of a link that is gone find none.
     number: u32,
     addr: Option<Addr>,
     session: Option<Session>,
     is_connecting: bool,
-    queue: VecDeque<Message>,
+    queue: VecDeque<Addressed>,
     queue_bytes: usize,
     sent: [Option<Sent>; CALLS_MAX],
     large_in_flight: bool,
-    /// Requests of that replica, each with what must be durable before it is answered.
-    awaited: VecDeque<(u64, DeferredReply)>,
-    /// The latest time at which something was sent that it answered, and in which term.
-    pub heard: (u64, u64),
+    /// Requests of that process.
+    awaited: VecDeque<Awaited>,
+    /// Ticks since anything came from it, and since anything was sent to it.
+    silent: u32,
+    quiet: u32,
+    /// It is to hear of this process, whatever there is to say.
+    wants_beat: bool,
+}
+
+/// With what is sent.
+#[derive(Clone, Copy)]
+pub(super) struct Sending {
+    pub sender: Sender,
+    pub continuation: ContinuationId,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    pub now: u64,
+}
+
+/// What was counted of what was sent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Traffic {
+    pub envelopes: u64,
+    pub messages: u64,
 }
 
 /// All of them.
@@ -69,18 +115,31 @@ pub(super) struct Links {
     next_number: u32,
     clock_now: u64,
     is_stopped: bool,
+    /// Groups of this process that rest.
+    pub resting: usize,
+    pub traffic: Traffic,
+    spare: Vec<Vec<(u16, u64)>>,
 }
 
 impl Links {
     pub fn new(own: u64) -> Links {
-        Links { own, links: Vec::new(), next_number: 0, clock_now: 0, is_stopped: false }
+        Links {
+            own,
+            links: Vec::new(),
+            next_number: 0,
+            clock_now: 0,
+            is_stopped: false,
+            resting: 0,
+            traffic: Traffic::default(),
+            spare: Vec::new(),
+        }
     }
 
     pub fn get(&self, id: u64) -> Option<&Link> {
         self.links.iter().find(|link| link.id == id)
     }
 
-    pub fn get_mut(&mut self, id: u64) -> Option<&mut Link> {
+    fn get_mut(&mut self, id: u64) -> Option<&mut Link> {
         self.links.iter_mut().find(|link| link.id == id)
     }
 
@@ -89,13 +148,17 @@ impl Links {
         self.clock_now = now;
     }
 
-    /// Has a link to each of these, where it is reached now, and to none that has left.
-    pub fn follow(&mut self, members: &Members) {
-        self.links.retain(|link| link.addr.is_none() || members.contains_key(&link.id));
+    /// Has a link to each of these, where it is reached now, and to none that is a member of no group any more.
+    pub fn follow(&mut self, group: u16, members: &Members) {
+        for link in self.links.iter_mut().filter(|link| !members.contains_key(&link.id)) {
+            link.groups.remove(&group);
+        }
+        self.links.retain(|link| link.addr.is_none() || !link.groups.is_empty());
         let own = self.own;
         for (id, address) in members.iter().filter(|(id, _)| **id != own) {
             let addr: Option<Addr> = address.parse().ok();
             let link = self.find_or_add(*id);
+            link.groups.insert(group);
             if link.addr != addr {
                 link.addr = addr;
                 // It ends at once; nobody need wait until the other side knows.
@@ -119,53 +182,82 @@ impl Links {
     }
 
     /// A message is to be sent.
-    pub fn route(&mut self, message: Message, jobs: &mut Vec<Job>) {
+    pub fn route(&mut self, addressed: Addressed, jobs: &mut Vec<Job>) {
         if self.is_stopped {
             return;
         }
-        if message.get_msg_type() == MessageType::MsgSnapshot {
-            return jobs.push(Job::SendSnapshot(Outgoing::new(message)));
+        if addressed.message.get_msg_type() == MessageType::MsgSnapshot {
+            return jobs.push(Job::SendSnapshot(Outgoing::new(addressed)));
         }
-        self.find_or_add(message.to).push(message);
+        self.find_or_add(addressed.message.to).push(addressed);
     }
 
-    /// A request of a replica is to be answered when `ready` is done for good.
-    pub fn await_persisted(&mut self, from: u64, ready: u64, reply: DeferredReply) {
+    /// A request of a process is to be answered when all of this is done for good, each in its group.
+    pub fn await_persisted(&mut self, from: u64, needs: Vec<(u16, u64)>, reply: DeferredReply) {
         let link = self.find_or_add(from);
         // The oldest is dropped, which tells its sender that nothing came of it.
         if link.awaited.len() >= AWAITED_MAX {
             link.awaited.pop_front();
         }
-        link.awaited.push_back((ready, reply));
+        link.awaited.push_back(Awaited { needs, reply });
     }
 
-    /// Messages for a replica that fit in a response to it.
-    pub fn for_response(&mut self, id: u64) -> Vec<Message> {
-        self.get_mut(id).map_or_else(Vec::new, |link| link.take(RESPONSE_BYTES_MAX, TakeLast::Leave))
+    /// Messages for a process that fit in a response to it, which is sent.
+    pub fn for_response(&mut self, id: u64) -> Vec<Addressed> {
+        let messages = self.get_mut(id).map_or_else(Vec::new, |link| link.take(RESPONSE_BYTES_MAX, TakeLast::Leave));
+        self.traffic.count(&messages);
+        messages
+    }
+
+    /// The time of the last tick or of the work since.
+    pub fn now(&self) -> u64 {
+        self.clock_now
+    }
+
+    /// Answers requests whose effect is there for good, as `persisted` says of each group.
+    pub fn answer(&mut self, sender: Sender, persisted: impl Fn(u16) -> u64) {
+        for link in &mut self.links {
+            link.answer(sender, &persisted, &mut self.traffic);
+        }
     }
 
     /// Sends what waits; gives those who cannot be reached.
-    pub fn flush(
-        &mut self,
-        cluster: u64,
-        persisted: u64,
-        continuation: Option<ContinuationId>,
-        timeout: Duration,
-        counters: &mut Counters,
-    ) -> Vec<u64> {
+    pub fn send(&mut self, sending: Sending) -> Vec<u64> {
         let mut unreachable = Vec::new();
-        let now = self.clock_now;
         for link in &mut self.links {
-            link.answer(cluster, persisted, counters);
-            let Some(continuation) = continuation else { continue };
             while link.may_send() {
-                if link.send(cluster, continuation, timeout, now, counters).is_err() {
+                if link.send(sending, &mut self.spare, &mut self.traffic).is_err() {
                     unreachable.push(link.id);
                     break;
                 }
             }
         }
         unreachable
+    }
+
+    /// Something came from a process; says whether that is the first for so many ticks, or more.
+    pub fn heard_of(&mut self, id: u64, silence: u32) -> bool {
+        self.get_mut(id).is_some_and(|link| std::mem::take(&mut link.silent) >= silence)
+    }
+
+    /// Whether nothing came from a process for so many ticks.
+    pub fn is_silent(&self, id: u64, ticks: u32) -> bool {
+        self.get(id).is_none_or(|link| link.silent >= ticks)
+    }
+
+    /// A tick has passed. While groups rest, each process hears of this one once in so many ticks. Gives those from which nothing came for
+    /// `silence` ticks as of now.
+    pub fn tick(&mut self, heartbeat: u32, silence: u32) -> Vec<u64> {
+        let rests = self.resting > 0;
+        let mut silent = Vec::new();
+        for link in self.links.iter_mut().filter(|link| link.addr.is_some()) {
+            (link.silent, link.quiet) = (link.silent.saturating_add(1), link.quiet.saturating_add(1));
+            link.wants_beat = rests && link.quiet >= heartbeat;
+            if link.silent == silence {
+                silent.push(link.id);
+            }
+        }
+        silent
     }
 
     /// Links without a session that should have one.
@@ -216,14 +308,19 @@ impl Links {
         }
     }
 
-    /// When each of these was last heard of as a follower in `term`: the time at which was sent what it answered.
-    pub fn heard(&self, ids: impl Iterator<Item = u64>, term: u64, own: u64, now: u64) -> Vec<u64> {
-        let heard = |id: u64| match self.get(id) {
-            _ if id == own => now,
-            Some(link) if link.heard.1 == term => link.heard.0,
-            _ => 0,
-        };
-        ids.map(heard).collect()
+    /// The list of a request that was answered is used again.
+    pub fn reuse(&mut self, mut sent: Sent) {
+        if self.spare.len() < SPARE_MAX {
+            sent.leads.clear();
+            self.spare.push(sent.leads);
+        }
+    }
+}
+
+impl Traffic {
+    fn count(&mut self, messages: &[Addressed]) {
+        self.envelopes += 1;
+        self.messages += messages.len() as u64;
     }
 }
 
@@ -246,20 +343,23 @@ impl Link {
             is_connecting: false,
             queue: VecDeque::new(),
             queue_bytes: 0,
-            sent: [None; CALLS_MAX],
+            groups: BTreeSet::new(),
+            sent: [const { None }; CALLS_MAX],
             large_in_flight: false,
             awaited: VecDeque::new(),
-            heard: (0, 0),
+            silent: 0,
+            quiet: 0,
+            wants_beat: false,
         }
     }
 
-    fn push(&mut self, message: Message) {
-        let len = encoded_len(&message);
+    fn push(&mut self, addressed: Addressed) {
+        let len = encoded_len(&addressed.message);
         if self.queue.len() >= QUEUE_MAX || self.queue_bytes + len > QUEUE_BYTES_MAX {
             return;
         }
         self.queue_bytes += len;
-        self.queue.push_back(message);
+        self.queue.push_back(addressed);
     }
 
     fn clear(&mut self) {
@@ -268,13 +368,13 @@ impl Link {
     }
 
     /// The first messages of the queue, as many as fit.
-    fn take(&mut self, bytes_max: usize, last: TakeLast) -> Vec<Message> {
+    fn take(&mut self, bytes_max: usize, last: TakeLast) -> Vec<Addressed> {
         let mut bytes = ENVELOPE_BYTES;
         let mut taken = Vec::new();
-        while let Some(message) = self.queue.front()
+        while let Some(addressed) = self.queue.front()
             && taken.len() < MESSAGES_MAX
         {
-            let len = encoded_len(message);
+            let len = encoded_len(&addressed.message);
             if bytes + len > bytes_max && !(taken.is_empty() && last == TakeLast::Take) {
                 break;
             }
@@ -285,13 +385,19 @@ impl Link {
         taken
     }
 
-    /// Answers requests of that replica whose effect is there for good: the first with all that is to be said.
-    fn answer(&mut self, cluster: u64, persisted: u64, counters: &mut Counters) {
-        while self.awaited.front().is_some_and(|(ready, _)| *ready <= persisted) {
-            let Some((_, reply)) = self.awaited.pop_front() else { break };
+    /// Answers requests of that process whose effect is there for good: the first with all that is to be said.
+    fn answer(&mut self, sender: Sender, persisted: &impl Fn(u16) -> u64, traffic: &mut Traffic) {
+        let mut place = 0;
+        while let Some(awaited) = self.awaited.get_mut(place) {
+            awaited.needs.retain(|(group, ready)| *ready > persisted(*group));
+            if !awaited.needs.is_empty() {
+                place += 1;
+                continue;
+            }
+            let Some(Awaited { reply, .. }) = self.awaited.remove(place) else { break };
             let messages = self.take(RESPONSE_BYTES_MAX, TakeLast::Leave);
             // Without a buffer the sender learns that nothing came, and asks again.
-            if let Some(envelope) = envelope(&messages, cluster, counters) {
+            if let Some(envelope) = envelope(&messages, sender, traffic) {
                 // It may have given up, or be gone.
                 let _ = reply.enqueue_response(envelope);
             }
@@ -301,43 +407,44 @@ impl Link {
     fn may_send(&self) -> bool {
         // Of a session that has ended, the next attempt says so.
         let has_room = |session: &Session| session.room() > 0 || !session.is_open();
-        !self.queue.is_empty()
+        (self.wants_beat || !self.queue.is_empty())
             && !self.large_in_flight
             && self.sent.iter().any(Option::is_none)
             && self.session.as_ref().is_some_and(has_room)
     }
 
-    fn send(
-        &mut self,
-        cluster: u64,
-        continuation: ContinuationId,
-        timeout: Duration,
-        now: u64,
-        counters: &mut Counters,
-    ) -> Result<(), ()> {
+    fn send(&mut self, sending: Sending, spare: &mut Vec<Vec<(u16, u64)>>, traffic: &mut Traffic) -> Result<(), ()> {
+        let Sending { sender, continuation, timeout, now } = sending;
         let messages = self.take(ENVELOPE_BYTES_MAX, TakeLast::Take);
         let (Some(session), Some(slot)) = (&self.session, self.sent.iter().position(Option::is_none)) else {
             return Err(());
         };
-        let envelope = envelope(&messages, cluster, counters).ok_or(())?;
+        (self.wants_beat, self.quiet) = (false, 0);
+        let envelope = envelope(&messages, sender, traffic).ok_or(())?;
         let is_large = envelope.len() > SMALL_BYTES_MAX;
-        let is_leaders =
-            |message: &&Message| matches!(message.get_msg_type(), MessageType::MsgAppend | MessageType::MsgHeartbeat);
-        let leader_of = messages.iter().find(is_leaders).map_or(0, |message| message.term);
+        let mut leads = spare.pop().unwrap_or_default();
+        leads.extend(messages.iter().filter_map(led));
+        leads.sort_unstable();
+        // Of two terms the first: what it says of followers counts for no later one.
+        leads.dedup_by_key(|(group, _)| *group);
         let tag = u64::from(self.number) << 8 | slot as u64;
         let options = CallOptions::timeout(timeout);
         session.enqueue_request_with(PEER, envelope, continuation, tag, options).map_err(|_| ())?;
-        self.sent[slot] = Some(Sent { at: now, leader_of, is_large });
+        self.sent[slot] = Some(Sent { at: now, leads, is_large });
         self.large_in_flight |= is_large;
         Ok(())
     }
 }
 
+/// The group as whose leader a message speaks, and of which term.
+fn led(Addressed { group, message, .. }: &Addressed) -> Option<(u16, u64)> {
+    let is_leaders = matches!(message.get_msg_type(), MessageType::MsgAppend | MessageType::MsgHeartbeat);
+    is_leaders.then_some((*group, message.term))
+}
+
 /// Messages in a buffer; `None` if there is none.
-pub(super) fn envelope(messages: &[Message], cluster: u64, counters: &mut Counters) -> Option<MsgBuf> {
-    let len = ENVELOPE_BYTES + messages.iter().map(encoded_len).sum::<usize>();
-    let buffer = MsgBuf::written(len, |out| encode(out, cluster, messages.iter())).ok()?;
-    counters.envelopes += 1;
-    counters.messages += messages.len() as u64;
+fn envelope(messages: &[Addressed], sender: Sender, traffic: &mut Traffic) -> Option<MsgBuf> {
+    let buffer = MsgBuf::written(envelope_len(messages), |out| encode(out, sender, messages)).ok()?;
+    traffic.count(messages);
     Some(buffer)
 }

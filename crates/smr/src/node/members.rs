@@ -89,7 +89,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     pub fn silent(&self, ids: &[u64]) -> Vec<u64> {
         let now = self.now();
         let timeout = self.config.tick.as_nanos() as u64 * u64::from(self.config.election_ticks);
-        let heard = self.links.heard(ids.iter().copied(), self.raft.raft.term, self.config.id, now);
+        let heard = self.heard(ids.iter().copied(), now);
         // A leader whose own disk hangs acknowledges nothing.
         let is_hung = |id: u64| id == self.config.id && self.disk.hangs();
         let is_silent = |id: u64, heard: u64| heard == 0 || heard + timeout < now || is_hung(id);
@@ -152,7 +152,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             }
             ConfChangeType::AddNode => {}
         }
-        self.links.follow(&self.state.members);
+        self.common.links.borrow_mut().follow(self.group, &self.state.members);
         self.reconnect();
         Ok(())
     }
@@ -175,6 +175,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if !self.conf_state().voters.contains(&to) {
             return Err(format!("{to} has no vote"));
         }
+        self.wake();
         self.submit();
         self.raft.transfer_leader(to);
         Ok(())

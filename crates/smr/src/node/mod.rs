@@ -1,23 +1,26 @@
-//! A replica: the library, a log, a state machine and an endpoint, joined.
+//! A replica: the library, a log, a state machine and an endpoint, joined. A process may have one of each of many groups.
 //!
 //! All work is done where its cause is: in the handler of a burst of requests, in the continuation of a call, when a tick has passed, or when the
-//! log has become durable. Each of these enters [`core`](self), lets the library do what is due, sends what that gave, and leaves.
+//! log has become durable. Each of these enters the host, touches groups, lets their libraries do what is due, sends what that gave, and leaves.
 //!
 //! | File | What it holds |
 //! |---|---|
+//! | `host` | all groups of a process, and what they share |
+//! | `envelopes` | messages of other processes, in requests of theirs and in answers to ours |
 //! | `founding` | how it learns the number of its cluster |
 //! | `foreign` | replicas of other clusters |
-//! | `core` | the state, and the loop that does what the library says |
+//! | `core` | the state of a replica, and the loop that does what the library says |
 //! | `receive` | messages of other replicas |
 //! | `possible` | which of them can be true |
 //! | `conflict` | where the log of a follower parts from the leader's |
 //! | `doubt` | what only its sender can confirm: that this replica has lost its log, and terms far ahead |
-//! | `link` | the way to another replica: sessions, what is sent, what is answered |
+//! | `link` | the way to another process: sessions, what is sent, what is answered |
 //! | `clients` | requests of clients, and who waits for which entry |
 //! | `gather` | which commands go to the disk together |
 //! | `reads` | reads, by read index and by lease |
 //! | `members` | changes of who belongs to the cluster |
 //! | `election` | ticks |
+//! | `rest` | groups that have nothing to do |
 //! | `disk` | disks that hang |
 //! | `later` | what can wait until messages are on their way |
 //! | `snapshots` | snapshots of its own state |
@@ -31,22 +34,25 @@ mod core;
 mod disk;
 mod doubt;
 mod election;
+mod envelopes;
 mod foreign;
 mod founding;
 mod gather;
+mod host;
 mod later;
 mod link;
 mod members;
 mod possible;
 mod reads;
 mod receive;
+mod rest;
 mod restore;
 mod settings;
 mod snapshots;
 mod status;
 mod transfer;
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefMut};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -55,13 +61,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
-use dunlin_rpc::{CallOptions, Connecting, ContinuationId, Endpoint, Timers};
+use dunlin_rpc::{Connecting, Endpoint, Timers};
 
-use self::core::{Core, Job};
+use self::core::Core;
+pub use self::host::Host;
+use self::host::Shared;
 use crate::config::{NodeConfig, NodeError};
 use crate::log::LogStore;
 use crate::machine::StateMachine;
-use crate::probe::Stage;
 use crate::wire;
 use crate::wire::response::Status;
 
@@ -128,42 +135,33 @@ struct Net {
     patience: Duration,
 }
 
-struct Shared<M, L: LogStore> {
-    core: RefCell<Core<M, L>>,
-    net: Net,
-}
-
 /// A handle of a replica. Clones are handles of the same one; it lives as long as its endpoint.
 pub struct Node<M, L: LogStore> {
     shared: Rc<Shared<M, L>>,
+    group: u16,
 }
 
 impl<M, L: LogStore> Clone for Node<M, L> {
     fn clone(&self) -> Self {
-        Node { shared: self.shared.clone() }
+        Node { shared: self.shared.clone(), group: self.group }
     }
 }
 
 /// A handle that keeps nothing alive.
 struct WeakNode<M, L: LogStore> {
     shared: Weak<Shared<M, L>>,
-}
-
-impl<M, L: LogStore> Clone for WeakNode<M, L> {
-    fn clone(&self) -> Self {
-        WeakNode { shared: self.shared.clone() }
-    }
+    group: u16,
 }
 
 impl<M, L: LogStore> WeakNode<M, L> {
     fn upgrade(&self) -> Option<Node<M, L>> {
-        self.shared.upgrade().map(|shared| Node { shared })
+        self.shared.upgrade().map(|shared| Node { shared, group: self.group })
     }
 }
 
 impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
-    /// Starts a replica on an endpoint, which serves clients and other replicas from then on, with request types
-    /// [`wire::PEER`], [`wire::CHUNK`] and [`wire::CLIENT`]. `machine` is in its first state; what the log has is
+    /// Starts the replica of the only group of a process on an endpoint ([`Host::start`] has several). It serves clients and other replicas from then on, with
+    /// request types [`wire::PEER`], [`wire::CHUNK`] and [`wire::CLIENT`]. `machine` is in its first state; what the log has is
     /// executed again. The state of the snapshot that the log begins with is restored in pieces of
     /// [`NodeConfig::snapshot_step_bytes`], of which this does one: it may not be there when this returns.
     /// The endpoint propagates panics from then on ([`Endpoint::propagate_panics`]): a replica that one left half changed
@@ -178,41 +176,16 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         machine: M,
         beginning: Beginning,
     ) -> Result<Node<M, L>, NodeError> {
-        config.check()?;
-        let (tick, patience) = (config.tick, config.tick * config.election_ticks);
-        let core = Core::new(config, log, machine, beginning)?;
-        let (connector, spawner) = (Rc::downgrade(endpoint), Rc::downgrade(endpoint));
-        let net = Net {
-            connect: Box::new(move |addr| connector.upgrade().map(|endpoint| endpoint.connect(addr))),
-            spawn: Box::new(move |task| {
-                if let Some(endpoint) = spawner.upgrade() {
-                    endpoint.spawn(task);
-                }
-            }),
-            timers: endpoint.timers(),
-            patience,
-        };
-        let node = Node { shared: Rc::new(Shared { core: RefCell::new(core), net }) };
-        node.register(endpoint)?;
-        let (weak, timers) = (node.downgrade(), endpoint.timers());
-        endpoint.spawn(async move {
-            loop {
-                timers.sleep(tick).await;
-                let Some(node) = weak.upgrade() else { return };
-                node.enter(Core::tick);
-            }
-        });
-        let weak = node.downgrade();
-        endpoint.spawn(poll_fn(move |context| {
+        let host = Host::start(endpoint, config, vec![(log, machine)], beginning)?;
+        Ok(Node { shared: host.shared, group: 0 })
+    }
+
+    /// Tasks that do what can wait until messages are on their way, and pieces of snapshots.
+    fn spawn_tasks(&self) {
+        let weak = self.downgrade();
+        (self.shared.net.spawn)(Box::pin(poll_fn(move |context| {
             let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
-            // First the waker, then the look, which entering does: nothing falls between.
-            node.enter(|core| core.wake_when_durable(context.waker()));
-            Poll::Pending
-        }));
-        let weak = node.downgrade();
-        endpoint.spawn(poll_fn(move |context| {
-            let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
-            let is_time = node.shared.core.borrow_mut().later.is_time(context);
+            let is_time = node.core_mut().later.is_time(context);
             if is_time {
                 node.enter(|core| {
                     if let Err(error) = core.work_later() {
@@ -221,11 +194,11 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
                 });
             }
             Poll::Pending
-        }));
-        let weak = node.downgrade();
-        endpoint.spawn(poll_fn(move |context| {
+        })));
+        let weak = self.downgrade();
+        (self.shared.net.spawn)(Box::pin(poll_fn(move |context| {
             let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
-            let is_time = node.shared.core.borrow_mut().has_pieces(context);
+            let is_time = node.core_mut().has_pieces(context);
             if is_time {
                 node.enter(|core| {
                     if let Err(error) = core.continue_snapshot().and_then(|()| core.continue_restore()) {
@@ -234,85 +207,36 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
                 });
             }
             Poll::Pending
-        }));
-        node.enter(|_| ());
-        Ok(node)
-    }
-
-    fn register<T: Transport>(&self, endpoint: &Endpoint<T>) -> Result<(), NodeError> {
-        endpoint.propagate_panics();
-        let node = self.clone();
-        endpoint.register_burst(wire::PEER, move |burst| node.enter(|core| core.on_envelopes(burst)))?;
-        let node = self.clone();
-        endpoint.register_burst(wire::CHUNK, move |burst| node.enter(|core| core.on_chunks(burst)))?;
-        let node = self.clone();
-        endpoint.register_burst(wire::CLIENT, move |burst| node.enter(|core| core.on_clients(burst)))?;
-        // The handlers hold the replica; the continuation needs no more.
-        let weak = self.downgrade();
-        let continuation: ContinuationId = endpoint.register_continuation(move |completion| {
-            if let Some(node) = weak.upgrade() {
-                node.enter(|core| core.on_answer(completion));
-            }
-        });
-        self.shared.core.borrow_mut().continuation = Some(continuation);
-        Ok(())
+        })));
     }
 
     fn downgrade(&self) -> WeakNode<M, L> {
-        WeakNode { shared: Rc::downgrade(&self.shared) }
+        WeakNode { shared: Rc::downgrade(&self.shared), group: self.group }
+    }
+
+    fn core(&self) -> Ref<'_, Core<M, L>> {
+        self.shared.core(self.group)
+    }
+
+    fn core_mut(&self) -> RefMut<'_, Core<M, L>> {
+        self.shared.cores[usize::from(self.group)].borrow_mut()
     }
 
     /// Does something with the state, then all that follows from it.
     fn enter(&self, act: impl FnOnce(&mut Core<M, L>)) {
-        let mut core = self.shared.core.borrow_mut();
-        // Whoever was there before panicked halfway. The endpoint, which ends then, still tells of calls that end with it.
-        if std::mem::replace(&mut core.is_entered, true) {
-            return;
-        }
-        core.begin(Stage::Visit);
-        act(&mut core);
-        core.work();
-        core.flush();
-        core.end(Stage::Visit);
-        core.is_entered = false;
-        let jobs = core.take_jobs();
-        drop(core);
-        jobs.into_iter().for_each(|job| self.begin(job));
+        self.shared.enter(|visit| {
+            visit.visit(self.group, act);
+        });
     }
 
-    /// Begins what takes longer, as a task.
-    fn begin(&self, job: Job) {
-        let net = &self.shared.net;
-        let task: Task = match job {
-            Job::Connect { link, addr } => {
-                let Some(connecting) = (net.connect)(&addr) else { return };
-                let weak = self.downgrade();
-                Box::pin(async move {
-                    let result = connecting.await;
-                    if let Some(node) = weak.upgrade() {
-                        node.enter(|core| core.on_connected(link, result));
-                    }
-                })
-            }
-            Job::Gather(time) => {
-                let (weak, sleep) = (self.downgrade(), net.timers.sleep(time));
-                Box::pin(async move {
-                    sleep.await;
-                    if let Some(node) = weak.upgrade() {
-                        node.enter(|core| core.gather.looked());
-                    }
-                })
-            }
-            Job::AskForNumber(question) => {
-                let Some(connecting) = (net.connect)(&question.addr) else { return };
-                Box::pin(founding::ask(self.downgrade(), question, connecting, CallOptions::timeout(net.patience)))
-            }
-            Job::Resolve(question) => {
-                Box::pin(doubt::resolve(self.downgrade(), question, CallOptions::timeout(net.patience)))
-            }
-            Job::SendSnapshot(transfer) => Box::pin(transfer::send(self.downgrade(), transfer, net.timers.clone())),
-        };
-        (net.spawn)(task);
+    /// The number of its group.
+    pub fn group(&self) -> u16 {
+        self.group
+    }
+
+    /// Whether it rests ([`NodeConfig::idle_ticks`]).
+    pub fn is_resting(&self) -> bool {
+        self.core().is_resting()
     }
 
     /// Asks another to lead, if this one does: that has begun when this returns, and [`Node::status`] says when it is done. Gives whom; `None` if this
@@ -326,38 +250,40 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
     /// Ends it in order, which takes the time of two flushes: nobody is served from now on, and its log says that nothing is missing at its end. So damage there is told
     /// from what a crash leaves unfinished when it is opened again. A replica that just goes is one that crashed, which is safe as well.
     ///
+    /// The log is that of all groups of the process, so all their replicas end with it.
+    ///
     /// # Errors
     /// Why it had stopped before, or why its log could not be closed; [`NodeError::Closed`] the second time.
     pub fn close(&self) -> Result<(), NodeError> {
-        let mut closed = Err(NodeError::Closed);
-        self.enter(|core| closed = core.close());
-        closed
+        self.shared.close()
     }
 
     /// How it is.
     pub fn status(&self) -> Status {
-        self.shared.core.borrow().status()
+        self.core().status()
     }
 
-    /// What it has counted.
+    /// What it has counted. Envelopes, and the messages in them, are those of all groups of the process.
     pub fn counters(&self) -> Counters {
-        self.shared.core.borrow().counters
+        let core = self.core();
+        let traffic = core.common.links.borrow().traffic;
+        Counters { envelopes: traffic.envelopes, messages: traffic.messages, ..core.counters }
     }
 
     /// Why it has stopped, if it has.
     pub fn failure(&self) -> Option<NodeError> {
-        self.shared.core.borrow().failure.clone()
+        self.core().failure.clone()
     }
 
     /// Lends the state machine as it is now, which may be behind that of the leader: it is empty while the state of the
     /// log is restored at the start, and after a snapshot from a leader it is [another](StateMachine::fresh) machine.
     pub fn with_machine<R>(&self, look: impl FnOnce(&M) -> R) -> R {
-        look(&self.shared.core.borrow().state.machine)
+        look(&self.core().state.machine)
     }
 
     /// Lends the log.
     pub fn with_log<R>(&self, look: impl FnOnce(&L) -> R) -> R {
-        look(self.shared.core.borrow().raft.store())
+        look(self.core().raft.store())
     }
 }
 

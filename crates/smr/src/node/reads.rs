@@ -64,6 +64,11 @@ impl PendingReads {
         self.given_up = term;
     }
 
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     fn drain(&mut self) -> impl Iterator<Item = Read> + use<> {
         (self.count, self.bytes) = (0, 0);
         let waiting = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.granted));
@@ -94,7 +99,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         let now = self.now();
         let voters = raft.prs().conf().voters().ids();
-        let mut heard = self.links.heard(voters.iter(), raft.term, self.config.id, now);
+        let mut heard = self.heard(voters.iter(), now);
         heard.sort_unstable_by(|a, b| b.cmp(a));
         let lease = self.config.lease_nanos() * if is_planted(Mutation::LeaseTooLong) { 4 } else { 1 };
         // So many at least, which is a majority, were heard then or later.

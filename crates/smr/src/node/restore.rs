@@ -156,7 +156,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     pub fn become_restored(&mut self, state: Replicated<M>, applied: u64) {
         std::mem::replace(&mut self.state, state).discard();
         self.applied = applied;
-        self.links.follow(&self.state.members);
+        self.common.links.borrow_mut().follow(self.group, &self.state.members);
     }
 
     /// A sender, if it is a member.

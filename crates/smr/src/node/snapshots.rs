@@ -25,6 +25,8 @@ pub(super) struct Snapshots {
     taking: Option<Taking>,
     waker: Option<Waker>,
     pause_max: u64,
+    /// The log cannot get shorter because of this group, which keeps no entries then.
+    holds_log: bool,
 }
 
 /// A snapshot that is not complete.
@@ -113,7 +115,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Begins to take a snapshot, unless one is under way.
     pub fn compact(&mut self) -> Result<(), NodeError> {
-        if self.is_taking() {
+        if self.is_taking() || self.common.taking.get().is_some_and(|group| group != self.group) {
             return Ok(());
         }
         if !self.has_memory_for_own() {
@@ -129,6 +131,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         let begun = self.now();
         let snapshot = header(self.applied, self.raft.store().term(self.applied)?, self.conf_state());
+        self.common.taking.set(Some(self.group));
         self.snapshots.taking = Some(Taking { snapshot, state: self.state.begin_snapshot() });
         self.take_piece()?;
         self.note_pause(begun);
@@ -137,7 +140,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Whether the next snapshot of the own state may be taken, which is about as large as the one before. Those two are always allowed.
     fn has_memory_for_own(&self) -> bool {
-        let (others, base) = (self.memory_of_others(), self.raft.store().base().data.len() as u64);
+        let others = self.memory_of_others().saturating_add(self.memory_of_other_groups());
+        let base = self.raft.store().base().data.len() as u64;
         others == 0 || others.saturating_add(2 * base) <= self.config.snapshot_memory_max
     }
 
@@ -158,7 +162,39 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let log = self.raft.store();
         let (base, written) = (log.base().data.len() as u64, log.compacting_bytes());
         let here = self.memory_of_others().saturating_add(taking).saturating_add(base).saturating_add(written);
+        let here = here.saturating_add(self.memory_of_other_groups());
         here.saturating_add(bytes) <= self.config.snapshot_memory_max
+    }
+
+    /// Bytes of snapshots on their way, those that other groups take among them.
+    fn memory_of_other_groups(&self) -> u64 {
+        self.common.snapshot_bytes.get() - self.own_snapshot_bytes
+    }
+
+    /// Tells the other groups what memory the snapshots of this one take, and lets the next take one when this has.
+    pub fn note_snapshots(&mut self) {
+        let is_taking = self.is_taking();
+        if !is_taking && self.common.taking.get() == Some(self.group) {
+            self.common.taking.set(None);
+        }
+        if !is_taking && self.sending.is_empty() && self.incoming.is_none() && self.own_snapshot_bytes == 0 {
+            return;
+        }
+        let taking = self.snapshots.taking.as_ref().map_or(0, |taking| taking.state.capacity() as u64);
+        let bytes = self.memory_of_others() + taking + self.raft.store().compacting_bytes();
+        self.common.snapshot_bytes.set(self.memory_of_other_groups() + bytes);
+        self.own_snapshot_bytes = bytes;
+    }
+
+    /// Takes a snapshot, since this group keeps the log from getting shorter.
+    pub fn make_room_in_log(&mut self) {
+        self.snapshots.holds_log = true;
+        if self.failure.is_none()
+            && self.applied > self.raft.store().base().get_metadata().index
+            && let Err(error) = self.compact()
+        {
+            self.fail(error);
+        }
     }
 
     /// Goes on with the snapshot that is being taken.
@@ -185,7 +221,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// have. A log that is full keeps none.
     fn keep(&mut self, snapshot: Snapshot) -> Result<(), NodeError> {
         let (index, log) = (snapshot.get_metadata().index, self.raft.store());
-        let keep_entries = if log.room() == Room::Full { 0 } else { self.config.keep_entries };
+        let is_cut = log.room() == Room::Full || std::mem::take(&mut self.snapshots.holds_log);
+        let keep_entries = if is_cut { 0 } else { self.config.keep_entries };
         let kept = (index + 1).saturating_sub(keep_entries);
         let keep_from = kept.max(log.first_within(index, self.config.snapshot_log_bytes / 2)).max(log.first_index()?);
         self.counters.snapshots_taken += 1;

@@ -28,6 +28,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Status {
             id: self.config.id,
             cluster: self.cluster(),
+            groups: self.common.groups,
             role: match raft.state {
                 StateRole::Follower => Role::Follower,
                 StateRole::Leader => Role::Leader,

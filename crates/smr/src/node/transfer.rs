@@ -17,6 +17,7 @@ use crate::log::LogStore;
 use crate::machine::StateMachine;
 use crate::state::{Origin, Replicated};
 use crate::wire::chunk::{Chunk, parse};
+use crate::wire::message::Addressed;
 use crate::wire::{CHUNK, cluster_of};
 
 /// A piece that is not taken for so long ends the attempt.
@@ -30,6 +31,7 @@ const PATIENCE_TICKS: u32 = 1000;
 
 /// A snapshot to be sent.
 pub(super) struct Outgoing {
+    group: u16,
     to: u64,
     from: u64,
     term: u64,
@@ -37,8 +39,8 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub fn new(mut message: Message) -> Outgoing {
-        Outgoing { to: message.to, from: message.from, term: message.term, snapshot: message.take_snapshot() }
+    pub fn new(Addressed { group, mut message, .. }: Addressed) -> Outgoing {
+        Outgoing { group, to: message.to, from: message.from, term: message.term, snapshot: message.take_snapshot() }
     }
 
     /// Whether it goes to a member of the state that it holds. Others do not take it: it is of before they were added.
@@ -182,15 +184,15 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
     outgoing: &Outgoing,
     timers: &Timers,
 ) -> Option<()> {
-    let Outgoing { to, from, term, snapshot } = outgoing;
+    let Outgoing { group, to, from, term, snapshot } = outgoing;
     let (mut session, mut tries) = (None, 0);
     let (cluster, piece, tick) = {
         let node = node.upgrade()?;
-        let core = node.shared.core.borrow();
+        let core = node.core();
         (bits(core.cluster()), core.config.chunk_bytes, core.config.tick)
     };
     while session.is_none() {
-        session = node.upgrade()?.shared.core.borrow().links.session(*to);
+        session = node.upgrade()?.core().common.links.borrow().session(*to);
         if session.is_none() {
             tries += 1;
             if tries > SESSION_TRIES {
@@ -206,12 +208,13 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
     let (mut offset, mut checksum) = (0, 0);
     loop {
         // What is sent gives way to the own snapshot, if the log has no more room.
-        if !node.upgrade()?.shared.core.borrow().sending.iter().any(|sent| sent.as_ptr() == data.as_ptr()) {
+        if !node.upgrade()?.core().sending.iter().any(|sent| sent.as_ptr() == data.as_ptr()) {
             return None;
         }
         let end = (offset + piece).min(data.len());
         checksum = crc32c::crc32c_append(checksum, &data[offset..end]);
         let chunk = Chunk {
+            group: *group,
             cluster,
             from: *from,
             to: *to,
@@ -251,19 +254,17 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.raft.report_snapshot(to, SnapshotStatus::Failure);
     }
 
-    /// Pieces of a snapshot. Each is answered with where the next is to begin.
-    pub fn on_chunks(&mut self, burst: &mut RequestBurst<'_>) {
-        for i in 0..burst.len() {
-            match self.on_chunk(burst.payload(i)) {
-                // Unanswered, the sender learns that it failed.
-                None => {}
-                Some(Taken::Next(next)) => burst.respond(i, &next.to_le_bytes()),
-                Some(Taken::Last(message, origin)) => {
-                    let reply = burst.defer_reply(i).ok();
-                    let restoring = Restoring::new(message.get_snapshot().data.clone(), self.state.fresh());
-                    self.staging = Some(Staging { message: *message, origin, is_handed_over: false, reply, restoring });
-                    self.snapshots.wake();
-                }
+    /// A piece of a snapshot, which is answered with where the next is to begin.
+    pub fn on_piece(&mut self, burst: &mut RequestBurst<'_>, i: usize) {
+        match self.on_chunk(burst.payload(i)) {
+            // Unanswered, the sender learns that it failed.
+            None => {}
+            Some(Taken::Next(next)) => burst.respond(i, &next.to_le_bytes()),
+            Some(Taken::Last(message, origin)) => {
+                let reply = burst.defer_reply(i).ok();
+                let restoring = Restoring::new(message.get_snapshot().data.clone(), self.state.fresh());
+                self.staging = Some(Staging { message: *message, origin, is_handed_over: false, reply, restoring });
+                self.snapshots.wake();
             }
         }
     }
@@ -319,7 +320,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let position = (metadata.index, metadata.term);
         let joins = self.join(origin);
         if position.0 > self.raft.raft.raft_log.committed {
-            self.receive(message.from, message);
+            self.receive(message.from, Addressed { group: self.group, asks_to_rest: false, message });
         }
         let taken = self.raft.raft.raft_log.unstable_snapshot().as_ref().map(Snapshot::get_metadata);
         if taken.is_some_and(|taken| (taken.index, taken.term) == position) {
@@ -347,6 +348,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if !self.takes_piece(&chunk) || self.staging.is_some() {
             return None;
         }
+        self.wake();
         if chunk.index <= self.raft.raft.raft_log.committed {
             // Its sender did not get the answer to the last piece, or is late. The file of this snapshot may be the log's own.
             return Some(Taken::Next(chunk.total));
@@ -399,6 +401,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     fn takes_piece(&self, chunk: &Chunk<'_>) -> bool {
         let own = self.config.id;
         self.failure.is_none()
+            && chunk.group == self.group
             && chunk.to == own
             && chunk.from != own
             && (chunk.voters.contains(&own) || chunk.learners.contains(&own))

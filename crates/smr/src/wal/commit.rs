@@ -3,6 +3,7 @@
 //!
 //! On a real disk a thread writes and flushes. In virtual time the same turns are done by a [`Stepper`], when their time has come.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,8 +41,8 @@ pub struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     work: Work,
-    /// A snapshot that the writer did not begin yet.
-    snapshot: Option<Source>,
+    /// Snapshots that the writer did not begin yet: one of each group at most.
+    snapshots: VecDeque<Source>,
     /// Snapshots to which no record refers, nor will: they are removed before the next one is written.
     orphans: Vec<String>,
     /// Bytes that the writer took and that are not durable.
@@ -51,7 +52,7 @@ struct Queue {
     is_ending: bool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What they protect is valid between any two statements that may panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -101,10 +102,10 @@ impl Shared {
         self.wake(queue);
     }
 
-    /// Hands over a snapshot. There is none before it that is not on the disk.
+    /// Hands over a snapshot, which is written when those before it are on the disk.
     pub fn add_snapshot(&self, source: Source) {
         let mut queue = lock(&self.queue);
-        queue.snapshot = Some(source);
+        queue.snapshots.push_back(source);
         self.wake(queue);
     }
 
@@ -211,7 +212,7 @@ impl<D: Disk> Turns<D> {
     fn take(&mut self, queue: &mut Queue) -> bool {
         self.orphans.append(&mut queue.orphans);
         if self.snapshot.is_none() {
-            let source = queue.snapshot.take();
+            let source = queue.snapshots.pop_front();
             self.snapshot = source.map(|source| Job::new(self.writer.disk().clone(), source));
         }
         let is_snapshots_turn = queue.work.is_empty() || self.turn == Turn::Group;

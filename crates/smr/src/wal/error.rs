@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::format::VERSION;
-
 /// What to do with a node whose log is damaged.
 const WAY_OUT: &str = "This node must not go on with it: it may have promised what is lost. If a majority of the other members is well, \
     remove this member from the group, and add another with an id that was never used and a directory of its own; only if no majority is left, restore the \
@@ -44,7 +42,7 @@ pub enum WalError {
         path: PathBuf,
     },
     /// Another version of the format.
-    #[error("{}, at byte {offset}: version {found} of the format, this program reads version {VERSION}: use the program that wrote it", path.display())]
+    #[error("{}, at byte {offset}: version {found} of the format, which this program does not read: use the program that wrote it", path.display())]
     Version {
         /// The file.
         path: PathBuf,

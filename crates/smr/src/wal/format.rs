@@ -1,7 +1,11 @@
 //! What stands where in a segment: its header and the headers of frames. All numbers are little-endian. See `docs/log-format.md`.
 
-/// The version of the format that is written and read.
-pub const VERSION: u32 = 1;
+/// The version of the format that is written. Version 1, whose records are all of group 0, is read as well.
+pub const VERSION: u32 = 2;
+/// The first version: records had no groups.
+pub const VERSION_WITHOUT_GROUPS: u32 = 1;
+/// The version of snapshots.
+pub const SNAPSHOT_VERSION: u32 = 1;
 /// Most bytes of records in a frame.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of an entry's payload.
@@ -48,6 +52,8 @@ pub struct SegmentHeader {
     pub sequence: u64,
     /// The length of the file.
     pub file_bytes: u32,
+    /// [`VERSION`], or an older one that is read.
+    pub version: u32,
 }
 
 /// What is wrong with the first bytes of a segment.
@@ -63,7 +69,7 @@ impl SegmentHeader {
     pub fn to_bytes(self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.file_bytes.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.log.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.owner.to_le_bytes());
@@ -80,10 +86,12 @@ impl SegmentHeader {
         }
         // The checksum of another version may stand elsewhere, but a damaged version is not another one.
         let is_whole = crc32c::crc32c(&bytes[..60]) == u32_at(bytes, 60);
-        match u32_at(bytes, VERSION_AT as usize) {
-            VERSION if !is_whole => return Err(HeaderError::Damaged("the header of the segment has a wrong checksum")),
-            VERSION => {}
-            version => return Err(HeaderError::Version(version)),
+        let version = u32_at(bytes, VERSION_AT as usize);
+        if version != VERSION && version != VERSION_WITHOUT_GROUPS {
+            return Err(HeaderError::Version(version));
+        }
+        if !is_whole {
+            return Err(HeaderError::Damaged("the header of the segment has a wrong checksum"));
         }
         if bytes[48..60] != [0; 12] {
             return Err(HeaderError::Damaged("reserved bytes are not zero"));
@@ -94,6 +102,7 @@ impl SegmentHeader {
             number: u64_at(bytes, 32),
             sequence: u64_at(bytes, 40),
             file_bytes: u32_at(bytes, 12),
+            version,
         })
     }
 }

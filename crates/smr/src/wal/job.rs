@@ -4,14 +4,15 @@ use bytes::Bytes;
 
 use super::disk::Disk;
 use super::error::Failure;
+use super::part::Part;
 use super::record::Position;
 use super::snapshot::SnapshotWriter;
 
 /// A snapshot that is to be written.
 #[derive(Debug)]
 pub struct Source {
-    /// The identity of the log.
-    pub log: u64,
+    /// Whose it is.
+    pub part: Part,
     pub position: Position,
     pub about: Vec<u8>,
     pub data: Bytes,
@@ -36,10 +37,10 @@ impl<D: Disk> Job<D> {
 
     /// Writes the next piece.
     pub fn write_piece(&mut self) -> Result<(), Failure> {
-        let Source { log, position, about, data, piece_bytes } = &self.source;
+        let Source { part, position, about, data, piece_bytes } = &self.source;
         let writer = match &mut self.writer {
             Some(writer) => writer,
-            None => self.writer.insert(SnapshotWriter::create(self.disk.clone(), *log, *position, about)?),
+            None => self.writer.insert(SnapshotWriter::create(self.disk.clone(), *part, *position, about)?),
         };
         let end = data.len().min(self.at.saturating_add(*piece_bytes));
         writer.write(&data[self.at..end])?;

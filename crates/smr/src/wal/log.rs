@@ -1,17 +1,19 @@
 //! The log as its owner uses it.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::commit::{Shared, Stepper, Threaded};
+use super::commit::{Shared, Stepper, Threaded, lock};
 use super::config::WalConfig;
 use super::disk::Disk;
 use super::error::{AppendError, Failure, Misplaced, WalError};
 use super::format::{
-    ENTRY_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, frame_bytes,
+    ENTRY_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, VERSION, frame_bytes,
 };
+use super::part::GroupState;
 use super::progress::Handed;
 use super::read::Reader;
-use super::record::{BASE_BYTES, Compaction, ENTRY_HEADER_BYTES, Entry, HardState, Position, Record};
+use super::record::{Compaction, ENTRY_HEADER_BYTES, Entry, HardState, Position, Record};
 use super::segment::segment_name;
 use super::segments::Segments;
 use super::snapshot::snapshot_name;
@@ -29,26 +31,42 @@ impl Ticket {
     }
 }
 
-/// The log of one node. Changes are collected, and become a batch by [`Wal::submit`]; a crash leaves whole batches, in order.
+/// One group's part of the log of a node; of a log that is not shared, all of it. Changes are collected, and become a batch by [`Wal::submit`]; a crash
+/// leaves whole batches, in order. Groups of one log ([`Wal::of_group`]) collect together: what one of them submits goes with what the others have changed.
 ///
 /// It belongs to one thread. What it holds ([`Wal::last`], [`Wal::hard_state`] and so on) is what was appended, durable or not.
 #[derive(Debug)]
 pub struct Wal<D: Disk> {
+    pub(super) group: u16,
+    inner: Arc<Mutex<Inner<D>>>,
+    pub(super) shared: Arc<Shared>,
     pub(super) config: WalConfig,
-    pub(super) log: u64,
-    state: LogState,
+    disk: D,
+    log: u64,
+    /// The snapshot of this group that the writer has.
+    pub(super) snapshot: Option<Handed>,
+}
+
+/// What all groups of a log share.
+#[derive(Debug)]
+pub(super) struct Inner<D: Disk> {
+    config: WalConfig,
+    log: u64,
+    pub(super) groups: BTreeMap<u16, GroupState>,
     /// The frame that is being collected: space for its header, then records. Empty if there are none.
     frame: Vec<u8>,
-    /// The first entry in it.
-    frame_entries: Option<u64>,
+    /// The groups that have records in it, once or more.
+    changed: Vec<u16>,
     /// Files that are not needed when the frame is durable.
     obsolete: Vec<String>,
+    /// Whether entries went that may have been the last of a segment.
+    is_cut: bool,
     segments: Segments,
     /// The sequence number of the last frame.
     pub(super) sequence: u64,
-    /// The snapshot that the writer has.
-    pub(super) snapshot: Option<Handed>,
-    pub(super) shared: Arc<Shared>,
+    /// Snapshots that were handed to the writer, of all groups.
+    snapshots: u64,
+    shared: Arc<Shared>,
     pub(super) driver: Driver<D>,
     reader: Reader<D>,
 }
@@ -68,7 +86,7 @@ pub(super) struct Parts<D: Disk> {
     pub config: WalConfig,
     pub disk: D,
     pub log: u64,
-    pub state: LogState,
+    pub groups: BTreeMap<u16, GroupState>,
     pub segments: Segments,
     pub sequence: u64,
     pub shared: Arc<Shared>,
@@ -76,20 +94,50 @@ pub(super) struct Parts<D: Disk> {
 }
 
 impl<D: Disk> Wal<D> {
+    /// The handle of group 0.
     pub(super) fn new(parts: Parts<D>) -> Wal<D> {
-        Wal {
-            config: parts.config,
-            log: parts.log,
-            state: parts.state,
+        let Parts { config, disk, log, groups, segments, sequence, shared, driver } = parts;
+        let inner = Inner {
+            config,
+            log,
+            groups,
             frame: Vec::new(),
-            frame_entries: None,
+            changed: Vec::new(),
             obsolete: Vec::new(),
-            segments: parts.segments,
-            sequence: parts.sequence,
+            is_cut: true,
+            segments,
+            sequence,
+            snapshots: 0,
+            shared: shared.clone(),
+            driver,
+            reader: Reader::new(disk.clone()),
+        };
+        Wal { group: 0, inner: Arc::new(Mutex::new(inner)), shared, config, disk, log, snapshot: None }
+    }
+
+    /// The handle of a group of the same log.
+    pub(super) fn handle(&self, group: u16) -> Wal<D> {
+        Wal {
+            group,
+            inner: self.inner.clone(),
+            shared: self.shared.clone(),
+            config: self.config,
+            disk: self.disk.clone(),
+            log: self.log,
             snapshot: None,
-            shared: parts.shared,
-            driver: parts.driver,
-            reader: Reader::new(parts.disk),
+        }
+    }
+
+    /// What all groups share. They belong to one thread, which never waits for this.
+    pub(super) fn inner(&self) -> MutexGuard<'_, Inner<D>> {
+        lock(&self.inner)
+    }
+
+    /// What this group has.
+    fn state<R>(&self, look: impl FnOnce(&LogState) -> R) -> R {
+        match self.inner().groups.get(&self.group) {
+            Some(group) => look(&group.state),
+            None => look(&LogState::default()),
         }
     }
 
@@ -101,11 +149,11 @@ impl<D: Disk> Wal<D> {
     /// [`AppendError`]; nothing was changed.
     pub fn append(&mut self, entry: Entry<'_>) -> Result<(), AppendError> {
         let unflushed = self.unflushed();
-        if self.frame.is_empty() && unflushed > self.config.unflushed_bytes_max {
+        if self.inner().frame.is_empty() && unflushed > self.config.unflushed_bytes_max {
             return Err(AppendError::Behind { bytes: unflushed });
         }
         if self.is_full() {
-            return Err(AppendError::Full { bytes: self.segments.bytes });
+            return Err(AppendError::Full { bytes: self.bytes() });
         }
         self.append_admitted(entry)
     }
@@ -116,23 +164,7 @@ impl<D: Disk> Wal<D> {
     /// # Errors
     /// [`AppendError`], but neither `Behind` nor `Full`; nothing was changed.
     pub fn append_admitted(&mut self, entry: Entry<'_>) -> Result<(), AppendError> {
-        if entry.payload.len() > ENTRY_BYTES_MAX {
-            return Err(AppendError::TooLong { bytes: entry.payload.len() });
-        }
-        self.state.check_entry(entry.index, entry.term)?;
-        let record = Record::Entry(entry);
-        self.start(record.bytes())?;
-        let slot = Slot {
-            term: entry.term,
-            segment: Slot::STAGED,
-            offset: (self.frame.len() + ENTRY_HEADER_BYTES) as u32,
-            payload_bytes: entry.payload.len() as u32,
-            checksum: crc32c::crc32c(entry.payload),
-            kind: entry.kind,
-        };
-        record.write(&mut self.frame);
-        self.frame_entries.get_or_insert(entry.index);
-        Ok(self.state.append(entry.index, slot)?)
+        self.inner().append(self.group, entry)
     }
 
     /// Sets the hard state.
@@ -140,8 +172,9 @@ impl<D: Disk> Wal<D> {
     /// # Errors
     /// [`AppendError`]; nothing was changed.
     pub fn set_hard_state(&mut self, hard_state: HardState) -> Result<(), AppendError> {
-        self.record(Record::HardState(hard_state))?;
-        self.state.set_hard_state(hard_state);
+        let mut inner = self.inner();
+        inner.record(self.group, &Record::HardState(hard_state))?;
+        inner.state(self.group).set_hard_state(hard_state);
         Ok(())
     }
 
@@ -150,13 +183,7 @@ impl<D: Disk> Wal<D> {
     /// # Errors
     /// [`AppendError`]; nothing was changed.
     pub fn truncate(&mut self, from: u64) -> Result<(), AppendError> {
-        let index = from.checked_sub(1).ok_or(Misplaced("entries are numbered from 1"))?;
-        let term = self.state.term(index).ok_or(Misplaced("entries cannot be truncated that are in a snapshot"))?;
-        let last = Position { index, term };
-        self.state.check_truncate(last)?;
-        self.record(Record::Truncate(last))?;
-        self.frame_entries = self.frame_entries.filter(|first| *first < from);
-        Ok(self.state.truncate(last)?)
+        self.inner().truncate(self.group, from)
     }
 
     /// Drops the entries up to `up_to`, which are in the snapshot that ends with `snapshot`. That snapshot must be on the disk
@@ -165,14 +192,7 @@ impl<D: Disk> Wal<D> {
     /// # Errors
     /// [`AppendError`]; nothing was changed.
     pub fn compact(&mut self, snapshot: Position, up_to: u64) -> Result<(), AppendError> {
-        let term = self.state.term(up_to).ok_or(Misplaced("entries cannot be compacted that are not there"))?;
-        let compaction = Compaction { snapshot, compacted: Position { index: up_to, term } };
-        self.state.check_compact(compaction)?;
-        let before = self.state.base().compaction.snapshot;
-        self.record(Record::Compact(compaction))?;
-        self.state.compact(compaction)?;
-        self.replaced(before, snapshot);
-        Ok(())
+        self.inner().compact(self.group, snapshot, up_to)
     }
 
     /// Drops all entries: the log goes on behind the entry with which `snapshot` ends. That snapshot, which came from another node, must be on the
@@ -181,102 +201,15 @@ impl<D: Disk> Wal<D> {
     /// # Errors
     /// [`AppendError`]; nothing was changed.
     pub fn reset(&mut self, snapshot: Position) -> Result<(), AppendError> {
-        self.state.check_reset(snapshot)?;
-        let before = self.state.base().compaction.snapshot;
-        self.record(Record::Reset(snapshot))?;
-        self.frame_entries = None;
-        self.state.reset(snapshot)?;
-        self.replaced(before, snapshot);
-        Ok(())
+        self.inner().reset(self.group, snapshot)
     }
 
-    fn replaced(&mut self, before: Position, by: Position) {
-        if before.index > 0 && before != by {
-            self.obsolete.push(snapshot_name(before));
-        }
-    }
-
-    fn record(&mut self, record: Record<'_>) -> Result<(), AppendError> {
-        self.start(record.bytes())?;
-        record.write(&mut self.frame);
-        Ok(())
-    }
-
-    /// Makes place in the frame, or begins one.
-    fn start(&mut self, bytes: usize) -> Result<(), AppendError> {
-        if let Some(failure) = self.shared.failure() {
-            return Err(failure.clone().into());
-        }
-        if self.frame.len() + bytes > FRAME_HEADER_BYTES + FRAME_BYTES_MAX {
-            self.submit();
-        }
-        if self.frame.is_empty() {
-            self.frame.resize(FRAME_HEADER_BYTES, 0);
-        }
-        Ok(())
-    }
-
-    /// Makes a batch of all changes since the last time, and hands it to the writer. Gives the ticket of the last batch, if there was nothing.
+    /// Makes a batch of all changes since the last time, those of other groups among them, and hands it to the writer. Gives the ticket of the last batch, if
+    /// there was nothing.
     pub fn submit(&mut self) -> Ticket {
-        if !self.frame.is_empty() {
-            self.send();
-        }
-        Ticket(self.sequence)
-    }
-
-    /// Gives the frame its place, in a new segment if the last one is full.
-    fn send(&mut self) {
-        let mut frame = std::mem::take(&mut self.frame);
-        let len = frame_bytes(frame.len() - FRAME_HEADER_BYTES);
-        let (number, bytes) = self.segments.current();
-        let roll = (self.segments.end as usize + len > bytes as usize).then(|| {
-            self.sequence += 1;
-            let least = SEGMENT_HEADER_BYTES + frame_bytes(BASE_BYTES) + len;
-            let file_bytes = self.config.segment_bytes.max(least as u32);
-            self.segments.roll(number + 1, file_bytes);
-            SegmentHeader {
-                log: self.log,
-                owner: self.config.owner,
-                number: number + 1,
-                sequence: self.sequence,
-                file_bytes,
-            }
-        });
-        self.sequence += 1;
-        // The segment begins with the state before this frame.
-        let (sequence, end, base) = (self.sequence, self.segments.end, self.segments.base);
-        self.shared.add(|work| {
-            if let Some(header) = roll {
-                work.tasks.push(Task::Roll(header));
-                work.push(&frame_of(&Record::Base(base)), SEGMENT_HEADER_BYTES as u32, header.sequence);
-            }
-            work.push(&frame, end, sequence);
-        });
-        if let Some(first) = self.frame_entries.take() {
-            self.state.place(first, self.segments.current().0, end);
-        }
-        self.segments.end += len as u32;
-        self.segments.base = self.state.base();
-        frame.clear();
-        self.frame = frame;
-        self.remove_obsolete();
-    }
-
-    /// Tells the writer what it may remove when all that was submitted is durable.
-    fn remove_obsolete(&mut self) {
-        let first = self.state.first_segment().unwrap_or(self.segments.current().0);
-        while let Some((number, bytes)) = self.segments.all.front().copied()
-            && number < first
-        {
-            self.segments.all.pop_front();
-            self.segments.bytes -= u64::from(bytes);
-            self.reader.forget(number);
-            self.obsolete.push(segment_name(number));
-        }
-        if !self.obsolete.is_empty() {
-            let names = std::mem::take(&mut self.obsolete);
-            self.shared.add(|work| work.tasks.push(Task::Remove(names)));
-        }
+        let mut inner = self.inner();
+        inner.submit();
+        Ticket(inner.sequence)
     }
 
     /// Brings all to the disk, and a mark that all was there, so that the next opening can tell damage in the last batches from a crash.
@@ -295,14 +228,13 @@ impl<D: Disk> Wal<D> {
         self.submit();
         self.wait()?;
         // A group of its own, since what was before is flushed.
-        self.frame.resize(FRAME_HEADER_BYTES, 0);
-        self.send();
+        self.inner().send_empty();
         self.wait()
     }
 
     /// The directory.
     pub fn disk(&self) -> &D {
-        self.reader.disk()
+        &self.disk
     }
 
     /// The identity of the log, a random number.
@@ -312,37 +244,48 @@ impl<D: Disk> Wal<D> {
 
     /// As it was set last.
     pub fn hard_state(&self) -> HardState {
-        self.state.base().hard_state
+        self.state(|state| state.base().hard_state)
     }
 
     /// What is in a snapshot, and what is gone.
     pub fn compaction(&self) -> Compaction {
-        self.state.base().compaction
+        self.state(|state| state.base().compaction)
     }
 
     /// The last entry; or that of the snapshot, if there is none behind it.
     pub fn last(&self) -> Position {
-        self.state.base().last
+        self.state(|state| state.base().last)
     }
 
     /// The first entry that was not compacted, or that would come next.
     pub fn first_index(&self) -> u64 {
-        self.state.first_index()
+        self.state(LogState::first_index)
     }
 
     /// The term of an entry that is there, or of the last one in the snapshot or compacted.
     pub fn term(&self, index: u64) -> Option<u64> {
-        self.state.term(index)
+        self.state(|state| state.term(index))
     }
 
-    /// Length of all segments, in bytes.
+    /// Length of all segments, in bytes, whichever groups they hold.
     pub fn bytes(&self) -> u64 {
-        self.segments.bytes
+        self.inner().segments.bytes
     }
 
     /// How many segments there are.
     pub fn segments(&self) -> usize {
-        self.segments.all.len()
+        self.inner().segments.all.len()
+    }
+
+    /// The group that keeps the oldest segment from being removed, if segments have more than half of the bytes that they may: a snapshot of that
+    /// group makes room for all.
+    pub fn held_by(&self) -> Option<u16> {
+        let inner = self.inner();
+        if inner.segments.bytes <= self.config.log_bytes_max / 2 {
+            return None;
+        }
+        let first = inner.groups.iter().filter_map(|(group, of)| Some((of.state.first_segment()?, *group))).min()?;
+        (first.0 < inner.segments.current().0).then_some(first.1)
     }
 
     /// Flushes of segments since the log was opened, but for those of new segments.
@@ -355,15 +298,206 @@ impl<D: Disk> Wal<D> {
     /// # Errors
     /// [`WalError::NoEntry`], [`WalError::NotWritten`] if it is not durable yet, or what is wrong with the disk.
     pub fn read(&self, index: u64, payload: &mut Vec<u8>) -> Result<(u64, u8), WalError> {
-        let slot = *self.state.slot(index).ok_or(WalError::NoEntry { index })?;
-        self.reader.read(index, &slot, payload)?;
+        let slot = self.state(|state| state.slot(index).copied()).ok_or(WalError::NoEntry { index })?;
+        self.inner().reader.read(index, &slot, payload)?;
         Ok((slot.term, slot.kind))
     }
 }
 
-/// A frame with one record.
+impl<D: Disk> Inner<D> {
+    /// The number of the snapshot that is handed over next.
+    pub fn next_snapshot(&mut self) -> u64 {
+        self.snapshots += 1;
+        self.snapshots
+    }
+
+    fn group(&mut self, group: u16) -> &mut GroupState {
+        self.groups.entry(group).or_default()
+    }
+
+    fn state(&mut self, group: u16) -> &mut LogState {
+        &mut self.group(group).state
+    }
+
+    fn append(&mut self, group: u16, entry: Entry<'_>) -> Result<(), AppendError> {
+        if entry.payload.len() > ENTRY_BYTES_MAX {
+            return Err(AppendError::TooLong { bytes: entry.payload.len() });
+        }
+        self.state(group).check_entry(entry.index, entry.term)?;
+        let record = Record::Entry(entry);
+        self.start(record.bytes())?;
+        let slot = Slot {
+            term: entry.term,
+            segment: Slot::STAGED,
+            offset: (self.frame.len() + ENTRY_HEADER_BYTES) as u32,
+            payload_bytes: entry.payload.len() as u32,
+            checksum: crc32c::crc32c(entry.payload),
+            kind: entry.kind,
+        };
+        self.write(group, &record);
+        let of = self.group(group);
+        of.frame_entries.get_or_insert(entry.index);
+        Ok(of.state.append(entry.index, slot)?)
+    }
+
+    fn truncate(&mut self, group: u16, from: u64) -> Result<(), AppendError> {
+        let index = from.checked_sub(1).ok_or(Misplaced("entries are numbered from 1"))?;
+        let state = self.state(group);
+        let term = state.term(index).ok_or(Misplaced("entries cannot be truncated that are in a snapshot"))?;
+        let last = Position { index, term };
+        state.check_truncate(last)?;
+        self.record(group, &Record::Truncate(last))?;
+        self.is_cut = true;
+        let of = self.group(group);
+        of.frame_entries = of.frame_entries.filter(|first| *first < from);
+        Ok(of.state.truncate(last)?)
+    }
+
+    fn compact(&mut self, group: u16, snapshot: Position, up_to: u64) -> Result<(), AppendError> {
+        let state = self.state(group);
+        let term = state.term(up_to).ok_or(Misplaced("entries cannot be compacted that are not there"))?;
+        let compaction = Compaction { snapshot, compacted: Position { index: up_to, term } };
+        state.check_compact(compaction)?;
+        let before = state.base().compaction.snapshot;
+        self.record(group, &Record::Compact(compaction))?;
+        self.state(group).compact(compaction)?;
+        self.replaced(group, before, snapshot);
+        Ok(())
+    }
+
+    fn reset(&mut self, group: u16, snapshot: Position) -> Result<(), AppendError> {
+        let state = self.state(group);
+        state.check_reset(snapshot)?;
+        let before = state.base().compaction.snapshot;
+        self.record(group, &Record::Reset(snapshot))?;
+        let of = self.group(group);
+        of.frame_entries = None;
+        of.state.reset(snapshot)?;
+        self.replaced(group, before, snapshot);
+        Ok(())
+    }
+
+    fn replaced(&mut self, group: u16, before: Position, by: Position) {
+        self.is_cut = true;
+        if before.index > 0 && before != by {
+            self.obsolete.push(snapshot_name(group, before));
+        }
+    }
+
+    fn record(&mut self, group: u16, record: &Record<'_>) -> Result<(), AppendError> {
+        self.start(record.bytes())?;
+        self.write(group, record);
+        Ok(())
+    }
+
+    fn write(&mut self, group: u16, record: &Record<'_>) {
+        record.write(group, &mut self.frame);
+        if self.changed.last() != Some(&group) {
+            self.changed.push(group);
+        }
+    }
+
+    /// Makes place in the frame, or begins one.
+    fn start(&mut self, bytes: usize) -> Result<(), AppendError> {
+        if let Some(failure) = self.shared.failure() {
+            return Err(failure.clone().into());
+        }
+        if self.frame.len() + bytes > FRAME_HEADER_BYTES + FRAME_BYTES_MAX {
+            self.submit();
+        }
+        if self.frame.is_empty() {
+            self.frame.resize(FRAME_HEADER_BYTES, 0);
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) {
+        if !self.frame.is_empty() {
+            self.send();
+        }
+    }
+
+    /// Hands over a frame without records.
+    fn send_empty(&mut self) {
+        self.frame.resize(FRAME_HEADER_BYTES, 0);
+        self.send();
+    }
+
+    /// Gives the frame its place, in a new segment if the last one is full.
+    fn send(&mut self) {
+        let mut frame = std::mem::take(&mut self.frame);
+        let len = frame_bytes(frame.len() - FRAME_HEADER_BYTES);
+        let roll = self.roll_before(len);
+        self.sequence += 1;
+        let (sequence, end) = (self.sequence, self.segments.end);
+        self.shared.add(|work| {
+            if let Some((header, bases)) = roll {
+                work.tasks.push(Task::Roll(header));
+                work.push(&bases, SEGMENT_HEADER_BYTES as u32, header.sequence);
+            }
+            work.push(&frame, end, sequence);
+        });
+        let segment = self.segments.current().0;
+        for group in self.changed.drain(..) {
+            let Some(of) = self.groups.get_mut(&group) else { continue };
+            if let Some(first) = of.frame_entries.take() {
+                of.state.place(first, segment, end);
+            }
+            of.handed = of.state.base();
+        }
+        self.segments.end += len as u32;
+        frame.clear();
+        self.frame = frame;
+        self.remove_obsolete();
+    }
+
+    /// Begins a new segment, with the state of all groups before the next frame, if the last one has no place for one of this length.
+    fn roll_before(&mut self, len: usize) -> Option<(SegmentHeader, Vec<u8>)> {
+        let (number, bytes) = self.segments.current();
+        if self.segments.end as usize + len <= bytes as usize {
+            return None;
+        }
+        self.sequence += 1;
+        let mut bases = vec![0; FRAME_HEADER_BYTES];
+        self.groups.iter().for_each(|(group, of)| Record::Base(of.handed).write(*group, &mut bases));
+        let bases_bytes = frame_bytes(bases.len() - FRAME_HEADER_BYTES);
+        let file_bytes = self.config.segment_bytes.max((SEGMENT_HEADER_BYTES + bases_bytes + len) as u32);
+        self.segments.roll(number + 1, file_bytes, bases_bytes as u32);
+        let header = SegmentHeader {
+            log: self.log,
+            owner: self.config.owner,
+            number: number + 1,
+            sequence: self.sequence,
+            file_bytes,
+            version: VERSION,
+        };
+        Some((header, bases))
+    }
+
+    /// Tells the writer what it may remove when all that was submitted is durable.
+    fn remove_obsolete(&mut self) {
+        if std::mem::take(&mut self.is_cut) {
+            let last = self.segments.current().0;
+            let first = self.groups.values().filter_map(|group| group.state.first_segment()).min().unwrap_or(last);
+            while let Some((number, bytes)) = self.segments.all.front().copied()
+                && number < first.min(last)
+            {
+                self.segments.all.pop_front();
+                self.segments.bytes -= u64::from(bytes);
+                self.reader.forget(number);
+                self.obsolete.push(segment_name(number));
+            }
+        }
+        if !self.obsolete.is_empty() {
+            let names = std::mem::take(&mut self.obsolete);
+            self.shared.add(|work| work.tasks.push(Task::Remove(names)));
+        }
+    }
+}
+
+/// A frame with one record of group 0.
 pub(super) fn frame_of(record: &Record<'_>) -> Vec<u8> {
     let mut frame = vec![0; FRAME_HEADER_BYTES];
-    record.write(&mut frame);
+    record.write(0, &mut frame);
     frame
 }

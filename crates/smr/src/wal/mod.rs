@@ -14,6 +14,8 @@
 //! [`WalConfig::unflushed_bytes_max`], and goes to the disk with the next: one flush for many batches. In virtual time the same code runs without a
 //! thread ([`open_stepped`]).
 //!
+//! **Groups.** Several groups share one log: each has its handle ([`Wal::of_group`]), its entries and its snapshots; directory, writer and flushes are those of all.
+//!
 //! **Snapshots** are written by the same thread ([`Wal::write_snapshot`]), in pieces that take turns with these flushes. The log refers to one only when it is on the
 //! disk ([`Wal::take_written_snapshot`], then [`Wal::compact`]).
 //!
@@ -24,6 +26,7 @@
 //! | `disk`, `directory`, `sim` | what is asked of a disk; a real one; one in memory that crashes and fails as it is told |
 //! | `format`, `record` | what stands where in a segment; the changes of a log as bytes |
 //! | `state` | what the changes make |
+//! | `part` | what one group has of a log that several share |
 //! | `log`, `progress`, `read` | the log as its owner uses it; how far the writer is; entries from the disk |
 //! | `work`, `writer`, `commit` | what waits for the disk; writing it; when |
 //! | `segment`, `segments`, `window`, `recover`, `open` | from files to a log |
@@ -38,6 +41,7 @@ mod format;
 mod job;
 mod log;
 mod open;
+mod part;
 mod progress;
 mod read;
 mod record;
@@ -59,6 +63,7 @@ pub use error::{AppendError, Failure, Misplaced, WalError};
 pub use format::{ENTRY_BYTES_MAX, FRAME_BYTES_MAX, SEGMENT_BYTES_MAX, VERSION};
 pub use log::{Ticket, Wal};
 pub use open::{Opening, open, open_stepped};
+pub use part::Part;
 pub use record::{Compaction, Entry, HardState, Position};
 pub use recover::Torn;
 pub use snapshot::{SNAPSHOT_ABOUT_BYTES_MAX, SNAPSHOT_BLOCK_BYTES, SnapshotReader, SnapshotWriter};

@@ -1,13 +1,15 @@
 //! Opening a log, or making one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::commit::{Shared, Stepper, Threaded};
 use super::config::WalConfig;
 use super::disk::{Disk, DiskFile};
 use super::error::{Failure, WalError};
-use super::format::{FRAME_HEADER_BYTES, FrameHeader, Place, SEGMENT_HEADER_BYTES, SegmentHeader, frame_bytes};
+use super::format::{FRAME_HEADER_BYTES, FrameHeader, Place, SEGMENT_HEADER_BYTES, SegmentHeader, VERSION, frame_bytes};
 use super::log::{Driver, Parts, Wal, frame_of};
+use super::part::Part;
 use super::record::{BASE_BYTES, Base, Record};
 use super::recover::{Recovered, Torn, recover};
 use super::segment::{UNFINISHED, segment_name, segment_number};
@@ -81,16 +83,20 @@ fn open_with<D: Disk>(
     let recovered = recover(&disk, config.owner, needed)?;
     opening.torn = recovered.torn;
 
-    let snapshot = recovered.state.base().compaction.snapshot;
-    if snapshot.index > 0 {
-        SnapshotReader::open(&disk, recovered.log, snapshot)?;
+    // Those that the log refers to.
+    let mut kept = BTreeSet::new();
+    for (group, of) in &recovered.groups {
+        let snapshot = of.state.base().compaction.snapshot;
+        if snapshot.index > 0 {
+            SnapshotReader::open(&disk, Part { log: recovered.log, group: *group }, snapshot)?;
+            kept.insert(snapshot_name(*group, snapshot));
+        }
     }
     // What is left over of removals, of segments and snapshots that were not finished, and of snapshots that the log does not know.
-    let kept = snapshot_name(snapshot);
     for name in names {
         let is_left_over = is_unfinished(&name)
             || segment_number(&name).is_some_and(|number| !needed.contains(&number))
-            || is_snapshot_name(&name) && name != kept;
+            || is_snapshot_name(&name) && !kept.contains(&name);
         if is_left_over {
             disk.remove(&name).map_err(|source| io("remove", &name, source))?;
             opening.removed.push(name);
@@ -110,7 +116,14 @@ fn is_unfinished(name: &str) -> bool {
 fn create<D: Disk>(disk: &D, config: &WalConfig) -> Result<(), WalError> {
     let log =
         disk.random().map_err(|source| WalError::Io { what: "find a random number for", path: disk.place(""), source })?;
-    let header = SegmentHeader { log, owner: config.owner, number: 1, sequence: 1, file_bytes: config.segment_bytes };
+    let header = SegmentHeader {
+        log,
+        owner: config.owner,
+        number: 1,
+        sequence: 1,
+        file_bytes: config.segment_bytes,
+        version: VERSION,
+    };
     let mut first = frame_of(&Record::Base(Base::default()));
     let payload = &first[FRAME_HEADER_BYTES..];
     let offset = SEGMENT_HEADER_BYTES as u32;
@@ -136,7 +149,7 @@ fn start<D: Disk>(
     recovered: Recovered,
     drive: impl FnOnce(Arc<Shared>, Writer<D>) -> Result<Driver<D>, WalError>,
 ) -> Result<Wal<D>, WalError> {
-    let Recovered { state, log, segments, end, sequence, group, .. } = recovered;
+    let Recovered { groups, log, segments, end, sequence, group, version, .. } = recovered;
     let last = segments.last().map_or(1, |(number, _)| *number);
     let name = segment_name(last);
     let file = disk.open(&name).map_err(|source| WalError::Io { what: "open", path: disk.place(&name), source })?;
@@ -145,9 +158,9 @@ fn start<D: Disk>(
     let driver = drive(shared.clone(), Writer::new(disk.clone(), file, log, last, group))?;
     let segments = Segments {
         bytes: segments.iter().map(|(_, bytes)| u64::from(*bytes)).sum(),
+        // A segment of an older version gets no frames of this one: the next begins another.
+        end: if version == VERSION { end } else { segments.last().map_or(end, |(_, bytes)| *bytes) },
         all: segments.into(),
-        end,
-        base: state.base(),
     };
-    Ok(Wal::new(Parts { config, disk, log, state, segments, sequence, shared, driver }))
+    Ok(Wal::new(Parts { config, disk, log, groups, segments, sequence, shared, driver }))
 }

@@ -59,7 +59,7 @@ impl<D: Disk> Wal<D> {
 
     /// What writes and flushes, if that is no thread ([`super::open_stepped`]).
     pub fn stepper(&self) -> Option<Stepper<D>> {
-        match &self.driver {
+        match &self.inner().driver {
             Driver::Threaded { .. } => None,
             Driver::Stepped(stepper) => Some(stepper.clone()),
         }
@@ -71,7 +71,7 @@ impl<D: Disk> Wal<D> {
     /// [`Failure`] if it will never be.
     pub fn wait(&mut self) -> Result<(), Failure> {
         self.step_to_the_end();
-        let sequence = self.sequence;
+        let sequence = self.inner().sequence;
         self.shared.wait(|shared| shared.durable() >= sequence)
     }
 
@@ -79,12 +79,13 @@ impl<D: Disk> Wal<D> {
     /// the log. When it is on the disk, [`Wal::take_written_snapshot`] says so, and whoever waits is woken; that it failed is a [`Wal::failure`].
     ///
     /// # Panics
-    /// If one is under way.
+    /// If one of this group is under way. Those of several groups are written one after the other.
     pub fn write_snapshot(&mut self, position: Position, about: Vec<u8>, data: Bytes) {
         assert!(self.snapshot.is_none(), "one snapshot is written at a time");
-        self.snapshot = Some(Handed { position, number: self.shared.snapshots() + 1 });
+        let number = self.inner().next_snapshot();
+        self.snapshot = Some(Handed { position, number });
         let piece_bytes = self.config.snapshot_piece_bytes;
-        self.shared.add_snapshot(Source { log: self.log, position, about, data, piece_bytes });
+        self.shared.add_snapshot(Source { part: self.part(), position, about, data, piece_bytes });
     }
 
     /// The snapshot that was handed over, once, when it is on the disk: now [`Wal::compact`] or [`Wal::reset`] may refer to it, and another may be handed over.
@@ -97,7 +98,7 @@ impl<D: Disk> Wal<D> {
     /// [`Wal::compact`] nor [`Wal::reset`] refers.
     pub fn discard_snapshot(&mut self, position: Position) {
         debug_assert_ne!(self.compaction().snapshot, position, "the log begins with it");
-        self.shared.add_orphan(snapshot_name(position));
+        self.shared.add_orphan(snapshot_name(self.group, position));
     }
 
     /// Sleeps until the snapshot that was handed over is on the disk, and gives it; nothing if there is none. A log without a thread writes it at once.
@@ -112,7 +113,7 @@ impl<D: Disk> Wal<D> {
     }
 
     fn step_to_the_end(&self) {
-        if let Driver::Stepped(stepper) = &self.driver {
+        if let Some(stepper) = self.stepper() {
             // Nothing is later.
             stepper.step(u64::MAX);
         }

@@ -19,10 +19,6 @@ impl<D: Disk> Reader<D> {
         Reader { disk, open: RefCell::new(None) }
     }
 
-    pub fn disk(&self) -> &D {
-        &self.disk
-    }
-
     /// The segment is removed.
     pub fn forget(&mut self, segment: u64) {
         self.open.get_mut().take_if(|(open, _)| *open == segment);

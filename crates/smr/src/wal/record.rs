@@ -101,10 +101,11 @@ impl Record<'_> {
         }
     }
 
-    /// Appends it to a frame.
-    pub fn write(&self, to: &mut Vec<u8>) {
+    /// Appends it to a frame, as one of this group's.
+    pub fn write(&self, group: u16, to: &mut Vec<u8>) {
+        let [low, high] = group.to_le_bytes();
         let mut start = |kind, second, len: usize| {
-            to.extend_from_slice(&[kind, second, 0, 0]);
+            to.extend_from_slice(&[kind, second, low, high]);
             to.extend_from_slice(&(len as u32).to_le_bytes());
         };
         match *self {
@@ -138,12 +139,13 @@ impl Record<'_> {
         }
     }
 
-    /// The record at the start of some bytes, and how many it takes.
-    pub fn parse(bytes: &[u8]) -> Result<(Record<'_>, usize), &'static str> {
+    /// The record at the start of some bytes, whose group's it is, and how many bytes it takes.
+    pub fn parse(bytes: &[u8]) -> Result<(u16, Record<'_>, usize), &'static str> {
         const CUT: &str = "a record is longer than its frame";
         let (header, rest) = bytes.split_at_checked(8).ok_or(CUT)?;
         let (kind, second, len) = (header[0], header[1], u32_at(header, 4) as usize);
-        if header[2..4] != [0; 2] || (kind != ENTRY && (second != 0 || len != 0)) {
+        let group = u16::from_le_bytes([header[2], header[3]]);
+        if kind != ENTRY && (second != 0 || len != 0) {
             return Err("reserved bytes are not zero");
         }
         let fixed = match kind {
@@ -178,7 +180,7 @@ impl Record<'_> {
                 Record::Base(Base { hard_state: hard_state(), compaction, last: position(7) })
             }
         };
-        Ok((record, fixed + len))
+        Ok((group, record, fixed + len))
     }
 }
 

@@ -3,12 +3,15 @@
 //! What may be wrong after a crash is the end of what was written last: frames of the group that was not flushed yet, torn anyhow. They are cut
 //! off, which loses nothing that anybody was told to be durable. Anything else that is not as it was written is damage, and the log is not opened.
 
+use std::collections::BTreeMap;
+
 use super::disk::{Disk, DiskFile};
 use super::error::{Misplaced, WalError};
-use super::format::{FRAME_HEADER_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, frame_bytes};
-use super::record::{ENTRY_HEADER_BYTES, Record};
+use super::format::{FRAME_HEADER_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, VERSION, frame_bytes};
+use super::part::GroupState;
+use super::record::{Base, ENTRY_HEADER_BYTES, Record};
 use super::segment::{Found, Segment, segment_name};
-use super::state::{LogState, Slot};
+use super::state::Slot;
 
 /// Frames and groups are never so many that their numbers end.
 const NUMBERS: std::ops::Range<u64> = 1..1 << 63;
@@ -27,8 +30,10 @@ pub struct Torn {
 /// A log as it was found.
 #[derive(Debug)]
 pub struct Recovered {
-    pub state: LogState,
+    pub groups: BTreeMap<u16, GroupState>,
     pub log: u64,
+    /// Of the last segment.
+    pub version: u32,
     /// Numbers and lengths of the segments, without gaps.
     pub segments: Vec<(u64, u32)>,
     /// Where the next frame goes in the last of them.
@@ -50,8 +55,9 @@ pub fn recover<D: Disk>(disk: &D, owner: u64, numbers: &[u64]) -> Result<Recover
         let base = first_record(&mut segment)?;
         let recovered = match &mut found {
             None => found.insert(Recovered {
-                state: LogState::new(base.base).map_err(|Misplaced(what)| segment.damaged(base.offset, what))?,
+                groups: groups_of(&base.bases).map_err(|Misplaced(what)| segment.damaged(base.offset, what))?,
                 log: header.log,
+                version: header.version,
                 segments: Vec::new(),
                 end: 0,
                 sequence: header.sequence - 1,
@@ -65,28 +71,30 @@ pub fn recover<D: Disk>(disk: &D, owner: u64, numbers: &[u64]) -> Result<Recover
                 if before.sequence + 1 != header.sequence || before.group + 1 != base.group {
                     return Err(segment.damaged(40, "frames are missing at the end of the segment before"));
                 }
-                if before.state.base() != base.base {
+                if !before.is_at(&base.bases) {
                     return Err(segment.damaged(base.offset, "the segment does not go on where the one before it ends"));
                 }
                 before
             }
         };
+        recovered.version = header.version;
         recovered.segments.push((*number, header.file_bytes));
         read_frames(&mut segment, recovered, at + 1 == numbers.len())?;
     }
-    let Some(recovered) = found else {
+    let Some(mut recovered) = found else {
         return Err(WalError::Missing { path: disk.place(&segment_name(1)) });
     };
-    if !recovered.state.is_complete() {
+    if !recovered.groups.values().all(|group| group.state.is_complete()) {
         let first = numbers.first().copied().unwrap_or(1);
         return Err(WalError::Missing { path: disk.place(&segment_name(first.saturating_sub(1))) });
     }
+    recovered.groups.values_mut().for_each(|group| group.handed = group.state.base());
     Ok(recovered)
 }
 
 /// What a segment says about the ones before it.
 struct First {
-    base: super::record::Base,
+    bases: BTreeMap<u16, Base>,
     offset: u64,
     group: u64,
 }
@@ -104,12 +112,35 @@ fn first_record<F: DiskFile>(segment: &mut Segment<F>) -> Result<First, WalError
     {
         return Err(segment.damaged(offset, "the first frame has a wrong number"));
     }
-    let parsed = Record::parse(segment.records(start, &header)?);
-    match parsed {
-        Ok((Record::Base(base), len)) if len == header.payload_bytes as usize => {
-            Ok(First { base, offset, group: header.group })
+    match bases(segment.records(start, &header)?) {
+        Some(bases) => Ok(First { bases, offset, group: header.group }),
+        None => Err(segment.damaged(offset, "the segment does not begin with a state")),
+    }
+}
+
+/// The states of groups in a segment's first frame, one of each, and nothing else.
+fn bases(mut records: &[u8]) -> Option<BTreeMap<u16, Base>> {
+    let mut bases = BTreeMap::new();
+    while !records.is_empty() {
+        let (group, record, len) = Record::parse(records).ok()?;
+        let Record::Base(base) = record else { return None };
+        if bases.insert(group, base).is_some() {
+            return None;
         }
-        _ => Err(segment.damaged(offset, "the segment does not begin with a state")),
+        records = &records[len..];
+    }
+    (!bases.is_empty()).then_some(bases)
+}
+
+fn groups_of(bases: &BTreeMap<u16, Base>) -> Result<BTreeMap<u16, GroupState>, Misplaced> {
+    bases.iter().map(|(group, base)| Ok((*group, GroupState::found(*base)?))).collect()
+}
+
+impl Recovered {
+    /// Whether all groups are as a segment says that begins here. It may name groups to which nothing was written before.
+    fn is_at(&self, bases: &BTreeMap<u16, Base>) -> bool {
+        let found = |group: &u16| self.groups.get(group).map_or_else(Base::default, |of| of.state.base());
+        self.groups.keys().all(|group| bases.contains_key(group)) && bases.iter().all(|(group, base)| found(group) == *base)
     }
 }
 
@@ -159,8 +190,13 @@ fn apply<F: DiskFile>(
     let mut at = 0;
     while at < header.payload_bytes as usize {
         let place = offset + FRAME_HEADER_BYTES as u32 + at as u32;
-        let state = &mut recovered.state;
-        let done = Record::parse(&segment.records(offset, header)?[at..]).and_then(|(record, len)| {
+        let groups = &mut recovered.groups;
+        let version = segment.header.version;
+        let done = Record::parse(&segment.records(offset, header)?[at..]).and_then(|(group, record, len)| {
+            if group != 0 && version < VERSION {
+                return Err("reserved bytes are not zero");
+            }
+            let state = &mut groups.entry(group).or_default().state;
             match record {
                 Record::Entry(entry) => {
                     let slot = Slot {

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::format::{SEGMENT_HEADER_BYTES, frame_bytes};
-use super::record::{BASE_BYTES, Base};
+use super::format::SEGMENT_HEADER_BYTES;
 
 /// Where the next frame goes, and the segments that there are.
 #[derive(Debug)]
@@ -14,8 +13,6 @@ pub struct Segments {
     pub end: u32,
     /// Length of them all.
     pub bytes: u64,
-    /// The state at that place.
-    pub base: Base,
 }
 
 impl Segments {
@@ -25,10 +22,10 @@ impl Segments {
         self.all.back().copied().unwrap_or_default()
     }
 
-    /// A new segment is the last one, and has its state as its first frame.
-    pub fn roll(&mut self, number: u64, bytes: u32) {
+    /// A new segment is the last one. Its first frame, with the state that it begins with, takes so many bytes.
+    pub fn roll(&mut self, number: u64, bytes: u32, first_frame: u32) {
         self.all.push_back((number, bytes));
         self.bytes += u64::from(bytes);
-        self.end = (SEGMENT_HEADER_BYTES + frame_bytes(BASE_BYTES)) as u32;
+        self.end = SEGMENT_HEADER_BYTES as u32 + first_frame;
     }
 }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use super::disk::{Disk, DiskFile};
 use super::error::{Failure, WalError};
-use super::format::{VERSION, VERSION_AT, u32_at, u64_at};
+use super::format::{SNAPSHOT_VERSION, VERSION_AT, u32_at, u64_at};
+use super::part::Part;
 use super::record::Position;
 use super::segment::UNFINISHED;
 
@@ -20,19 +21,24 @@ const MAGIC: [u8; 8] = *b"\x89DNLRSN\n";
 const HEADER_BYTES: usize = 48;
 const BLOCK_HEADER_BYTES: usize = 16;
 
-/// The name of the snapshot that ends with this entry.
-pub fn snapshot_name(position: Position) -> String {
-    format!("{NAME_START}{:016x}-{:016x}", position.index, position.term)
+/// The name of a group's snapshot that ends with this entry. That of group 0 has no number of a group, as when there were none.
+pub fn snapshot_name(group: u16, position: Position) -> String {
+    let Position { index, term } = position;
+    match group {
+        0 => format!("{NAME_START}{index:016x}-{term:016x}"),
+        group => format!("{NAME_START}{group:04x}-{index:016x}-{term:016x}"),
+    }
 }
 
 pub fn is_snapshot_name(name: &str) -> bool {
-    let numbers = name.strip_prefix(NAME_START).and_then(|numbers| numbers.split_once('-'));
-    let Some((Ok(index), Ok(term))) =
-        numbers.map(|(index, term)| (u64::from_str_radix(index, 16), u64::from_str_radix(term, 16)))
-    else {
-        return false;
+    let Some(numbers) = name.strip_prefix(NAME_START) else { return false };
+    let numbers: Option<Vec<u64>> = numbers.split('-').map(|number| u64::from_str_radix(number, 16).ok()).collect();
+    let (group, index, term) = match numbers.as_deref() {
+        Some([index, term]) => (0, *index, *term),
+        Some([group, index, term]) if *group > 0 => (*group, *index, *term),
+        _ => return false,
     };
-    snapshot_name(Position { index, term }) == name
+    u16::try_from(group).is_ok_and(|group| snapshot_name(group, Position { index, term }) == name)
 }
 
 /// Writes a snapshot. One that is dropped before it is finished leaves a file that the next opening of the log removes.
@@ -42,6 +48,7 @@ pub fn is_snapshot_name(name: &str) -> bool {
 pub struct SnapshotWriter<D: Disk> {
     disk: D,
     file: D::File,
+    group: u16,
     position: Position,
     block: Vec<u8>,
     at: u64,
@@ -49,7 +56,7 @@ pub struct SnapshotWriter<D: Disk> {
 }
 
 impl<D: Disk> SnapshotWriter<D> {
-    /// Begins the snapshot that ends with the entry at `position`, of the log with this identity ([`super::Wal::log`]). `about` is for the user: who
+    /// Begins the snapshot that ends with the entry at `position`, of this part of a log ([`super::Wal::part`]; the identity of a log stands for that of group 0). `about` is for the user: who
     /// the members are, say. Only one may be written at a time for a position.
     ///
     /// # Errors
@@ -57,22 +64,25 @@ impl<D: Disk> SnapshotWriter<D> {
     ///
     /// # Panics
     /// If `about` has more than [`SNAPSHOT_ABOUT_BYTES_MAX`].
-    pub fn create(disk: D, log: u64, position: Position, about: &[u8]) -> Result<SnapshotWriter<D>, Failure> {
+    pub fn create(disk: D, part: impl Into<Part>, position: Position, about: &[u8]) -> Result<SnapshotWriter<D>, Failure> {
+        let part: Part = part.into();
         assert!(about.len() <= SNAPSHOT_ABOUT_BYTES_MAX, "what is said about a snapshot is short");
         let mut header = Vec::with_capacity(HEADER_BYTES + about.len());
         header.extend_from_slice(&MAGIC);
-        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&SNAPSHOT_VERSION.to_le_bytes());
         header.extend_from_slice(&(about.len() as u32).to_le_bytes());
-        for number in [log, position.index, position.term] {
+        for number in [part.identity(), position.index, position.term] {
             header.extend_from_slice(&number.to_le_bytes());
         }
         header.extend_from_slice(&crc32c::crc32c(about).to_le_bytes());
         header.extend_from_slice(&crc32c::crc32c(&header).to_le_bytes());
         header.extend_from_slice(about);
-        let failure = |what, source| failure(&disk, position, what, source);
-        let file = disk.create(&(snapshot_name(position) + UNFINISHED), 0).map_err(|source| failure("make", source))?;
+        let group = part.group;
+        let failure = |what, source| failure(&disk, group, position, what, source);
+        let file =
+            disk.create(&(snapshot_name(group, position) + UNFINISHED), 0).map_err(|source| failure("make", source))?;
         file.write_at(0, &header).map_err(|source| failure("write", source))?;
-        Ok(SnapshotWriter { disk, file, position, block: Vec::new(), at: header.len() as u64, blocks: 0 })
+        Ok(SnapshotWriter { disk, file, group, position, block: Vec::new(), at: header.len() as u64, blocks: 0 })
     }
 
     /// Adds bytes.
@@ -106,7 +116,7 @@ impl<D: Disk> SnapshotWriter<D> {
         let checksum = block_checksum(self.position, self.at, &self.block[..12]);
         self.block[12..16].copy_from_slice(&checksum.to_le_bytes());
         let written = self.file.write_at(self.at, &self.block);
-        written.map_err(|source| failure(&self.disk, self.position, "write", source))?;
+        written.map_err(|source| failure(&self.disk, self.group, self.position, "write", source))?;
         self.at += self.block.len() as u64;
         self.blocks += 1;
         self.block.clear();
@@ -118,7 +128,7 @@ impl<D: Disk> SnapshotWriter<D> {
     /// # Errors
     /// [`Failure`]: the disk is broken.
     pub fn flush(&self) -> Result<(), Failure> {
-        self.file.flush().map_err(|source| failure(&self.disk, self.position, "flush", source))
+        self.file.flush().map_err(|source| failure(&self.disk, self.group, self.position, "flush", source))
     }
 
     /// Brings it to the disk, and gives it its name: from now on [`super::Wal::compact`] and [`super::Wal::reset`] may refer to it.
@@ -130,8 +140,8 @@ impl<D: Disk> SnapshotWriter<D> {
             self.write_block()?;
         }
         self.write_block()?;
-        let failure = |what, source| failure(&self.disk, self.position, what, source);
-        let name = snapshot_name(self.position);
+        let failure = |what, source| failure(&self.disk, self.group, self.position, what, source);
+        let name = snapshot_name(self.group, self.position);
         self.file.flush().map_err(|source| failure("flush", source))?;
         self.disk.rename(&(name.clone() + UNFINISHED), &name).map_err(|source| failure("rename", source))?;
         self.disk.flush_directory().map_err(|source| failure("flush the directory of", source))?;
@@ -139,8 +149,8 @@ impl<D: Disk> SnapshotWriter<D> {
     }
 }
 
-fn failure<D: Disk>(disk: &D, position: Position, what: &'static str, source: std::io::Error) -> Failure {
-    Failure { what, path: disk.place(&snapshot_name(position)), source: std::sync::Arc::new(source) }
+fn failure<D: Disk>(disk: &D, group: u16, position: Position, what: &'static str, source: std::io::Error) -> Failure {
+    Failure { what, path: disk.place(&snapshot_name(group, position)), source: std::sync::Arc::new(source) }
 }
 
 /// The checksum of a block's header is that of its place as well, so that a block of another snapshot is none here.
@@ -166,12 +176,17 @@ pub struct SnapshotReader<F> {
 }
 
 impl<F: DiskFile> SnapshotReader<F> {
-    /// Opens the snapshot that ends with the entry at `position`, of the log with this identity. Checks how it begins, not what is in it.
+    /// Opens the snapshot that ends with the entry at `position`, of this part of a log. Checks how it begins, not what is in it.
     ///
     /// # Errors
     /// [`WalError`], with the place of the damage.
-    pub fn open<D: Disk<File = F>>(disk: &D, log: u64, position: Position) -> Result<SnapshotReader<F>, WalError> {
-        let name = snapshot_name(position);
+    pub fn open<D: Disk<File = F>>(
+        disk: &D,
+        part: impl Into<Part>,
+        position: Position,
+    ) -> Result<SnapshotReader<F>, WalError> {
+        let part: Part = part.into();
+        let name = snapshot_name(part.group, position);
         let path = disk.place(&name);
         let io = |what, source| WalError::Io { what, path: path.clone(), source };
         let damaged = |offset, what| WalError::Damaged { path: path.clone(), offset, what };
@@ -189,14 +204,14 @@ impl<F: DiskFile> SnapshotReader<F> {
             return Err(damaged(0, "this is no snapshot of a log of Dunlin"));
         }
         let version = u32_at(&header, VERSION_AT as usize);
-        if version != VERSION {
+        if version != SNAPSHOT_VERSION {
             return Err(WalError::Version { path, offset: VERSION_AT, found: version });
         }
         if crc32c::crc32c(&header[..44]) != u32_at(&header, 44) {
             return Err(damaged(0, "the header of the snapshot has a wrong checksum"));
         }
-        if u64_at(&header, 16) != log {
-            return Err(damaged(16, "the snapshot is one of another log"));
+        if u64_at(&header, 16) != part.identity() {
+            return Err(damaged(16, "the snapshot is one of another log, or of another group"));
         }
         if (u64_at(&header, 24), u64_at(&header, 32)) != (position.index, position.term) {
             return Err(damaged(24, "the snapshot has the name of another one"));

@@ -13,6 +13,8 @@ const INDEX_MAX: u64 = 1 << 62;
 /// What each piece says before its bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Chunk<'a> {
+    /// The group whose state it is.
+    pub group: u16,
     /// Of all replicas.
     pub cluster: u64,
     /// Who sends it.
@@ -49,7 +51,8 @@ impl Chunk<'_> {
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer::new(out);
         writer.u8(VERSION);
-        writer.bytes(&[0; 3]);
+        writer.u8(0);
+        writer.u16(self.group);
         writer.u32(self.checksum);
         let words = [self.cluster, self.from, self.to, self.term, self.index, self.index_term, self.total, self.offset];
         words.into_iter().for_each(|word| writer.u64(word));
@@ -86,7 +89,8 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Chunk<'_>, WireError> 
         return Err(WireError::OtherCluster { theirs, ours: cluster });
     }
     let mut reader = Reader::new(bytes);
-    reader.take(4)?;
+    reader.take(2)?;
+    let group = reader.u16()?;
     let checksum = reader.u32()?;
     reader.take(8)?;
     let [from, to, term, index, index_term, total, offset] = {
@@ -117,7 +121,7 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Chunk<'_>, WireError> 
     if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > total) {
         return Err(WireError::Long);
     }
-    Ok(Chunk { cluster, from, to, term, index, index_term, voters, learners, total, offset, checksum, bytes })
+    Ok(Chunk { group, cluster, from, to, term, index, index_term, voters, learners, total, offset, checksum, bytes })
 }
 
 /// Checks members for what the library would not survive: no voters, and ids that are 0 or stand there twice.
@@ -151,10 +155,11 @@ mod tests {
             let mut voters: Vec<u64> = ids.into_iter().collect();
             let learners = voters.split_off(voters.len().div_ceil(2));
             let total = offset + piece.len() as u64;
-            let chunk = Chunk { cluster: 3, from, to, term, index, index_term, voters, learners, total, offset, checksum: checksum as u32, bytes: &piece };
+            let chunk = Chunk { group: 5, cluster: 3, from, to, term, index, index_term, voters, learners, total, offset, checksum: checksum as u32, bytes: &piece };
             let mut out = vec![0; chunk.encoded_len()];
             chunk.encode(&mut out);
             prop_assert_eq!(parse(&out, 3).unwrap(), chunk.clone());
+            prop_assert_eq!(crate::wire::group_of(&out), Some(5));
             prop_assert!(parse(&out, 4).is_err());
         }
 

@@ -1,5 +1,5 @@
-//! Raft's messages: an envelope of 16 bytes with any number of messages, each a header of 80 bytes, its context, and its entries with 24 bytes
-//! of header each.
+//! Raft's messages: an envelope of 24 bytes with any number of messages, of any groups, each a header of 80 bytes, its context, and its entries with
+//! 24 bytes of header each. An envelope without messages says that its sender is there.
 //!
 //! Entries are kept in the memory that the envelope was copied to when it was received: no entry is copied by itself. Snapshots travel in
 //! pieces of their own (`chunk`).
@@ -12,12 +12,37 @@ use super::{VERSION, WireError, cluster_of};
 use crate::mutation::{Mutation, is_planted};
 
 /// Bytes of an envelope without messages.
-pub(crate) const ENVELOPE_BYTES: usize = 16;
+pub(crate) const ENVELOPE_BYTES: usize = 24;
 const MESSAGE_BYTES: usize = 80;
 const ENTRY_BYTES: usize = 24;
 const FLAG_REJECT: u8 = 1;
+const FLAG_REST: u8 = 2;
 /// Messages in an envelope.
 pub(crate) const MESSAGES_MAX: usize = 1024;
+
+/// A message between replicas of a group.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Addressed {
+    /// The number of the group.
+    pub group: u16,
+    /// Whether a leader that has nothing to do asks its follower to rest.
+    pub asks_to_rest: bool,
+    pub message: Message,
+}
+
+/// What stands before the messages of an envelope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sender {
+    /// Of all replicas.
+    pub cluster: u64,
+    /// The id of all replicas of the process that sends it.
+    pub id: u64,
+}
+
+/// Bytes that messages take in an envelope, together with that.
+pub(crate) fn envelope_len(messages: &[Addressed]) -> usize {
+    ENVELOPE_BYTES + messages.iter().map(|addressed| encoded_len(&addressed.message)).sum::<usize>()
+}
 
 /// Bytes that a message takes in an envelope.
 pub(crate) fn encoded_len(message: &Message) -> usize {
@@ -25,23 +50,25 @@ pub(crate) fn encoded_len(message: &Message) -> usize {
     MESSAGE_BYTES + message.context.len() + entries.sum::<usize>()
 }
 
-/// Writes an envelope of the length that it takes: [`ENVELOPE_BYTES`] and the [`encoded_len`] of each message.
-pub(crate) fn encode<'m>(out: &mut [u8], cluster: u64, messages: impl ExactSizeIterator<Item = &'m Message>) -> usize {
+/// Writes an envelope of the length that it takes ([`envelope_len`]).
+pub(crate) fn encode(out: &mut [u8], sender: Sender, messages: &[Addressed]) -> usize {
     let mut writer = Writer::new(out);
     writer.u8(VERSION);
     writer.u8(0);
     writer.u16(messages.len() as u16);
     writer.u32(0);
-    writer.u64(cluster);
-    messages.for_each(|message| encode_message(&mut writer, message));
+    writer.u64(sender.cluster);
+    writer.u64(sender.id);
+    messages.iter().for_each(|addressed| encode_message(&mut writer, addressed));
     debug_assert!(writer.is_full());
     writer.len()
 }
 
-fn encode_message(writer: &mut Writer<'_>, message: &Message) {
+fn encode_message(writer: &mut Writer<'_>, Addressed { group, asks_to_rest, message }: &Addressed) {
     writer.u8(message.get_msg_type() as u8);
-    writer.u8(if message.reject { FLAG_REJECT } else { 0 });
-    writer.u16(0);
+    let reject = if message.reject { FLAG_REJECT } else { 0 };
+    writer.u8(reject | if *asks_to_rest { FLAG_REST } else { 0 });
+    writer.u16(*group);
     writer.u32(message.context.len() as u32);
     let words = [
         message.to,
@@ -68,11 +95,11 @@ fn encode_message(writer: &mut Writer<'_>, message: &Message) {
     }
 }
 
-/// The messages of an envelope.
+/// The id of the sender of an envelope, and its messages.
 ///
 /// # Errors
 /// If it is none, or of another cluster.
-pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Vec<Message>, WireError> {
+pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<(u64, Vec<Addressed>), WireError> {
     let theirs = cluster_of(bytes)?;
     if theirs != cluster && !is_planted(Mutation::ForeignBelieved) {
         return Err(WireError::OtherCluster { theirs, ours: cluster });
@@ -80,7 +107,8 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Vec<Message>, WireErro
     let mut reader = Reader::new(bytes);
     reader.u16()?;
     let count = reader.u16()? as usize;
-    reader.take(ENVELOPE_BYTES - 4)?;
+    reader.take(12)?;
+    let from = reader.u64()?;
     if count > MESSAGES_MAX {
         return Err(WireError::Unknown { field: "number of messages", value: count as u64 });
     }
@@ -91,15 +119,14 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Vec<Message>, WireErro
         messages.push(parse_message(&mut reader, &mut kept)?);
     }
     reader.end()?;
-    Ok(messages)
+    Ok((from, messages))
 }
 
-/// Who sent the first message of an envelope, of any cluster, if it is one.
+/// Who sent an envelope, of any cluster, if it is one.
 pub(crate) fn sender_of(bytes: &[u8]) -> Option<u64> {
     let mut reader = Reader::new(bytes);
-    // Its kind, and for whom it is.
-    reader.take(ENVELOPE_BYTES + 16).ok()?;
-    reader.u64().ok()
+    reader.take(16).ok()?;
+    reader.u64().ok().filter(|id| *id != 0)
 }
 
 /// The envelope, copied when something of it is to be kept.
@@ -117,15 +144,16 @@ impl Kept<'_> {
     }
 }
 
-fn parse_message(reader: &mut Reader<'_>, kept: &mut Kept<'_>) -> Result<Message, WireError> {
+fn parse_message(reader: &mut Reader<'_>, kept: &mut Kept<'_>) -> Result<Addressed, WireError> {
     let mut message = Message::default();
     message.set_msg_type(message_type(reader.u8()?)?);
     let flags = reader.u8()?;
-    if flags & !FLAG_REJECT != 0 {
+    let asks_to_rest = flags & FLAG_REST != 0;
+    if flags & !(FLAG_REJECT | FLAG_REST) != 0 || asks_to_rest && message.get_msg_type() != MessageType::MsgHeartbeat {
         return Err(WireError::Unknown { field: "flags", value: flags.into() });
     }
     message.reject = flags & FLAG_REJECT != 0;
-    reader.u16()?;
+    let group = reader.u16()?;
     let context_len = reader.u32()? as usize;
     message.to = reader.u64()?;
     message.from = reader.u64()?;
@@ -150,7 +178,7 @@ fn parse_message(reader: &mut Reader<'_>, kept: &mut Kept<'_>) -> Result<Message
         entries.push(entry);
     }
     message.set_entries(entries.into());
-    Ok(message)
+    Ok(Addressed { group, asks_to_rest, message })
 }
 
 fn parse_entry(reader: &mut Reader<'_>, kept: &mut Kept<'_>) -> Result<Entry, WireError> {
@@ -203,10 +231,16 @@ mod tests {
 
     const CLUSTER: u64 = 7;
 
-    fn encoded(messages: &[Message]) -> Vec<u8> {
-        let mut out = vec![0; ENVELOPE_BYTES + messages.iter().map(encoded_len).sum::<usize>()];
-        encode(&mut out, CLUSTER, messages.iter());
+    const ID: u64 = 3;
+
+    fn encoded(messages: &[Addressed]) -> Vec<u8> {
+        let mut out = vec![0; envelope_len(messages)];
+        encode(&mut out, Sender { cluster: CLUSTER, id: ID }, messages);
         out
+    }
+
+    fn of_group_0(message: Message) -> Addressed {
+        Addressed { group: 0, asks_to_rest: false, message }
     }
 
     fn entries(first: u64) -> impl Strategy<Value = Vec<Entry>> {
@@ -224,28 +258,30 @@ mod tests {
         })
     }
 
-    fn message() -> impl Strategy<Value = Message> {
+    fn message() -> impl Strategy<Value = Addressed> {
         let kinds: Vec<u8> = (0..=30).filter(|value| message_type(*value).is_ok()).collect();
         assert_eq!(kinds.len(), 9);
         let fields = (prop::sample::select(kinds), any::<[u64; 7]>(), any::<bool>(), vec(any::<u8>(), 0..20), entries(101));
-        fields.prop_map(|(kind, words, reject, context, entries)| {
+        (any::<u16>(), fields).prop_map(|(group, (kind, words, reject, context, entries))| {
             let [to, from, term, log_term, commit, commit_term, reject_hint] = words;
-            Message {
+            let message = Message {
                 msg_type: message_type(kind).unwrap(),
                 index: 100,
                 reject,
                 context: context.into(),
                 entries: entries.into(),
                 ..Message { to, from, term, log_term, commit, commit_term, reject_hint, ..Message::default() }
-            }
+            };
+            let asks_to_rest = group % 2 == 1 && message.get_msg_type() == MessageType::MsgHeartbeat;
+            Addressed { group, asks_to_rest, message }
         })
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read(messages in vec(message(), 0..4)) {
-            prop_assert_eq!(sender_of(&encoded(&messages)), messages.first().map(|message| message.from));
-            prop_assert_eq!(parse(&encoded(&messages), CLUSTER).unwrap(), messages);
+            prop_assert_eq!(sender_of(&encoded(&messages)), Some(ID));
+            prop_assert_eq!(parse(&encoded(&messages), CLUSTER).unwrap(), (ID, messages));
         }
 
         #[test]
@@ -282,9 +318,12 @@ mod tests {
             entries: vec![Entry { index: 2, ..Entry::default() }].into(),
             ..Message::default()
         };
-        assert_eq!(parse(&encoded(&[gap]), CLUSTER), Err(WireError::Unknown { field: "index of an entry", value: 2 }));
+        assert_eq!(
+            parse(&encoded(&[of_group_0(gap)]), CLUSTER),
+            Err(WireError::Unknown { field: "index of an entry", value: 2 })
+        );
         let snapshot = Message { msg_type: MessageType::MsgSnapshot, ..Message::default() };
-        assert!(parse(&encoded(&[snapshot]), CLUSTER).is_err());
+        assert!(parse(&encoded(&[of_group_0(snapshot)]), CLUSTER).is_err());
     }
 
     #[test]
@@ -295,8 +334,8 @@ mod tests {
             entries: vec![entry(1, b"first"), entry(2, b"second")].into(),
             ..Message::default()
         };
-        let parsed = parse(&encoded(&[append]), CLUSTER).unwrap();
-        let entries = parsed[0].get_entries();
+        let (_, parsed) = parse(&encoded(&[of_group_0(append)]), CLUSTER).unwrap();
+        let entries = parsed[0].message.get_entries();
         let distance = entries[1].data.as_ptr() as usize - entries[0].data.as_ptr() as usize;
         assert_eq!(distance, b"first".len() + ENTRY_BYTES);
     }

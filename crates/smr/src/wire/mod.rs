@@ -17,6 +17,8 @@ pub(crate) mod message;
 pub mod request;
 pub mod response;
 
+use std::ops::Range;
+
 /// Request type of Raft's messages.
 pub const PEER: u8 = 0x40;
 /// Request type of pieces of snapshots.
@@ -24,7 +26,7 @@ pub const CHUNK: u8 = 0x41;
 /// Request type of clients.
 pub const CLIENT: u8 = 0x42;
 /// The version of all layouts here.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// The number of the cluster that a message between replicas is of: 0 for none.
 ///
@@ -38,6 +40,14 @@ pub(crate) fn cluster_of(message: &[u8]) -> Result<u64, WireError> {
     }
     reader.take(7)?;
     reader.u64()
+}
+
+/// Where a request says which group is asked: that of a client, and a piece of a snapshot.
+const GROUP: Range<usize> = 2..4;
+
+/// The group that a request is for.
+pub(crate) fn group_of(request: &[u8]) -> Option<u16> {
+    request.get(GROUP)?.try_into().ok().map(u16::from_le_bytes)
 }
 
 /// Bytes that are no message.

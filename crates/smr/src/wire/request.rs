@@ -1,12 +1,12 @@
-//! What clients ask a replica. The first byte says what: one of [`Kind`] begins a [`Command`], the rest stand here. Bytes 4 to 7 of all of them say which
-//! cluster is asked, 0 if its client knows no number yet: then it is told one, and nothing is done.
+//! What clients ask a replica. The first byte says what: one of [`Kind`] begins a [`Command`], the rest stand here. Bytes 2 and 3 of all of them say which group is asked, and bytes 4 to 7 which
+//! cluster, 0 if its client knows no number yet: then it is told one, and nothing is done.
 
 use std::ops::Range;
 
-use super::WireError;
 use super::bytes::{Reader, Writer};
 use super::command::{Command, Kind};
 use super::members::{Members, encode as encode_members, encoded_len as members_len, parse as parse_members, parse_address};
+use super::{GROUP, WireError};
 use crate::cluster_id::ClusterId;
 
 const READ: u8 = 16;
@@ -157,6 +157,11 @@ pub fn set_cluster(request: &mut [u8], cluster: ClusterId) {
     request[CLUSTER].copy_from_slice(&cluster.short().to_le_bytes());
 }
 
+/// Writes into a request which group is asked; without it, that is group 0.
+pub fn set_group(request: &mut [u8], group: u16) {
+    request[GROUP].copy_from_slice(&group.to_le_bytes());
+}
+
 /// Whether a request that was parsed is for this cluster.
 pub(crate) fn is_for(request: &[u8], cluster: ClusterId) -> bool {
     request[CLUSTER] == cluster.short().to_le_bytes()
@@ -168,6 +173,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire::group_of;
 
     #[test]
     fn what_is_written_is_read() {
@@ -190,6 +196,9 @@ mod tests {
             let cluster = |bits| ClusterId::from_bits(bits).unwrap();
             let others = [7, 8, 7 << 32 | 1, u64::MAX - 1].map(cluster);
             assert!(others.iter().all(|other| !is_for(&out, *other)));
+            assert_eq!(group_of(&out), Some(0));
+            set_group(&mut out, 300);
+            assert_eq!(group_of(&out), Some(300));
             set_cluster(&mut out, cluster(7));
             assert_eq!(Request::parse(&out).unwrap(), request);
             assert!(is_for(&out, cluster(7)) && others[1..].iter().all(|other| !is_for(&out, *other)));

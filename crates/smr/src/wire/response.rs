@@ -19,6 +19,7 @@ const BAD: u8 = 7;
 const TOO_LARGE: u8 = 8;
 const DEPOSED: u8 = 9;
 const OTHER_CLUSTER: u8 = 10;
+const NO_GROUP: u8 = 11;
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +55,11 @@ pub enum Response<'a> {
     },
     /// The command is longer than allowed. Nothing was done.
     TooLarge,
+    /// It was for a group that this process does not have. Nothing was done.
+    NoGroup {
+        /// So many it has, numbered from 0.
+        groups: u32,
+    },
 }
 
 impl<'a> Response<'a> {
@@ -66,7 +72,7 @@ impl<'a> Response<'a> {
                     8 + address.len()
                 }
                 Response::Refused(why) => why.len(),
-                Response::OtherCluster { .. } => 8,
+                Response::OtherCluster { .. } | Response::NoGroup { .. } => 8,
                 _ => 0,
             }
     }
@@ -89,6 +95,7 @@ impl<'a> Response<'a> {
             Response::Bad => BAD,
             Response::TooLarge => TOO_LARGE,
             Response::OtherCluster { .. } => OTHER_CLUSTER,
+            Response::NoGroup { .. } => NO_GROUP,
         };
         writer.bytes(&[status, 0, 0, 0, 0, 0, 0, 0]);
         match self {
@@ -99,6 +106,7 @@ impl<'a> Response<'a> {
             }
             Response::Refused(why) => writer.bytes(why.as_bytes()),
             Response::OtherCluster { ours } => writer.u64(ours.bits()),
+            Response::NoGroup { groups } => writer.u64((*groups).into()),
             _ => {}
         }
         assert!(writer.is_full(), "a response is written to memory of its length");
@@ -125,6 +133,11 @@ impl<'a> Response<'a> {
             BAD => Response::Bad,
             TOO_LARGE => Response::TooLarge,
             OTHER_CLUSTER => Response::OtherCluster { ours: parse_cluster(reader.u64()?)? },
+            NO_GROUP => {
+                let groups = reader.u64()?;
+                let unknown = WireError::Unknown { field: "number of groups", value: groups };
+                Response::NoGroup { groups: groups.try_into().map_err(|_| unknown)? }
+            }
             _ => return Err(WireError::Unknown { field: "status", value: status.into() }),
         };
         reader.end()?;
@@ -171,6 +184,8 @@ pub struct Status {
     pub id: u64,
     /// The number of its cluster; `None` while it waits to be told, and takes part in nothing.
     pub cluster: Option<ClusterId>,
+    /// So many groups its process has, numbered from 0; 0 if it is of a version without groups, which has one.
+    pub groups: u16,
     /// What it does.
     pub role: Role,
     /// Whether its disk hangs: a write or flush takes longer than [`crate::NodeConfig::flush_elections_max`] allows.
@@ -216,7 +231,8 @@ impl Status {
         let mut writer = Writer::new(&mut out);
         writer.u8(self.role as u8);
         writer.u8(self.disk_hangs.into());
-        writer.bytes(&[0; 6]);
+        writer.u16(self.groups);
+        writer.u32(0);
         let leader = self.leader.unwrap_or(0);
         let log = [self.first, self.last, self.committed, self.applied];
         let words = [self.id, bits(self.cluster), self.term, leader];
@@ -246,7 +262,8 @@ impl Status {
             value => return Err(WireError::Unknown { field: "role", value: value.into() }),
         };
         let disk_hangs = reader.u8()? != 0;
-        reader.take(6)?;
+        let groups = reader.u16()?;
+        reader.take(4)?;
         let mut word = || reader.u64();
         let (id, cluster) = (word()?, ClusterId::from_bits(word()?));
         let (term, leader) = (word()?, word()?);
@@ -272,6 +289,7 @@ impl Status {
         Ok(Status {
             id,
             cluster,
+            groups,
             role,
             disk_hangs,
             term,
@@ -313,6 +331,7 @@ mod tests {
             Response::Failed,
             Response::Bad,
             Response::TooLarge,
+            Response::NoGroup { groups: 65_535 },
             Response::OtherCluster { ours: ClusterId::from_bits(7).unwrap() },
         ];
         for response in all {
@@ -323,6 +342,7 @@ mod tests {
         let status = Status {
             id: 1,
             cluster: ClusterId::from_bits(6),
+            groups: 300,
             role: Role::Leader,
             disk_hangs: true,
             term: 2,

@@ -26,6 +26,7 @@ const KINDS: [u64; 9] = [APPEND, ANSWER, VOTE, 6, HEARTBEAT, HEARTBEAT_ANSWER, 1
 /// A message as another replica would send it.
 #[derive(Debug, Clone, Default)]
 pub struct Forged {
+    pub group: u16,
     pub kind: u64,
     pub reject: bool,
     pub to: u64,
@@ -42,7 +43,8 @@ pub struct Forged {
 
 impl Forged {
     fn put(&self, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(&[self.kind as u8, self.reject.into(), 0, 0, 0, 0, 0, 0]);
+        let [low, high] = self.group.to_le_bytes();
+        bytes.extend_from_slice(&[self.kind as u8, self.reject.into(), low, high, 0, 0, 0, 0]);
         let Forged { to, from, term, log_term, index, commit, commit_term, reject_hint, terms, .. } = self;
         let words = [to, from, term, log_term, index, commit, commit_term, reject_hint, &(terms.len() as u64)];
         words.into_iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
@@ -59,12 +61,13 @@ impl Forged {
     }
 }
 
-/// Messages for one replica, in one envelope.
+/// Messages for one replica, in one envelope of the first one's sender.
 pub fn envelope(messages: &[Forged], cluster: u64) -> MsgBuf {
-    let mut bytes = vec![2, 0];
+    let mut bytes = vec![wire::VERSION, 0];
     bytes.extend_from_slice(&(messages.len() as u16).to_le_bytes());
     bytes.extend_from_slice(&[0; 4]);
     bytes.extend_from_slice(&cluster.to_le_bytes());
+    bytes.extend_from_slice(&messages[0].from.to_le_bytes());
     messages.iter().for_each(|message| message.put(&mut bytes));
     MsgBuf::written(bytes.len(), |out| {
         out.copy_from_slice(&bytes);
@@ -277,7 +280,8 @@ fn stray_messages_stop_nobody_whatever_they_say() {
             let [index, commit, reject_hint] = [last; 3].map(&mut near);
             let terms = (0..near(1) % 3).map(|_| near(log_term)).collect();
             let reject = random.below(2) == 0;
-            let forged = Forged { kind, reject, to, from, term, log_term, index, commit, commit_term, reject_hint, terms };
+            let forged =
+                Forged { group: 0, kind, reject, to, from, term, log_term, index, commit, commit_term, reject_hint, terms };
             let answer = forged.send(&cluster, said);
             assert!(said == number || answer == Some(number), "seed {seed}: it is told which cluster this is");
         }

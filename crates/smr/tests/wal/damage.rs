@@ -196,8 +196,8 @@ fn files_that_do_not_belong_together_are_refused() {
     let renamed = [files[0].clone(), (SECOND.to_owned(), files[0].1.clone())];
     assert!(refused(&renamed).contains("name of another one"), "{}", refused(&renamed));
     let mut newer = files.clone();
-    newer[0].1[8] = 2;
-    assert!(refused(&newer).contains("version 2 of the format, this program reads version 1"), "{}", refused(&newer));
+    newer[0].1[8] = 3;
+    assert!(refused(&newer).contains("version 3 of the format, which this program does not read"), "{}", refused(&newer));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod damage;
 mod directory;
 mod failures;
+mod groups;
 mod model;
 mod random;
 mod snapshots;

@@ -114,7 +114,7 @@ impl Model {
 }
 
 fn write_snapshot(wal: &Wal<SimDisk>, position: Position) -> bool {
-    let written = SnapshotWriter::create(wal.disk().clone(), wal.log(), position, b"about").and_then(|mut writer| {
+    let written = SnapshotWriter::create(wal.disk().clone(), wal.part(), position, b"about").and_then(|mut writer| {
         writer.write(&snapshot_contents(position))?;
         writer.finish()
     });
@@ -140,7 +140,7 @@ pub fn look(wal: &mut Wal<SimDisk>) -> State {
     }
     let compaction = wal.compaction();
     if compaction.snapshot.index > 0 {
-        let mut reader = SnapshotReader::open(wal.disk(), wal.log(), compaction.snapshot).unwrap();
+        let mut reader = SnapshotReader::open(wal.disk(), wal.part(), compaction.snapshot).unwrap();
         assert_eq!(reader.about(), b"about");
         let mut contents = Vec::new();
         while let Some(block) = reader.next_block().unwrap() {

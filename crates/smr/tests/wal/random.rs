@@ -61,7 +61,9 @@ fn run(seed: u64) -> Seen {
     let mut disk = SimDisk::new(!seed, config);
     let settings = WalConfig { segment_bytes: [1 << 10, 2 << 10, 8 << 10][random.below(3) as usize], ..small() };
     let mut seen = Seen::default();
-    let mut model: Option<(Model, dunlin_smr::wal::Ticket)> = None;
+    // Each seed has one group, or several that share the log.
+    let groups = [1, 3][random.below(2) as usize];
+    let mut models: Option<(Vec<Model>, dunlin_smr::wal::Ticket)> = None;
     for life in 0..LIVES {
         // The last opening is one that nothing disturbs.
         if life + 1 == LIVES {
@@ -70,7 +72,7 @@ fn run(seed: u64) -> Seen {
             disk.stop_after(random.below(8));
         }
         let before = disk.faults();
-        let (mut wal, opening) = match open_stepped(disk.clone(), settings) {
+        let (wal, opening) = match open_stepped(disk.clone(), settings) {
             Ok(opened) => opened,
             Err(WalError::Io { .. }) if disk.faults() > before => {
                 seen.stopped += 1;
@@ -80,18 +82,22 @@ fn run(seed: u64) -> Seen {
             Err(error) => panic!("life {life}: {error}: {:?}", std::error::Error::source(&error)),
         };
         seen.torn += u64::from(opening.torn.is_some());
-        let found = look(&mut wal);
-        if let Some((model, durable)) = &model {
-            model.check_found(*durable, &found);
-            seen.undone += u64::from(&found != model.now());
+        let mut wals: Vec<Wal<SimDisk>> = (0..groups).map(|group| wal.of_group(group * 700)).collect();
+        let found: Vec<State> = wals.iter_mut().map(look).collect();
+        if let Some((models, durable)) = &models {
+            for (model, found) in models.iter().zip(&found) {
+                model.check_found(*durable, found);
+                seen.undone += u64::from(found != model.now());
+            }
         } else {
-            assert_eq!(found, State::default());
+            assert!(found.iter().all(|found| *found == State::default()));
         }
-        let mut now = Model::new(wal.durable(), found);
+        let mut now: Vec<Model> = found.into_iter().map(|found| Model::new(wal.durable(), found)).collect();
         if random.below(2) == 0 {
             disk.stop_after(random.below(40));
         }
-        work(&mut random, &mut wal, &mut now, &mut seen);
+        work(&mut random, &mut wals, &mut now, &mut seen);
+        let mut wal = wals.swap_remove(0);
         let durable = wal.durable();
         let failed = wal.failure().is_some();
         seen.failed += u64::from(failed);
@@ -105,13 +111,13 @@ fn run(seed: u64) -> Seen {
             let _ = wal.wait();
             assert_eq!(wal.durable(), durable);
         } else if random.below(8) == 0 {
-            now.submit(&mut wal);
+            now.iter_mut().for_each(|now| now.submit(&mut wal));
             if wal.close().is_ok() {
                 // Nothing may be lost of a log that was closed.
-                now = Model::new(durable, now.now().clone());
+                now = now.iter().map(|now| Model::new(durable, now.now().clone())).collect();
             }
         }
-        model = Some((now, durable));
+        models = Some((now, durable));
         disk = disk.crash(crash(&mut random));
     }
     seen
@@ -121,10 +127,13 @@ fn crash(random: &mut Random) -> Crash {
     if random.below(3) == 0 { Crash::Process } else { Crash::Power }
 }
 
-fn work(random: &mut Random, wal: &mut Wal<SimDisk>, model: &mut Model, seen: &mut Seen) {
-    let (mut now, mut term) = (0, model.now().last.term.max(model.now().hard_state.term).max(1));
-    let segments = wal.segments();
+fn work(random: &mut Random, wals: &mut [Wal<SimDisk>], models: &mut [Model], seen: &mut Seen) {
+    let term_of = |model: &Model| model.now().last.term.max(model.now().hard_state.term).max(1);
+    let (mut now, mut term) = (0, models.iter().map(term_of).max().unwrap_or(1));
+    let segments = wals[0].segments();
     for _ in 0..random.below(STEPS_MAX) {
+        let group = random.below(wals.len() as u64) as usize;
+        let (wal, model) = (&mut wals[group], &mut models[group]);
         match random.below(16) {
             0..=6 => {
                 let len = if random.below(20) == 0 { random.below(3000) } else { random.below(120) };
@@ -158,7 +167,8 @@ fn work(random: &mut Random, wal: &mut Wal<SimDisk>, model: &mut Model, seen: &m
                     seen.reset += 1;
                 }
             }
-            11..=13 => model.submit(wal),
+            // What one submits goes with what the others have changed.
+            11..=13 => models.iter_mut().for_each(|model| model.submit(wal)),
             _ => {
                 now += random.below(80);
                 let before = wal.durable();
@@ -167,5 +177,5 @@ fn work(random: &mut Random, wal: &mut Wal<SimDisk>, model: &mut Model, seen: &m
             }
         }
     }
-    seen.rolled += u64::from(wal.segments() > segments);
+    seen.rolled += u64::from(wals[0].segments() > segments);
 }

@@ -7,7 +7,7 @@ use dunlin_sim::{Next, Program, SimTransport, ThreadClock};
 use dunlin_smr::log::OpenError;
 use dunlin_smr::wal::sim::{Crash, SimDisk};
 use dunlin_smr::wal::{Stepper, WalConfig, open_stepped};
-use dunlin_smr::{Beginning, DurableLog, Node, NodeConfig, NodeError};
+use dunlin_smr::{Beginning, DurableLog, Host, Node, NodeConfig, NodeError};
 use dunlin_trial::Random;
 
 use super::Service;
@@ -52,9 +52,9 @@ impl<S: Service> Life<S> {
         }
         let parts = Parts::new(shared, id, incarnation, transport);
         loop {
-            let Some((log, flusher)) = shared.rot.borrow_mut().judge(id, open(shared, id)) else { return Life::Refused };
+            let Some((logs, flusher)) = shared.rot.borrow_mut().judge(id, open(shared, id)) else { return Life::Refused };
             let faults = disk.borrow().faults();
-            if let Some(replica) = Replica::start(&parts, log, flusher) {
+            if let Some(replica) = Replica::start(&parts, logs, flusher) {
                 return Life::Runs(Box::new(replica));
             }
             // Its first write was not flushed, and the process ended: it is started again when its disk was looked after.
@@ -66,7 +66,8 @@ impl<S: Service> Life<S> {
     }
 }
 
-fn open<S: Service>(shared: &Shared<S>, id: u64) -> Result<(Log, Stepper<SimDisk>), OpenError> {
+/// The logs of all groups of a replica.
+fn open<S: Service>(shared: &Shared<S>, id: u64) -> Result<(Vec<Log>, Stepper<SimDisk>), OpenError> {
     let wal_config = WalConfig {
         segment_bytes: shared.scenario.segment_bytes,
         snapshot_piece_bytes: shared.scenario.snapshot_step_bytes,
@@ -75,7 +76,7 @@ fn open<S: Service>(shared: &Shared<S>, id: u64) -> Result<(Log, Stepper<SimDisk
     let disk = shared.disks[id as usize - 1].borrow().clone();
     let (wal, _) = open_stepped(disk, wal_config)?;
     let flusher = wal.stepper().expect("it has no thread");
-    Ok((DurableLog::new(wal)?, flusher))
+    Ok((DurableLog::of_groups(&wal, shared.scenario.groups)?, flusher))
 }
 
 /// What a replica is made of, beside its log.
@@ -119,14 +120,14 @@ impl<S: Service> Program for Life<S> {
 
 impl<S: Service> Replica<S> {
     /// `None` if its disk fails at once.
-    fn start(parts: &Parts<S>, log: Log, flusher: Stepper<SimDisk>) -> Option<Replica<S>> {
+    fn start(parts: &Parts<S>, logs: Vec<Log>, flusher: Stepper<SimDisk>) -> Option<Replica<S>> {
         let (id, shared) = (parts.id, &parts.shared);
         let scenario = &shared.scenario;
         let beginning = if id <= scenario.members { Beginning::First(scenario.first_members()) } else { Beginning::Join };
         let faults = shared.disks[id as usize - 1].borrow().faults();
-        let machine = shared.service.machine(scenario, id, &parts.clock);
-        let node = match Node::start(&parts.endpoint, parts.config.clone(), log, machine, beginning) {
-            Ok(node) => node,
+        let groups = logs.into_iter().map(|log| (log, shared.service.machine(scenario, id, &parts.clock))).collect();
+        let node = match Host::start(&parts.endpoint, parts.config.clone(), groups, beginning) {
+            Ok(host) => host.node(scenario.groups - 1).expect("it was given so many"),
             Err(NodeError::Log(_)) => return None,
             Err(error) => panic!("drawn settings are valid: {error}"),
         };

@@ -19,6 +19,8 @@ const CLIENTS_MAX: u64 = 8;
 /// Least length of receive queues: it holds the credits of all sessions of a replica, and of as many whose clients have crashed.
 const RX_DESCRIPTORS_MIN: usize = 4096;
 const MILLISECOND: u64 = 1_000_000;
+/// Groups of a replica, at most.
+const GROUPS_MAX: u64 = 4;
 /// Congestion control may let one packet go in some milliseconds, even when the network has healed: a client that gives a replica less time than this, in
 /// nanoseconds, would never have a long answer, so it has none.
 const PACED_ATTEMPT_MIN: u64 = 100 * MILLISECOND;
@@ -84,6 +86,8 @@ pub struct Scenario {
     pub endpoints: Vec<EndpointConfig>,
     /// Settings of all replicas, but for id, tick, seed and clock.
     pub node: NodeConfig,
+    /// Groups of each replica. Clients and the observer look at the last one; the others share links, disks and snapshots with it.
+    pub groups: u16,
     /// By replica: how much slower its clock is than the fastest may be, in percent.
     slower: Vec<u64>,
     /// How many of a hundred leaders are deposed.
@@ -130,6 +134,7 @@ impl std::fmt::Debug for Scenario {
             .field("tick, heartbeat, election", &(tick, heartbeat_ticks, election_ticks))
             .field("slower, spoiled_elections", &(&self.slower, self.spoiled_elections))
             .field("reads", reads)
+            .field("groups, idle_ticks", &(self.groups, self.node.idle_ticks))
             .field("snapshot_entries, keep_entries", &(snapshot_entries, keep_entries))
             .field("client", &self.client)
             .field("segment_bytes, flush_max_ns, flush_fails", &(self.segment_bytes, self.flush_max_ns, self.flush_fails))
@@ -167,6 +172,11 @@ impl Scenario {
         }
         let is_steady = r.chance(15);
         let node = draw_node(r, topology.mtu);
+        let mut several = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x6772_6f75_7073);
+        let groups = if several.chance(60) { 1 } else { several.between(2, GROUPS_MAX) as u16 };
+        let idle = u64::from(node.heartbeat_ticks)..=u64::from(node.election_ticks);
+        let idle_ticks = several.chance(50).then(|| several.between(*idle.start(), *idle.end()) as u32);
+        let node = NodeConfig { idle_ticks, ..node };
         let election_ns = node.tick.as_nanos() as u64 * u64::from(node.election_ticks);
         let spoiled_elections = if is_steady || r.chance(60) { 0 } else { *r.pick(&[30, 100]).unwrap_or(&0) };
         let is_long = spoiled_elections > 0;
@@ -215,6 +225,7 @@ impl Scenario {
                 })
                 .collect(),
             node,
+            groups,
             slower: (0..replicas)
                 .map(|_| if r.chance(50) { 0 } else { r.between(0, SLOWER_MAX) })
                 // All there is between two clocks is drawn once.
@@ -225,6 +236,7 @@ impl Scenario {
                 timeout: Duration::from_millis(r.between(20, 1500)),
                 attempt_timeout: Duration::from_nanos(attempt_ns.max(2 * MILLISECOND)),
                 pause: Duration::from_micros(r.between(100, 5000)),
+                group: groups - 1,
                 ..ClientConfig::default()
             },
             // Short ones, where old ones are wanted.

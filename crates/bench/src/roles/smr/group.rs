@@ -47,6 +47,8 @@ pub struct ReplicaGroup {
     pub carrier: Carrier,
     /// Where their logs are.
     pub storage: Storage,
+    /// Groups of each.
+    pub groups: u16,
     /// Keys that they have from the beginning.
     pub keys: u64,
     /// Whether it is measured what they work on, which makes them slower.
@@ -89,14 +91,14 @@ impl Role for ReplicaGroup {
 
     fn run(self, control: &Control<Self>) -> Result<ReplicaFigures, BenchError> {
         match self.storage {
-            Storage::Memory => self.serve(control, |_| Ok(MemoryLog::new())),
+            Storage::Memory => self.serve(control, |_| Ok((0..self.groups).map(|_| MemoryLog::new()).collect())),
             Storage::Disk | Storage::DiskUngathered => {
                 let place = Scratch::make("replica-group")?;
                 self.serve(control, |id| {
                     let failed = |error: &dyn std::fmt::Display| BenchError::Replica(error.to_string());
                     let directory = Directory::open(&place.path().join(id.to_string())).map_err(|error| failed(&error))?;
                     let (wal, _) = open(directory, WalConfig::new(id)).map_err(|error| failed(&error))?;
-                    DurableLog::new(wal).map_err(|error| failed(&error))
+                    DurableLog::of_groups(&wal, self.groups).map_err(|error| failed(&error))
                 })
             }
         }
@@ -130,24 +132,29 @@ impl ReplicaGroup {
     fn serve<L: LogStore + 'static>(
         &self,
         control: &Control<Self>,
-        log: impl Fn(u64) -> Result<L, BenchError>,
+        logs: impl Fn(u64) -> Result<Vec<L>, BenchError>,
     ) -> Result<ReplicaFigures, BenchError> {
         touch_memory();
         let endpoints = self.endpoints()?;
         let addresses: Vec<(u64, Addr)> = (1..).zip(endpoints.iter().map(|endpoint| endpoint.local_addr())).collect();
-        let group = Group::new(addresses.clone(), self.keys);
+        let group = Group::new(addresses.clone(), self.keys).times(self.groups);
         let mut members = Vec::new();
         for (endpoint, (id, _)) in endpoints.into_iter().zip(&addresses) {
             let stages = (self.watch == Watch::Stages).then(Stages::new);
             let probe = stages.clone().map(|stages| stages as Rc<dyn Probe>);
             let config = group.config(*id, system_clock());
             let snapshot_entries = self.snapshot_entries.unwrap_or(config.snapshot_entries);
-            let config = NodeConfig { batching: self.batching(), snapshot_entries, ..config };
-            let replica = group.start(&endpoint, config, log(*id)?, probe)?;
+            let idle_ticks = (self.groups > 1).then_some(config.election_ticks);
+            let config = NodeConfig { batching: self.batching(), snapshot_entries, idle_ticks, ..config };
+            let replica = group.start(&endpoint, config, logs(*id)?, probe)?;
             members.push(Member { endpoint, replica, stages });
         }
-        while !are_ready(&members) && !control.stopping() {
-            members.iter().for_each(|member| _ = member.endpoint.run_once());
+        // Of many groups, to ask which leads takes longer than a turn.
+        let lead = || members.iter().map(|member| member.replica.led()).sum::<usize>();
+        while (lead() < usize::from(self.groups) || !are_up_to_date(&members)) && !control.stopping() {
+            for _ in 0..self.groups {
+                members.iter().for_each(|member| _ = member.endpoint.run_once());
+            }
         }
         control.ready(addresses.iter().map(|(id, addr)| (*id, addr.to_string())).collect());
         let figures = match self.watch {
@@ -160,9 +167,9 @@ impl ReplicaGroup {
     }
 }
 
-/// Whether one leads, and none is busy with what it begins with.
-fn are_ready<L: LogStore + 'static>(members: &[Member<L>]) -> bool {
-    members.iter().any(|member| member.replica.leads()) && members.iter().all(|member| member.replica.is_up_to_date())
+/// Whether none is busy with what it begins with.
+fn are_up_to_date<L: LogStore + 'static>(members: &[Member<L>]) -> bool {
+    members.iter().all(|member| member.replica.is_up_to_date())
 }
 
 /// Has the system give this process memory once and takes it back. On a virtual machine the first touch of a page costs its host ten microseconds, and a log in

@@ -29,6 +29,8 @@ const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
 pub struct PutLoad {
     /// The replicas, by id.
     pub members: Vec<(u64, String)>,
+    /// Groups that they have.
+    pub groups: u16,
     /// Keys that are written to.
     pub keys: u64,
     /// Writes at a time.
@@ -86,7 +88,7 @@ impl Role for PutLoad {
         let (random, clock) = (Random::new(u64::from(std::process::id())), Clock::new());
         let stages = (self.watch == Watch::Stages).then(Stages::new);
         let probe = stages.clone().map(|stages| stages as Rc<dyn Probe>);
-        let group = Group::new(members, self.keys);
+        let group = Group::new(members, self.keys).times(self.groups);
         let puts = Puts::start(&endpoint, &group, self.window, random, move || clock.now(), probe);
         let mut figures = self.measure(&endpoint, &puts, control)?;
         puts.stop();

@@ -9,7 +9,7 @@ use dunlin_net::Addr;
 use dunlin_serve::Interrupt;
 use dunlin_smr::wire::request::Change;
 
-use super::cluster::{Client, Cluster, Outcome, ask, replica};
+use super::cluster::{Client, Cluster, Outcome, ask, groups, replica};
 use super::members::{LOOK, behind, change};
 use super::status::Overview;
 use crate::commands::seconds;
@@ -47,25 +47,41 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.cluster, interrupt, async |client| {
         let (id, addr) = &arguments.replica;
         let patience = arguments.cluster.timeout;
-        let overview = Overview::look(client).await;
-        let before = overview.require_leader()?;
-        if let Some(known) = before.addresses.get(id) {
-            ensure!(*known == addr.to_string(), "{id} is a member already, at {known}: choose an id that was never used");
+        let groups = match groups(client).await {
+            Ok(groups) => groups,
+            Err(error) => {
+                // That says more, if nobody is there.
+                Overview::look(client).await.require_leader()?;
+                return Err(error);
+            }
+        };
+        for group in &groups {
+            add_learner(group, *id, addr, patience).await?;
         }
-        if !before.addresses.contains_key(id) {
-            let add = Change::AddLearner { id: *id, address: addr.to_string() };
-            change(client, add, patience).await?;
-            eprintln!("dunlin: replica {id} is a learner");
-        }
+        eprintln!("dunlin: replica {id} is a learner");
         if !arguments.learner {
-            catch_up(client, *id, arguments.catch_up).await?;
-            change(client, Change::Promote { id: *id }, patience).await?;
+            for group in &groups {
+                catch_up(group, *id, arguments.catch_up).await?;
+                change(group, Change::Promote { id: *id }, patience).await?;
+            }
             output::line(format_args!("replica {id} is a member with a vote"))?;
         } else {
             output::line(format_args!("replica {id} is a learner"))?;
         }
         Ok(Outcome::Done)
     })
+}
+
+/// Adds a learner to a group, unless an attempt before has.
+async fn add_learner(client: &Client, id: u64, addr: &Addr, patience: Duration) -> Result<()> {
+    let overview = Overview::look(client).await;
+    match overview.require_leader()?.addresses.get(&id) {
+        Some(known) => {
+            ensure!(*known == addr.to_string(), "{id} is a member already, at {known}: choose an id that was never used");
+            Ok(())
+        }
+        None => change(client, Change::AddLearner { id, address: addr.to_string() }, patience).await,
+    }
 }
 
 /// Waits until a learner has nearly all entries.

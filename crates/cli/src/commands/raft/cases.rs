@@ -6,7 +6,7 @@ use anyhow::Result;
 use dunlin_serve::Interrupt;
 use dunlin_smr::kv::{Command, Condition};
 
-use super::cluster::{Cluster, ask, show_change, value};
+use super::cluster::{Cluster, ask, execute, value};
 
 /// Store a value if the one that is there has this version, and print the new version
 ///
@@ -36,6 +36,6 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         let value = value(&arguments.value)?;
         let condition = Condition::Version(arguments.expected);
         let put = Command::Put { key: arguments.key.as_bytes(), value: &value, condition };
-        show_change(&arguments.key, &client.execute(&put.encode()).await?)
+        execute(client, &arguments.key, &put.encode()).await
     })
 }

@@ -20,7 +20,7 @@ use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_serve::Interrupt;
 use dunlin_serve::signals::EXIT_INTERRUPTED;
 use dunlin_smr::client::Stranger;
-use dunlin_smr::kv::{Answer, VALUE_BYTES_MAX};
+use dunlin_smr::kv::{Answer, VALUE_BYTES_MAX, group_of};
 use dunlin_smr::{ClientConfig, ClientError, ClusterId};
 
 use crate::commands::seconds;
@@ -237,8 +237,27 @@ pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Outp
     outputs.into_iter().flatten().collect()
 }
 
+/// A client of each group.
+pub async fn groups(client: &Client) -> Result<Vec<Client>> {
+    Ok((0..client.groups().await?).map(|group| client.of_group(group)).collect())
+}
+
+/// A client of the group that has a key.
+pub async fn of_key(client: &Client, key: &str) -> Result<Client> {
+    Ok(client.of_group(group_of(key.as_bytes(), client.groups().await?)))
+}
+
+/// Has the group that has a key execute a command, and prints how that went.
+pub async fn execute(client: &Client, key: &str, command: &[u8]) -> Result<Outcome> {
+    let client = of_key(client, key).await?;
+    let outcome = show_change(key, &client.execute(command).await?);
+    // If nobody answers, the group ends the session itself when it was not used for long.
+    let _ = client.close().await;
+    outcome
+}
+
 /// Prints how a change went.
-pub fn show_change(key: &str, answer: &[u8]) -> Result<Outcome> {
+fn show_change(key: &str, answer: &[u8]) -> Result<Outcome> {
     match Answer::parse(answer)? {
         Answer::Done { version } => {
             output::line(format_args!("version {version}"))?;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use dunlin_serve::Interrupt;
 use dunlin_smr::kv::Command;
 
-use super::cluster::{Cluster, Outcome, ask, show_change};
+use super::cluster::{Cluster, Outcome, ask, execute};
 
 /// Delete items, and print the version of each deletion
 ///
@@ -29,8 +29,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.cluster, interrupt, async |client| {
         let mut outcome = Outcome::Done;
         for key in &arguments.keys {
-            let reply = client.execute(&Command::Delete { key: key.as_bytes() }.encode()).await?;
-            if show_change(key, &reply)? != Outcome::Done {
+            if execute(client, key, &Command::Delete { key: key.as_bytes() }.encode()).await? != Outcome::Done {
                 outcome = Outcome::NotFound;
             }
         }

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use dunlin_serve::Interrupt;
 use dunlin_smr::kv::{Answer, Query};
 
-use super::cluster::{Cluster, Outcome, ask};
+use super::cluster::{Cluster, Outcome, ask, of_key};
 use crate::output;
 
 /// Print the value of a key, as it is now
@@ -31,7 +31,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.cluster, interrupt, async |client| {
-        let reply = client.query(Query { key: arguments.key.as_bytes() }.encode()).await?;
+        let reply = of_key(client, &arguments.key).await?.query(Query { key: arguments.key.as_bytes() }.encode()).await?;
         match Answer::parse(&reply)? {
             Answer::NotFound => Ok(Outcome::NotFound),
             Answer::Value { version, value } if arguments.facts => {

@@ -20,14 +20,23 @@ const EXPLANATION: &str = "# Whose directory this is, written by the command tha
 pub enum Kind {
     /// Items.
     KeyValue {
-        /// What keys and values may take, in bytes.
+        /// What keys and values of a group may take, in bytes.
         limit: u64,
+        /// How many groups there are.
+        groups: u16,
     },
     /// The cluster manager.
     Coordinator,
 }
 
 impl Kind {
+    fn groups(self) -> u16 {
+        match self {
+            Kind::KeyValue { groups, .. } => groups,
+            Kind::Coordinator => 1,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Kind::KeyValue { .. } => "key-value",
@@ -75,12 +84,12 @@ impl Start {
     }
 }
 
-/// Locks a directory, and opens the log in it. Both are made if this is the first start.
+/// Locks a directory, and opens the log in it: that of each group. Both are made if this is the first start.
 ///
 /// # Errors
 /// It is in use, of another replica, its log is damaged or gone, or this is the first start and should not be, or the other way round; the message says
 /// what to do.
-pub fn open(path: &Path, owner: Owner, start: Start) -> Result<(DurableLog<Directory>, Opening)> {
+pub fn open(path: &Path, owner: Owner, start: Start) -> Result<(Vec<DurableLog<Directory>>, Opening)> {
     // Before anything is made: where a mount is missing, nothing is to be left.
     if start == Start::Again && is_absent_or_empty(path)? {
         return Err(no_log(path, owner));
@@ -123,7 +132,8 @@ pub fn open(path: &Path, owner: Owner, start: Start) -> Result<(DurableLog<Direc
     if known.is_none_or(|(_, state)| state == State::Made) {
         write(&directory, path, owner, State::Begun)?;
     }
-    let is_blank = log.last().index == 0 && log.hard_state() == HardState::default();
+    let mut groups = log.groups().into_iter().map(|group| log.of_group(group));
+    let is_blank = groups.all(|log| log.last().index == 0 && log.hard_state() == HardState::default());
     if let (Some(flag), false) = (start.flag(), is_blank) {
         bail!(
             "{} has the log of replica {}, so this is not its first start: leave out {flag}, lest it begins anew when the log is lost one day",
@@ -131,7 +141,7 @@ pub fn open(path: &Path, owner: Owner, start: Start) -> Result<(DurableLog<Direc
             owner.id
         );
     }
-    Ok((DurableLog::new(log)?, opening))
+    Ok((DurableLog::of_groups(&log, owner.kind.groups())?, opening))
 }
 
 fn is_absent_or_empty(path: &Path) -> Result<bool> {
@@ -158,10 +168,16 @@ fn check(path: &Path, found: Owner, wanted: Owner) -> Result<()> {
     let Owner { id, kind } = found;
     ensure!(id == wanted.id, "{place} is the directory of replica {id}, not of replica {}: give each its own", wanted.id);
     match (kind, wanted.kind) {
-        (Kind::KeyValue { limit }, Kind::KeyValue { limit: wanted }) => ensure!(
-            limit == wanted,
-            "{place} was begun with --limit {limit}, which all replicas of a cluster share and keep: start it with that"
-        ),
+        (Kind::KeyValue { limit, groups }, Kind::KeyValue { limit: wanted, groups: wanted_groups }) => {
+            ensure!(
+                limit == wanted,
+                "{place} was begun with --limit {limit}, which all replicas of a cluster share and keep: start it with that"
+            );
+            ensure!(
+                groups == wanted_groups,
+                "{place} was begun with --groups {groups}, which all replicas of a cluster share and keep: start it with that"
+            );
+        }
         (kind, wanted) => ensure!(
             kind == wanted,
             "{place} is the directory of a {} replica, not of a {} one: give each its own",
@@ -179,7 +195,12 @@ fn parse(text: &str) -> Result<(Owner, State)> {
         value.with_context(|| format!("it has no number {name:?}"))
     };
     let kind = match table.get("kind").and_then(toml::Value::as_str) {
-        Some("key-value") => Kind::KeyValue { limit: number("limit")? },
+        // Directories of before there were groups do not say how many.
+        Some("key-value") if !table.contains_key("groups") => Kind::KeyValue { limit: number("limit")?, groups: 1 },
+        Some("key-value") => {
+            let groups = u16::try_from(number("groups")?).ok().filter(|groups| *groups > 0);
+            Kind::KeyValue { limit: number("limit")?, groups: groups.context("it has no such number of groups")? }
+        }
         Some("coordinator") => Kind::Coordinator,
         _ => bail!("it does not say what is replicated"),
     };
@@ -198,7 +219,7 @@ fn write(directory: &Directory, path: &Path, owner: Owner, state: State) -> Resu
     // Numbers of 64 bits: the format has no larger ones than those with a sign.
     let begun = state == State::Begun;
     let limit = match kind {
-        Kind::KeyValue { limit } => format!("limit = \"{limit}\"\n"),
+        Kind::KeyValue { limit, groups } => format!("limit = \"{limit}\"\ngroups = \"{groups}\"\n"),
         Kind::Coordinator => String::new(),
     };
     let kind = kind.name();
@@ -221,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    const OWNER: Owner = Owner { id: 3, kind: Kind::KeyValue { limit: 1 << 20 } };
+    const OWNER: Owner = Owner { id: 3, kind: Kind::KeyValue { limit: 1 << 20, groups: 1 } };
 
     fn refused(path: &Path, owner: Owner, why: &str) {
         refused_to(Start::Again, path, owner, why);
@@ -245,7 +266,9 @@ mod tests {
             assert!(!opening.is_new);
         }
         refused(&path, Owner { id: 4, ..OWNER }, "is the directory of replica 3, not of replica 4");
-        refused(&path, Owner { kind: Kind::KeyValue { limit: 5 }, ..OWNER }, "start it with that");
+        refused(&path, Owner { kind: Kind::KeyValue { limit: 5, groups: 1 }, ..OWNER }, "start it with that");
+        let others = Owner { kind: Kind::KeyValue { limit: 1 << 20, groups: 2 }, ..OWNER };
+        refused(&path, others, "was begun with --groups 1");
         refused(&path, Owner { kind: Kind::Coordinator, ..OWNER }, "of a key-value replica, not of a coordinator one");
 
         let saved = fs::read_to_string(path.join(NAME)).unwrap();
@@ -314,7 +337,8 @@ mod tests {
         // Nobody knows what a start that did not come to its end was for.
         write(&Directory::open(&path).unwrap(), &path, OWNER, State::Made).unwrap();
         refused(&path, OWNER, "did not come to its end");
-        let (mut log, _) = open(&path, OWNER, Start::New).unwrap();
+        let (mut logs, _) = open(&path, OWNER, Start::New).unwrap();
+        let mut log = logs.remove(0);
         // From its first vote on it has begun.
         let vote = raft::eraftpb::HardState { term: 2, vote: 1, ..Default::default() };
         log.append(Batch { hard_state: Some(vote), urgency: Urgency::Urgent, ..Batch::default() }).unwrap();

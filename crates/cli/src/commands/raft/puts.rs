@@ -6,7 +6,7 @@ use anyhow::Result;
 use dunlin_serve::Interrupt;
 use dunlin_smr::kv::{Command, Condition};
 
-use super::cluster::{Cluster, ask, show_change, value};
+use super::cluster::{Cluster, ask, execute, value};
 
 /// Store a value, and print its version
 ///
@@ -49,6 +49,6 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
             Some(When::Present) => Condition::Present,
         };
         let put = Command::Put { key: arguments.key.as_bytes(), value: &value, condition };
-        show_change(&arguments.key, &client.execute(&put.encode()).await?)
+        execute(client, &arguments.key, &put.encode()).await
     })
 }

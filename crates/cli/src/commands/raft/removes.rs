@@ -6,7 +6,7 @@ use anyhow::Result;
 use dunlin_serve::Interrupt;
 use dunlin_smr::wire::request::Change;
 
-use super::cluster::{Cluster, Outcome, ask};
+use super::cluster::{Cluster, Outcome, ask, groups};
 use super::members::change;
 use crate::output;
 
@@ -31,7 +31,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.cluster, interrupt, async |client| {
         let id = arguments.id;
-        change(client, Change::Remove { id }, arguments.cluster.timeout).await?;
+        for group in groups(client).await? {
+            change(&group, Change::Remove { id }, arguments.cluster.timeout).await?;
+        }
         output::line(format_args!("replica {id} is no member any more; stop its process"))?;
         Ok(Outcome::Done)
     })

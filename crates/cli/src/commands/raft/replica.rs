@@ -17,7 +17,7 @@ use dunlin_serve::{
     Core, Draining, Health, Interrupt, Pace, ServeConfig, ServeError, Server, Service, Site, StartError, addresses,
 };
 use dunlin_smr::wire::response::{Role, Status};
-use dunlin_smr::{Beginning, ClusterId, Counters, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
+use dunlin_smr::{Beginning, ClusterId, Counters, Host, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
 use tokio::sync::oneshot;
 
 use super::cluster::Replicas;
@@ -207,7 +207,12 @@ pub trait Machinery: Send + Sync + 'static {
     /// What its directory says of it.
     fn kind(&self) -> Kept;
 
-    /// Begins what goes on beside a replica that has started.
+    /// How many groups there are, each with a machine.
+    fn groups(&self) -> u16 {
+        1
+    }
+
+    /// Begins what goes on beside a replica that has started, that of the first group if there are several.
     fn accompany<L: LogStore + 'static>(
         &self,
         endpoint: &Rc<Endpoint<AnyTransport>>,
@@ -226,10 +231,11 @@ pub fn serve(arguments: &Replica, machinery: impl Machinery, interrupt: &Interru
              one. One that has ended, whose promises are lost, must not come back under its id: remove it (dunlin raft remove), and add another with an id that \
              was never used"
         );
-        return serve_on(arguments, machinery, &config, MemoryLog::new(), interrupt);
+        let logs = (0..machinery.groups()).map(|_| MemoryLog::new()).collect();
+        return serve_on(arguments, machinery, &config, logs, interrupt);
     };
     let owner = Owner { id: arguments.id, kind: machinery.kind() };
-    let (log, opening) =
+    let (logs, opening) =
         home::open(path, owner, arguments.start()).with_context(|| format!("replica {} cannot start", arguments.id))?;
     if let Some(torn) = &opening.torn {
         eprintln!(
@@ -237,14 +243,14 @@ pub fn serve(arguments: &Replica, machinery: impl Machinery, interrupt: &Interru
             torn.bytes, torn.segment, torn.offset
         );
     }
-    serve_on(arguments, machinery, &config, log, interrupt)
+    serve_on(arguments, machinery, &config, logs, interrupt)
 }
 
 fn serve_on<S: Machinery, L: LogStore + Send + 'static>(
     arguments: &Replica,
     machinery: S,
     config: &NodeConfig,
-    log: L,
+    logs: Vec<L>,
     interrupt: &Interrupt,
 ) -> Result<ExitCode> {
     let listen = arguments.listen_address()?;
@@ -261,8 +267,8 @@ fn serve_on<S: Machinery, L: LogStore + Send + 'static>(
         interrupt: interrupt.clone(),
         ..ServeConfig::named("replica")
     };
-    let (replica, log) = (arguments.clone(), Mutex::new(Some(log)));
-    let service = ReplicaService { replica, machinery, log, hand_over_max };
+    let (replica, logs) = (arguments.clone(), Mutex::new(logs));
+    let service = ReplicaService { replica, machinery, logs, hand_over_max };
     let server = Server::start(Arc::new(service), serving).map_err(|StartError { error, .. }| error)?;
     server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
     let port = arguments.metrics.map(|address| serve_metrics(address, &server)).transpose()?;
@@ -334,8 +340,8 @@ fn families(status: &Status, counters: &Counters) -> Vec<Family> {
 struct ReplicaService<S, L> {
     replica: Replica,
     machinery: S,
-    /// Until the core takes it.
-    log: Mutex<Option<L>>,
+    /// Of all groups, until the core takes them.
+    logs: Mutex<Vec<L>>,
     hand_over_max: Duration,
 }
 
@@ -348,10 +354,11 @@ impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for Repli
     fn build(&self, site: Site<AnyTransport, Inquiry>) -> Result<(ReplicaCore<S, L>, String)> {
         let (replica, endpoint) = (&self.replica, site.endpoint);
         let cannot_start = || format!("replica {} cannot start", replica.id);
-        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner).take().context("its log is taken")?;
-        let machine = self.machinery.machine()?;
-        let node =
-            Node::start(&endpoint, replica.config()?, log, machine, replica.beginning()).with_context(cannot_start)?;
+        let logs = std::mem::take(&mut *self.logs.lock().unwrap_or_else(PoisonError::into_inner));
+        let groups = logs.into_iter().map(|log| Ok((log, self.machinery.machine()?))).collect::<Result<Vec<_>>>()?;
+        let config = NodeConfig { idle_ticks: idle_ticks(&groups, &replica.config()?), ..replica.config()? };
+        let host = Host::start(&endpoint, config, groups, replica.beginning()).with_context(cannot_start)?;
+        let node = host.node(0).context("a replica has one group at least")?;
         check_members(replica, replica.own_address()?, &node.status())?;
         if replica.start() == Start::Again && node.status().addresses.is_empty() {
             eprintln!(
@@ -360,8 +367,8 @@ impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for Repli
         }
         let companion = self.machinery.accompany(&endpoint, &node)?;
         let line = ready_line(replica, &endpoint.local_addr(), &node.status());
-        endpoint.spawn(watch(replica.id, node.clone(), endpoint.timers(), site.health));
-        let core = ReplicaCore { id: replica.id, endpoint, node, companion, hand_over_max: self.hand_over_max };
+        endpoint.spawn(watch(replica.id, host.clone(), endpoint.timers(), site.health));
+        let core = ReplicaCore { endpoint, id: replica.id, host, node, companion, hand_over_max: self.hand_over_max };
         Ok((core, line))
     }
 
@@ -371,8 +378,10 @@ impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for Repli
 }
 
 /// Says on standard error what others would like to know, until the replica stops.
-async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, node: Node<M, L>, timers: Timers, health: Health) {
+async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, host: Host<M, L>, timers: Timers, health: Health) {
+    let Some(node) = host.node(0) else { return };
     let (mut said, mut cluster) = (None, node.status().cluster);
+    let is_single = node.status().groups == 1;
     loop {
         if let Some(failure) = node.failure() {
             return health.fail(format!("replica {id} has stopped: {failure}"));
@@ -382,7 +391,10 @@ async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, node: 
             cluster = status.cluster;
             eprintln!("dunlin: this is replica {id} of cluster {}", name(cluster));
         }
-        said = say_who_leads(&status, said);
+        // Of many groups `dunlin raft status` says who leads them.
+        if is_single {
+            said = say_who_leads(&status, said);
+        }
         timers.sleep(STATUS_LOOK).await;
     }
 }
@@ -391,6 +403,8 @@ async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, node: 
 struct ReplicaCore<S: Machinery, L: LogStore> {
     id: u64,
     endpoint: Rc<Endpoint<AnyTransport>>,
+    host: Host<S::Machine, L>,
+    /// Of the first group.
     node: Node<S::Machine, L>,
     companion: S::Companion,
     hand_over_max: Duration,
@@ -403,31 +417,43 @@ impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
 
     fn read(&mut self, Inquiry(answer): Inquiry) -> Pace {
         let mut all = families(&self.node.status(), &self.node.counters());
+        all.push(Family::one(Kind::Gauge, "groups", "Groups of which it has a replica.", self.node.status().groups.into()));
+        all.push(Family::one(Kind::Gauge, "groups_led", "Groups that it leads.", self.host.led() as u64));
+        all.push(Family::one(Kind::Gauge, "groups_resting", "Groups that have nothing to do.", self.host.resting() as u64));
         all.extend(of_endpoint(&self.endpoint.stats()));
         // Whoever asked may have gone away.
         let _ = answer.send(all);
         Pace::Go
     }
 
-    /// If it leads, another is asked to lead first.
+    /// Others are asked to lead first what it leads.
     fn drain(&mut self, _: Duration) -> Draining {
-        let (node, timers, patience) = (self.node.clone(), self.endpoint.timers(), self.hand_over_max);
+        let (host, timers, patience) = (self.host.clone(), self.endpoint.timers(), self.hand_over_max);
         Box::pin(async move {
             let begun = Instant::now();
-            let Some(to) = node.hand_over() else { return };
-            while node.status().role == Role::Leader && begun.elapsed() < patience {
+            let Some(to) = host.nodes().filter_map(|node| node.hand_over()).last() else { return };
+            while host.led() > 0 && begun.elapsed() < patience {
                 timers.sleep(HAND_OVER_LOOK).await;
             }
-            let is_over = node.status().role != Role::Leader;
-            eprintln!("dunlin: replica {to} {}", if is_over { "takes over" } else { "did not take over in time" });
+            let is_over = host.led() == 0;
+            match host.nodes().count() {
+                1 => eprintln!("dunlin: replica {to} {}", if is_over { "takes over" } else { "did not take over in time" }),
+                _ if is_over => eprintln!("dunlin: others take over all groups"),
+                _ => eprintln!("dunlin: others did not take over all groups in time"),
+            }
         })
     }
 
     fn end(self) -> Result<()> {
         // It may hold the endpoint, so it goes first.
         drop(self.companion);
-        self.node.close().with_context(|| format!("replica {} did not end in order", self.id))
+        self.host.close().with_context(|| format!("replica {} did not end in order", self.id))
     }
+}
+
+/// Groups rest if there are several: an only one that is missed as soon as it can be costs little.
+fn idle_ticks<G>(groups: &[G], config: &NodeConfig) -> Option<u32> {
+    (groups.len() > 1).then_some(config.election_ticks)
 }
 
 fn warn_if_exposed(listen: &Addr) {

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
+use clap::builder::RangedU64ValueParser;
 use dunlin_net::AnyTransport;
 use dunlin_rpc::Endpoint;
 use dunlin_serve::Interrupt;
@@ -31,6 +32,7 @@ Examples:
   dunlin raft serve --id 1 --data r1 --peers 1=udp://10.0.0.1:7801,2=udp://10.0.0.2:7801,3=udp://10.0.0.3:7801 --new
   dunlin raft serve --id 1 --data r1 --peers 1=udp://10.0.0.1:7801                           from then on
   dunlin raft serve --id 4 --data r4 --peers 4=udp://10.0.0.4:7801 --join
+  dunlin raft serve --id 1 --data r1 --peers 1=udp://10.0.0.1:7801,2=udp://10.0.0.2:7801,3=udp://10.0.0.3:7801 --groups 16 --new
   dunlin raft serve --id 1 --memory --peers 1=shm:one,2=shm:two,3=shm:three --reads lease --new
 
 With --memory a replica that has ended must not come back: remove it, and add another with an id that was never used. Nothing keeps it from being started with
@@ -38,9 +40,12 @@ With --memory a replica that has ended must not come back: remove it, and add an
 pub struct Arguments {
     #[command(flatten)]
     replica: Replica,
-    /// What keys and values may take, each item 64 bytes more than these, up to 2GiB; the same at all replicas, and kept
+    /// What keys and values of a group may take, each item 64 bytes more than these, up to 2GiB; the same at all replicas, and kept
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = limit)]
     limit: u64,
+    /// Groups into which keys are spread by their hash, each with a leader of its own; the same at all replicas, and kept
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = RangedU64ValueParser::<u16>::new().range(1..))]
+    groups: u16,
 }
 
 fn limit(text: &str) -> Result<u64, String> {
@@ -54,6 +59,7 @@ fn limit(text: &str) -> Result<u64, String> {
 /// A key-value machine.
 struct KeyValue {
     limit: u64,
+    groups: u16,
 }
 
 impl Machinery for KeyValue {
@@ -65,7 +71,11 @@ impl Machinery for KeyValue {
     }
 
     fn kind(&self) -> Kind {
-        Kind::KeyValue { limit: self.limit }
+        Kind::KeyValue { limit: self.limit, groups: self.groups }
+    }
+
+    fn groups(&self) -> u16 {
+        self.groups
     }
 
     fn accompany<L: LogStore + 'static>(&self, _: &Rc<Endpoint<AnyTransport>>, _: &Node<KvMachine, L>) -> Result<()> {
@@ -75,5 +85,5 @@ impl Machinery for KeyValue {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
-    serve(&arguments.replica, KeyValue { limit: arguments.limit }, interrupt)
+    serve(&arguments.replica, KeyValue { limit: arguments.limit, groups: arguments.groups }, interrupt)
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use dunlin_net::Addr;
 use dunlin_serve::Interrupt;
 use dunlin_smr::wire::response::{Foreign, Role, Status};
@@ -28,6 +28,9 @@ Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1
 pub struct Arguments {
     #[command(flatten)]
     cluster: Cluster,
+    /// The group that is looked at, of replicas with several
+    #[arg(long, value_name = "NUMBER", default_value = "0")]
+    group: u16,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -175,11 +178,24 @@ fn role_name(status: &Status) -> &'static str {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.cluster, interrupt, async |client| {
-        let overview = Overview::look(client).await;
+        let mut overview = Overview::look(client).await;
+        let groups = overview.statuses().map(|status| status.groups).max().unwrap_or(1).max(1);
+        ensure!(
+            arguments.group < groups,
+            "the replicas have {groups} groups, numbered from 0: there is no group {}",
+            arguments.group
+        );
+        let led = leaders(client, groups).await;
+        if arguments.group > 0 {
+            overview = Overview::look(&client.of_group(arguments.group)).await;
+        }
         if arguments.json {
-            output::line(as_json(&overview))?;
+            output::line(as_json(&overview, arguments.group, &led))?;
         } else {
             output::line(as_table(&overview).trim_end())?;
+            if groups > 1 {
+                output::line(format_args!("the above is group {} of {groups}; {}", arguments.group, as_text(&led)))?;
+            }
         }
         for status in overview.statuses() {
             for Foreign { id, cluster } in &status.foreign {
@@ -193,7 +209,33 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     })
 }
 
-fn as_json(overview: &Overview) -> Value {
+/// How many groups each replica leads, as one replica of each group knows; 0 stands for nobody.
+async fn leaders(client: &Client, groups: u16) -> BTreeMap<u64, usize> {
+    let leader = async |group: u16| {
+        let client = client.of_group(group);
+        for (id, _) in client.members() {
+            if let Ok(status) = client.status(id).await {
+                return status.leader.unwrap_or(0);
+            }
+        }
+        0
+    };
+    let mut led = BTreeMap::new();
+    for leader in all((0..groups).map(leader)).await {
+        *led.entry(leader).or_default() += 1;
+    }
+    led
+}
+
+fn as_text(led: &BTreeMap<u64, usize>) -> String {
+    let one = |(id, count): (&u64, &usize)| match id {
+        0 => format!("nobody leads {count}"),
+        id => format!("replica {id} leads {count}"),
+    };
+    led.iter().map(one).collect::<Vec<String>>().join(", ")
+}
+
+fn as_json(overview: &Overview, group: u16, led: &BTreeMap<u64, usize>) -> Value {
     let number = |cluster: ClusterId| cluster.to_string();
     let foreign = |foreign: &Foreign| json!({ "id": foreign.id, "cluster": number(foreign.cluster) });
     let replica = |(id, (address, seen)): (&u64, &(String, Seen))| match seen {
@@ -221,6 +263,9 @@ fn as_json(overview: &Overview) -> Value {
     let replicas: Vec<Value> = overview.replicas.iter().map(replica).collect();
     json!({
         "cluster": overview.cluster.map(number),
+        "group": group,
+        "groups": led.values().sum::<usize>(),
+        "groups_led": led.iter().map(|(id, count)| (id.to_string(), json!(count))).collect::<serde_json::Map<String, Value>>(),
         "leader": overview.leader().map(|leader| leader.id),
         "members": overview.members(),
         "replicas": replicas,

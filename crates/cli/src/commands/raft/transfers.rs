@@ -1,17 +1,17 @@
 //! `dunlin raft transfer`.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use dunlin_serve::Interrupt;
 
-use super::cluster::{Cluster, Outcome, ask};
+use super::cluster::{Client, Cluster, Outcome, ask, groups};
 use super::members::LOOK;
 use super::status::Overview;
 use crate::output;
 
-/// Make another replica lead
+/// Make another replica lead, all groups if there are several
 ///
 /// Commands wait meanwhile, some milliseconds. Exit code 0 when it leads, 2 if it does not.
 #[derive(Debug, clap::Args)]
@@ -28,22 +28,31 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.cluster, interrupt, async |client| {
-        let (id, begun) = (arguments.id, Instant::now());
-        let leader = async || Overview::look(client).await.leader().map(|leader| leader.id);
-        if leader().await != Some(id) {
-            client.transfer(id).await?;
+        let id = arguments.id;
+        for group in groups(client).await? {
+            transfer(&group, id, arguments.cluster.timeout).await?;
         }
-        loop {
-            let now = leader().await;
-            if now == Some(id) {
-                output::line(format_args!("replica {id} leads"))?;
-                return Ok(Outcome::Done);
-            }
-            if begun.elapsed() >= arguments.cluster.timeout {
-                let now = now.map_or("nobody".into(), |leader| format!("replica {leader}"));
-                bail!("replica {id} did not take over in time; {now} leads");
-            }
-            client.timers().sleep(LOOK).await;
-        }
+        output::line(format_args!("replica {id} leads"))?;
+        Ok(Outcome::Done)
     })
+}
+
+/// Has a group led by this replica, and waits until it is.
+async fn transfer(client: &Client, id: u64, patience: Duration) -> Result<()> {
+    let begun = Instant::now();
+    let leader = async || Overview::look(client).await.leader().map(|leader| leader.id);
+    if leader().await != Some(id) {
+        client.transfer(id).await?;
+    }
+    loop {
+        let now = leader().await;
+        if now == Some(id) {
+            return Ok(());
+        }
+        if begun.elapsed() >= patience {
+            let now = now.map_or("nobody".into(), |leader| format!("replica {leader}"));
+            bail!("replica {id} did not take over in time; {now} leads");
+        }
+        client.timers().sleep(LOOK).await;
+    }
 }

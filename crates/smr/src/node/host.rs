@@ -1,0 +1,478 @@
+//! All groups of a process on one endpoint: they share links, ticks, the log and its flushes.
+//!
+//! Each entry into the event loop is a visit. It touches groups, each of which then lets its library do what is due. At the end of the visit all that they have
+//! to say is sent together. `docs/replication-groups.md` is the design.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::future::poll_fn;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use dunlin_net::{Addr, Transport};
+use dunlin_rpc::{CallOptions, ConnectError, Endpoint, RequestBurst, Session};
+
+use super::core::{Common, Core, Job};
+use super::founding::{self, Begin};
+use super::link::Sending;
+use super::{Beginning, Net, Node, Task, WeakNode, doubt, transfer};
+use crate::cluster_id::{ClusterId, bits};
+use crate::config::{NodeConfig, NodeError};
+use crate::log::LogStore;
+use crate::machine::StateMachine;
+use crate::probe::Stage;
+use crate::state::Origin;
+use crate::wire::message::Sender;
+use crate::wire::response::Response;
+use crate::wire::{self, group_of};
+
+/// Groups that a process may have.
+pub(super) const GROUPS_MAX: usize = u16::MAX as usize;
+/// Groups that are founded in one turn of the event loop, each of which waits for the disk.
+const FOUNDED_AT_ONCE: usize = 16;
+
+/// What a process has: its groups, and what they share.
+pub(super) struct Shared<M, L: LogStore> {
+    pub cores: Box<[RefCell<Core<M, L>>]>,
+    pub common: Common,
+    pub net: Net,
+    pub config: NodeConfig,
+    continuation: Cell<Option<dunlin_rpc::ContinuationId>>,
+    /// Groups that were touched and have not worked since.
+    touched: RefCell<Vec<u16>>,
+    /// Groups that wait for the disk.
+    unsettled: RefCell<Vec<u16>>,
+    jobs: RefCell<Vec<(u16, Job)>>,
+    /// Who is woken when more is durable.
+    waker: RefCell<Option<Waker>>,
+    /// Somebody visits; or did, and panicked.
+    is_entered: Cell<bool>,
+    is_stopped: Cell<bool>,
+    /// When the last tick was, by the clock.
+    ticked: Cell<u64>,
+}
+
+/// All replicas of a process, one of each group, on one endpoint. Clones are handles of the same; it lives as long as its endpoint.
+pub struct Host<M, L: LogStore> {
+    pub(super) shared: Rc<Shared<M, L>>,
+}
+
+impl<M, L: LogStore> Clone for Host<M, L> {
+    fn clone(&self) -> Self {
+        Host { shared: self.shared.clone() }
+    }
+}
+
+impl<M: StateMachine + 'static, L: LogStore + 'static> Host<M, L> {
+    /// Starts a replica of each group, numbered from 0, with the log and the machine that are given for it. The logs of all groups are handles of one log on disk
+    /// ([`crate::DurableLog::of_groups`]), or each is in memory. All else is as for [`Node::start`], which starts a host with one group.
+    ///
+    /// # Errors
+    /// As [`Node::start`]; [`NodeError::Groups`] if there is no group, or more than can be numbered.
+    pub fn start<T: Transport + 'static>(
+        endpoint: &Rc<Endpoint<T>>,
+        config: NodeConfig,
+        groups: Vec<(L, M)>,
+        beginning: Beginning,
+    ) -> Result<Host<M, L>, NodeError> {
+        config.check()?;
+        if groups.is_empty() || groups.len() > GROUPS_MAX {
+            return Err(NodeError::Groups { groups: groups.len() });
+        }
+        let shared = Rc::new(Shared::new(Net::of(endpoint, &config), config, groups, beginning)?);
+        shared.register(endpoint)?;
+        shared.spawn_tasks();
+        shared.enter(|visit| (0..visit.len()).for_each(|group| visit.touch(group)));
+        Ok(Host { shared })
+    }
+
+    /// The replica of a group; `None` if there is no such group.
+    pub fn node(&self, group: u16) -> Option<Node<M, L>> {
+        (usize::from(group) < self.shared.cores.len()).then(|| Node { shared: self.shared.clone(), group })
+    }
+
+    /// The replicas of all groups, in order.
+    pub fn nodes(&self) -> impl Iterator<Item = Node<M, L>> {
+        (0..self.shared.len()).map(|group| Node { shared: self.shared.clone(), group })
+    }
+
+    /// How many groups it leads.
+    pub fn led(&self) -> usize {
+        self.shared.cores.iter().filter(|core| core.borrow().is_leader()).count()
+    }
+
+    /// How many groups rest ([`NodeConfig::idle_ticks`]).
+    pub fn resting(&self) -> usize {
+        self.shared.common.links.borrow().resting
+    }
+
+    /// Asks others to lead the groups that this process leads, as [`Node::hand_over`]; gives how many.
+    pub fn hand_over(&self) -> usize {
+        self.nodes().filter_map(|node| node.hand_over()).count()
+    }
+
+    /// Ends all replicas in order, as [`Node::close`].
+    ///
+    /// # Errors
+    /// As [`Node::close`].
+    pub fn close(&self) -> Result<(), NodeError> {
+        self.shared.close()
+    }
+
+    /// Why all replicas have stopped, if they have.
+    pub fn failure(&self) -> Option<NodeError> {
+        self.shared.core(0).failure.clone()
+    }
+}
+
+impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
+    fn new(net: Net, config: NodeConfig, groups: Vec<(L, M)>, beginning: Beginning) -> Result<Self, NodeError> {
+        let (common, ticked) = (Common::new(config.id, groups.len() as u16), (config.clock)());
+        let mut origin = known_origin(&groups)?;
+        let mut cores = Vec::with_capacity(groups.len());
+        for (group, (log, machine)) in (0..=u16::MAX).zip(groups) {
+            let begin = begin(&beginning, group, origin.as_ref(), config.id)?;
+            let core = Core::new(config.clone(), group, common.clone(), log, machine, begin)?;
+            origin = origin.or_else(|| core.state.origin.clone());
+            cores.push(RefCell::new(core));
+        }
+        Ok(Shared {
+            cores: cores.into(),
+            common,
+            net,
+            config,
+            continuation: Cell::default(),
+            touched: RefCell::default(),
+            unsettled: RefCell::default(),
+            jobs: RefCell::default(),
+            waker: RefCell::default(),
+            is_entered: Cell::default(),
+            is_stopped: Cell::default(),
+            ticked: Cell::new(ticked),
+        })
+    }
+
+    fn register<T: Transport>(self: &Rc<Self>, endpoint: &Endpoint<T>) -> Result<(), NodeError> {
+        endpoint.propagate_panics();
+        let shared = self.clone();
+        endpoint.register_burst(wire::PEER, move |burst| shared.enter(|visit| visit.on_envelopes(burst)))?;
+        let shared = self.clone();
+        endpoint.register_burst(wire::CHUNK, move |burst| shared.enter(|visit| visit.on_chunks(burst)))?;
+        let shared = self.clone();
+        endpoint.register_burst(wire::CLIENT, move |burst| shared.enter(|visit| visit.on_clients(burst)))?;
+        // The handlers hold the replicas; the continuation needs no more.
+        let weak = Rc::downgrade(self);
+        self.continuation.set(Some(endpoint.register_continuation(move |completion| {
+            if let Some(shared) = weak.upgrade() {
+                shared.enter(|visit| visit.on_answer(completion));
+            }
+        })));
+        Ok(())
+    }
+
+    /// Tasks of the process, and of each group.
+    fn spawn_tasks(self: &Rc<Self>) {
+        let (weak, timers, tick) = (Rc::downgrade(self), self.net.timers.clone(), self.config.tick);
+        (self.net.spawn)(Box::pin(async move {
+            loop {
+                timers.sleep(tick).await;
+                let Some(shared) = weak.upgrade() else { return };
+                shared.enter(Shared::tick);
+            }
+        }));
+        let weak = Rc::downgrade(self);
+        (self.net.spawn)(Box::pin(poll_fn(move |context| {
+            let Some(shared) = weak.upgrade() else { return Poll::Ready(()) };
+            shared.enter(|visit| visit.on_durable(context));
+            Poll::Pending
+        })));
+        for node in (0..self.len()).map(|group| Node { shared: self.clone(), group }) {
+            node.spawn_tasks();
+        }
+    }
+
+    pub fn core(&self, group: u16) -> Ref<'_, Core<M, L>> {
+        self.cores[usize::from(group)].borrow()
+    }
+
+    pub fn len(&self) -> u16 {
+        self.cores.len() as u16
+    }
+
+    /// Does something with some groups, then all that follows from it.
+    pub fn enter(self: &Rc<Self>, act: impl FnOnce(&Self)) {
+        // Whoever was there before panicked halfway. The endpoint, which ends then, still tells of calls that end with it.
+        if self.is_entered.replace(true) {
+            return;
+        }
+        self.begin(Stage::Visit);
+        act(self);
+        self.work_touched();
+        self.flush();
+        self.end(Stage::Visit);
+        self.is_entered.set(false);
+        let jobs = self.jobs.take();
+        jobs.into_iter().for_each(|(group, job)| self.start(group, job));
+    }
+
+    pub fn begin(&self, stage: Stage) {
+        if let Some(probe) = &self.config.probe {
+            probe.begin(stage);
+        }
+    }
+
+    pub fn end(&self, stage: Stage) {
+        if let Some(probe) = &self.config.probe {
+            probe.end(stage);
+        }
+    }
+
+    /// Does something with a group, which works after that; `None` if there is no such group.
+    pub fn visit<R>(&self, group: u16, act: impl FnOnce(&mut Core<M, L>) -> R) -> Option<R> {
+        let mut core = self.cores.get(usize::from(group))?.borrow_mut();
+        if !std::mem::replace(&mut core.is_touched, true) {
+            self.touched.borrow_mut().push(group);
+        }
+        Some(act(&mut core))
+    }
+
+    fn touch(&self, group: u16) {
+        self.visit(group, |_| ());
+    }
+
+    /// Lets all groups that were touched do what is due.
+    pub fn work_touched(&self) {
+        let mut touched = self.touched.take();
+        for group in touched.drain(..) {
+            let mut core = self.cores[usize::from(group)].borrow_mut();
+            core.work();
+            (core.is_touched, core.room) = (false, None);
+            self.jobs.borrow_mut().extend(core.take_jobs().into_iter().map(|job| (group, job)));
+            if core.waits_for_disk() && !std::mem::replace(&mut core.is_unsettled, true) {
+                self.unsettled.borrow_mut().push(group);
+            }
+            let (failure, founded) = (core.failure.clone(), core.cluster);
+            drop(core);
+            if let Some(failure) = failure {
+                self.stop_all(failure);
+            }
+            if group == 0 && founded.is_some() {
+                self.found_further();
+            }
+        }
+        // Its memory is used again; groups that were touched meanwhile follow.
+        touched.append(&mut self.touched.borrow_mut());
+        let goes_on = !touched.is_empty();
+        self.touched.replace(touched);
+        if goes_on {
+            self.work_touched();
+        }
+    }
+
+    /// What one group fails of, others share: the log, or the process.
+    fn stop_all(&self, why: NodeError) {
+        if self.is_stopped.replace(true) {
+            return;
+        }
+        for core in &self.cores {
+            let mut core = core.borrow_mut();
+            if core.failure.is_none() {
+                core.stop(why.clone());
+            }
+        }
+        self.common.links.borrow_mut().stop();
+    }
+
+    /// The first group knows the number of the cluster: those that wait for that begin.
+    fn found_further(&self) {
+        let Some(cluster) = self.core(0).cluster else { return };
+        let is_waiting =
+            |core: &RefCell<Core<M, L>>| matches!(core.borrow().waiting, Some(founding::Waiting::FirstGroup(_)));
+        // They are founded in their order.
+        if !self.cores.last().is_some_and(is_waiting) {
+            return;
+        }
+        let waiting = (1..self.len()).filter(|group| is_waiting(&self.cores[usize::from(*group)]));
+        for group in waiting.take(FOUNDED_AT_ONCE) {
+            self.visit(group, |core| core.found(cluster));
+        }
+    }
+
+    /// The number of the cluster, if any group knows it.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        let first = self.core(0).cluster;
+        first.or_else(|| self.cores.iter().find_map(|core| core.borrow().cluster))
+    }
+
+    /// How this process names itself.
+    pub fn sender(&self) -> Sender {
+        Sender { cluster: bits(self.cluster()), id: self.config.id }
+    }
+
+    /// Sends what waits to be sent.
+    fn flush(&self) {
+        if self.is_stopped.get() {
+            return;
+        }
+        let Some(continuation) = self.continuation.get() else { return };
+        self.begin(Stage::Send);
+        let mut links = self.common.links.borrow_mut();
+        let sender = self.sender();
+        links.answer(sender, |group| self.core(group).last_persisted);
+        let timeout = self.config.tick * self.config.election_ticks;
+        let now = links.now();
+        let unreachable = links.send(Sending { sender, continuation, timeout, now });
+        drop(links);
+        self.end(Stage::Send);
+        for id in unreachable {
+            self.cores.iter().for_each(|core| core.borrow_mut().raft.report_unreachable(id));
+        }
+    }
+
+    /// A tick has passed. Of several that were missed only one counts, as for each group.
+    fn tick(&self) {
+        let (now, tick) = ((self.config.clock)(), self.config.tick.as_nanos() as u64);
+        if self.is_stopped.get() || now - self.ticked.get() < tick - tick / 16 {
+            return;
+        }
+        self.ticked.set(now);
+        self.common.links.borrow_mut().set_now(now);
+        for group in (0..self.len()).filter(|group| !self.core(*group).is_resting()) {
+            self.visit(group, Core::tick);
+        }
+        let silent = self.common.links.borrow_mut().tick(self.config.heartbeat_ticks, self.config.election_ticks);
+        for id in silent {
+            self.cores.iter().for_each(|core| core.borrow_mut().wake_without(id));
+        }
+        self.found_further();
+        let holder = self.core(0).raft.store().held_by();
+        if let Some(holder) = holder {
+            self.visit(holder, Core::make_room_in_log);
+        }
+        let unconnected = self.common.links.borrow_mut().unconnected();
+        let connects = unconnected.into_iter().map(|(link, addr)| (0, Job::Connect { link, addr }));
+        self.jobs.borrow_mut().extend(connects);
+    }
+
+    /// More is durable, or may be.
+    fn on_durable(&self, context: &Context<'_>) {
+        let waker = context.waker();
+        // First the waker, then the look, which visiting does: nothing falls between.
+        if !self.waker.borrow().as_ref().is_some_and(|known| known.will_wake(waker)) {
+            self.waker.replace(Some(waker.clone()));
+            self.cores.iter().for_each(|core| core.borrow_mut().wake_when_durable(waker));
+        }
+        for group in self.unsettled.take() {
+            self.visit(group, |core| core.is_unsettled = false);
+        }
+    }
+
+    /// Requests of clients, each for a group.
+    fn on_clients(&self, burst: &mut RequestBurst<'_>) {
+        for i in 0..burst.len() {
+            let group = group_of(burst.payload(i)).unwrap_or(0);
+            if self.visit(group, |core| core.on_client_request(burst, i)).is_none() {
+                let response = Response::NoGroup { groups: self.cores.len() as u32 };
+                burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
+            }
+        }
+    }
+
+    /// Pieces of snapshots, each of a group.
+    fn on_chunks(&self, burst: &mut RequestBurst<'_>) {
+        for i in 0..burst.len() {
+            let group = group_of(burst.payload(i)).unwrap_or(0);
+            if self.visit(group, |core| core.on_piece(burst, i)).is_none() {
+                self.visit(0, |core| core.counters.bad += 1);
+            }
+        }
+    }
+
+    fn on_connected(&self, link: u32, result: Result<Session, ConnectError>) {
+        self.common.links.borrow_mut().on_connected(link, result);
+    }
+
+    /// Ends all replicas: the log is closed once for all of them.
+    pub fn close(self: &Rc<Self>) -> Result<(), NodeError> {
+        let mut closed = Err(NodeError::Closed);
+        self.enter(|visit| {
+            if let Some(result) = visit.visit(0, Core::close) {
+                closed = result;
+            }
+        });
+        closed
+    }
+
+    /// Begins what takes longer, as a task.
+    fn start(self: &Rc<Self>, group: u16, job: Job) {
+        let net = &self.net;
+        let weak = WeakNode { shared: Rc::downgrade(self), group };
+        let task: Task = match job {
+            Job::Connect { link, addr } => {
+                let Some(connecting) = (net.connect)(&addr) else { return };
+                Box::pin(connect(weak.shared, link, connecting))
+            }
+            Job::Gather(time) => {
+                let sleep = net.timers.sleep(time);
+                Box::pin(async move {
+                    sleep.await;
+                    if let Some(node) = weak.upgrade() {
+                        node.enter(|core| core.gather.looked());
+                    }
+                })
+            }
+            Job::AskForNumber(question) => {
+                let Some(connecting) = (net.connect)(&question.addr) else { return };
+                Box::pin(founding::ask(weak, question, connecting, CallOptions::timeout(net.patience)))
+            }
+            Job::Resolve(doubt) => Box::pin(doubt::resolve(weak, doubt, CallOptions::timeout(net.patience))),
+            Job::SendSnapshot(transfer) => Box::pin(transfer::send(weak, transfer, net.timers.clone())),
+        };
+        (net.spawn)(task);
+    }
+}
+
+/// Opens a session for a link.
+async fn connect<M: StateMachine + 'static, L: LogStore + 'static>(
+    shared: Weak<Shared<M, L>>,
+    link: u32,
+    connecting: impl Future<Output = Result<Session, ConnectError>>,
+) {
+    let result = connecting.await;
+    if let Some(shared) = shared.upgrade() {
+        shared.enter(|visit| visit.on_connected(link, result));
+    }
+}
+
+/// The cluster that the logs are of, if one of them has begun.
+fn known_origin<M, L: LogStore>(groups: &[(L, M)]) -> Result<Option<Origin>, NodeError> {
+    let begun = groups.iter().map(|(log, _)| log.base()).find(|base| base.get_metadata().index > 0);
+    Ok(begun.map(|base| Origin::of_snapshot(&base.data)).transpose()?)
+}
+
+/// With what a group begins, if its log is empty.
+fn begin(beginning: &Beginning, group: u16, origin: Option<&Origin>, own: u64) -> Result<Begin, NodeError> {
+    Ok(match (origin, beginning) {
+        // The process ended before all groups were founded, or it was told of the first one just now.
+        (Some(origin), _) if origin.founders.contains_key(&own) => Begin::Told(origin.clone()),
+        (Some(_), _) | (None, Beginning::Join) => Begin::Join,
+        (None, Beginning::First(members)) if group == 0 => Begin::First(members.clone()),
+        (None, Beginning::First(members)) => Begin::WithTheFirst(super::first_members(members, own)?),
+    })
+}
+
+impl Net {
+    /// What replicas use of this endpoint.
+    fn of<T: Transport + 'static>(endpoint: &Rc<Endpoint<T>>, config: &NodeConfig) -> Net {
+        let (connector, spawner) = (Rc::downgrade(endpoint), Rc::downgrade(endpoint));
+        Net {
+            connect: Box::new(move |addr: &Addr| connector.upgrade().map(|endpoint| endpoint.connect(addr))),
+            spawn: Box::new(move |task| {
+                if let Some(endpoint) = spawner.upgrade() {
+                    endpoint.spawn(task);
+                }
+            }),
+            timers: endpoint.timers(),
+            patience: config.tick * config.election_ticks,
+        }
+    }
+}

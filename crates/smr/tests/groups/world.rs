@@ -1,0 +1,287 @@
+//! Processes with many groups, and a client, over loopback in one thread, on a clock that the test moves.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
+use dunlin_net::{Addr, PollPolicy};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_smr::machine::RestoreError;
+use dunlin_smr::wal::sim::{Crash, SimDisk, SimDiskConfig};
+use dunlin_smr::wal::{Stepper, WalConfig, open_stepped};
+use dunlin_smr::wire::response::Role;
+use dunlin_smr::{
+    Beginning, Client, ClientConfig, ClientError, DurableLog, Host, LogStore, MemoryLog, NodeConfig, StateMachine,
+};
+
+/// Time between two turns of everybody.
+const TURN: Duration = Duration::from_micros(100);
+/// Turns in which something must happen.
+const PATIENCE: usize = 100_000;
+/// The node of the client.
+const CLIENT: u32 = 1000;
+
+/// A sum, to which commands add: a number of eight bytes.
+#[derive(Debug, Default)]
+pub struct Sum(u64);
+
+fn number(bytes: &[u8]) -> Result<u64, RestoreError> {
+    bytes.try_into().map(u64::from_le_bytes).map_err(|_| RestoreError::new("a sum has eight bytes"))
+}
+
+impl StateMachine for Sum {
+    fn apply(&mut self, _index: u64, command: &[u8], reply: &mut Vec<u8>) {
+        self.0 += number(command).unwrap_or(0);
+        reply.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn query(&self, _query: &[u8], reply: &mut Vec<u8>) {
+        reply.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn snapshot(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn fresh(&self) -> Result<Sum, RestoreError> {
+        Ok(Sum::default())
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError> {
+        self.0 = number(snapshot)?;
+        Ok(())
+    }
+}
+
+/// Where the logs of a process are.
+pub trait Storage {
+    type Log: LogStore + 'static;
+    /// What drives them as time goes on.
+    type Device: 'static;
+
+    fn open(&mut self, id: u64, groups: u16) -> (Vec<Self::Log>, Self::Device);
+    fn step(device: &Self::Device, now: u64);
+    /// What a crash leaves is there when they are opened again.
+    fn crash(&mut self, id: u64);
+}
+
+/// Logs in memory, for processes that do not come back.
+pub struct InMemory;
+
+impl Storage for InMemory {
+    type Log = MemoryLog;
+    type Device = ();
+
+    fn open(&mut self, _id: u64, groups: u16) -> (Vec<MemoryLog>, ()) {
+        ((0..groups).map(|_| MemoryLog::new()).collect(), ())
+    }
+
+    fn step((): &(), _now: u64) {}
+
+    fn crash(&mut self, _id: u64) {}
+}
+
+/// One log on a simulated disk for all groups of a process.
+#[derive(Default)]
+pub struct OnDisk {
+    pub disks: BTreeMap<u64, SimDisk>,
+}
+
+impl Storage for OnDisk {
+    type Log = DurableLog<SimDisk>;
+    type Device = Stepper<SimDisk>;
+
+    fn open(&mut self, id: u64, groups: u16) -> (Vec<DurableLog<SimDisk>>, Stepper<SimDisk>) {
+        let flush = Duration::from_micros(300);
+        let new = || SimDisk::new(id, SimDiskConfig { flush_time: (flush, flush), ..SimDiskConfig::default() });
+        let disk = self.disks.entry(id).or_insert_with(new).clone();
+        let (wal, _) = open_stepped(disk, WalConfig { segment_bytes: 64 << 10, ..WalConfig::new(id) }).unwrap();
+        let stepper = wal.stepper().unwrap();
+        (DurableLog::of_groups(&wal, groups).unwrap(), stepper)
+    }
+
+    fn step(stepper: &Stepper<SimDisk>, now: u64) {
+        stepper.step(now);
+    }
+
+    fn crash(&mut self, id: u64) {
+        if let Some(disk) = self.disks.get_mut(&id) {
+            *disk = disk.crash(Crash::Power);
+        }
+    }
+}
+
+/// A process.
+pub struct Process<S: Storage> {
+    pub host: Host<Sum, S::Log>,
+    endpoint: Rc<Endpoint<LoopbackTransport>>,
+    device: S::Device,
+}
+
+pub struct World<S: Storage> {
+    network: LoopbackNetwork,
+    clock: Rc<Cell<u64>>,
+    pub storage: S,
+    pub processes: BTreeMap<u64, Process<S>>,
+    /// Those that do nothing, as if they stood still.
+    pub paused: Vec<u64>,
+    endpoint: Rc<Endpoint<LoopbackTransport>>,
+    client: Client<LoopbackTransport>,
+    pub groups: u16,
+    config: NodeConfig,
+    lives: u64,
+}
+
+/// Settings for quick elections, and groups that rest after one election timeout.
+pub fn config() -> NodeConfig {
+    NodeConfig {
+        tick: Duration::from_millis(1),
+        heartbeat_ticks: 4,
+        election_ticks: 24,
+        idle_ticks: Some(24),
+        ..NodeConfig::new(1)
+    }
+}
+
+/// An election timeout of these.
+pub const ELECTION: Duration = Duration::from_millis(24);
+
+fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<LoopbackTransport>> {
+    let config = EndpointConfig {
+        poll: PollPolicy::Sleep,
+        peer_timeout: Duration::from_millis(30),
+        seed: Some(seed),
+        ..EndpointConfig::default()
+    };
+    Rc::new(Endpoint::new(network.endpoint(node).unwrap(), config).unwrap())
+}
+
+impl<S: Storage> World<S> {
+    /// Three processes with so many groups.
+    pub fn new(storage: S, groups: u16, config: NodeConfig) -> World<S> {
+        let network = LoopbackNetwork::new(LoopbackConfig { queue_len: 8192, ..LoopbackConfig::default() });
+        let endpoint = endpoint(&network, CLIENT, 1);
+        let timeouts = ClientConfig {
+            timeout: Duration::from_secs(2),
+            attempt_timeout: Duration::from_millis(40),
+            ..ClientConfig::default()
+        };
+        let client = Client::new(&endpoint, members(), timeouts);
+        let (processes, clock) = (BTreeMap::new(), Rc::default());
+        let mut world =
+            World { network, clock, storage, processes, paused: Vec::new(), endpoint, client, groups, config, lives: 0 };
+        (1..=3).for_each(|id| world.start(id, Beginning::First(members())));
+        world
+    }
+
+    /// Starts a process on what there is of its log.
+    pub fn start(&mut self, id: u64, beginning: Beginning) {
+        self.lives += 1;
+        let endpoint = endpoint(&self.network, id as u32, self.lives << 20 | id);
+        let clock = self.clock.clone();
+        let seed = Some(self.lives << 8 | id);
+        let config = NodeConfig { id, seed, clock: Rc::new(move || clock.get()), ..self.config.clone() };
+        let (logs, device) = self.storage.open(id, self.groups);
+        let groups = logs.into_iter().map(|log| (log, Sum::default())).collect();
+        let host = Host::start(&endpoint, config, groups, beginning).unwrap();
+        self.processes.insert(id, Process { host, endpoint, device });
+    }
+
+    /// Ends a process as if it were killed.
+    pub fn kill(&mut self, id: u64) {
+        drop(self.processes.remove(&id));
+        self.storage.crash(id);
+    }
+
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.clock.get())
+    }
+
+    fn turn(&self) {
+        self.network.advance(TURN);
+        self.clock.set(self.network.now());
+        for (_, process) in self.processes.iter().filter(|(id, _)| !self.paused.contains(id)) {
+            S::step(&process.device, self.clock.get());
+            process.endpoint.run_once();
+        }
+    }
+
+    pub fn turns(&self, time: Duration) {
+        for _ in 0..time.as_micros() / TURN.as_micros() {
+            self.turn();
+            self.endpoint.run_once();
+        }
+    }
+
+    pub fn until(&self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+        for _ in 0..PATIENCE {
+            // Whoever looks at all groups looks now and then.
+            if done(self) {
+                return;
+            }
+            self.turns(10 * TURN);
+        }
+        panic!("it never came to this: {what}");
+    }
+
+    /// Drives everything until a future of the client's ends.
+    pub fn drive<F: Future>(&self, work: F) -> F::Output {
+        let mut work = Box::pin(work);
+        for _ in 0..PATIENCE {
+            self.turn();
+            if let Some(output) = self.endpoint.poll_once(work.as_mut()) {
+                return output;
+            }
+        }
+        panic!("it never ended");
+    }
+
+    /// A client of a group.
+    pub fn client(&self, group: u16) -> Client<LoopbackTransport> {
+        self.client.of_group(group)
+    }
+
+    /// Adds to the sum of a group, and gives it.
+    pub fn add(&self, group: u16, count: u64) -> Result<u64, ClientError> {
+        let client = self.client(group);
+        let reply = self.drive(client.execute(&count.to_le_bytes()))?;
+        Ok(number(&reply).unwrap())
+    }
+
+    /// The sum of a group.
+    pub fn sum(&self, group: u16) -> Result<u64, ClientError> {
+        let client = self.client(group);
+        let reply = self.drive(client.query(&[]))?;
+        Ok(number(&reply).unwrap())
+    }
+
+    /// Who leads a group, and in which term: the latest, if several believe that they do.
+    pub fn leader(&self, group: u16) -> Option<(u64, u64)> {
+        let statuses = self.processes.values().map(|process| process.host.node(group).unwrap().status());
+        statuses.filter(|status| status.role == Role::Leader).map(|status| (status.term, status.id)).max()
+    }
+
+    pub fn leaders(&self) -> Vec<Option<(u64, u64)>> {
+        (0..self.groups).map(|group| self.leader(group)).collect()
+    }
+
+    pub fn all_lead(&self) {
+        let all = usize::from(self.groups);
+        self.until("all groups have leaders", |world| {
+            world.processes.values().map(|process| process.host.led()).sum::<usize>() >= all
+        });
+    }
+
+    /// Waits until all groups rest at all processes.
+    pub fn all_rest(&self) {
+        let all = usize::from(self.groups);
+        self.until("all groups rest", |world| world.processes.values().all(|process| process.host.resting() == all));
+    }
+}
+
+fn members() -> Vec<(u64, Addr)> {
+    (1..=3).map(|id| (id, Addr::Node(id as u32))).collect()
+}
