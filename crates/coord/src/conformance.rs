@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::coordinator::{Coordinator, Watch};
 use crate::error::CoordError;
-use crate::types::{Condition, Event, Happening, Health, Lease, MemberId, Membership, Revision, Scope};
+use crate::transaction::{TRANSACTION_WRITES_MAX, Transaction};
+use crate::types::{Condition, Entry, Event, Happening, Health, Lease, MemberId, Membership, Revision, Scope};
 
 /// Where a back end is tested.
 #[allow(async_fn_in_trait)]
@@ -46,6 +47,9 @@ const HEARTBEATS_OF_TIMEOUT: u32 = 5;
 pub async fn check<S: Site>(site: &S) {
     let bench = Bench { site, coordinator: site.coordinator() };
     bench.entries_change_on_condition().await;
+    bench.transactions_are_done_whole_or_not_at_all().await;
+    bench.writes_are_fenced_by_epoch_and_lease().await;
+    bench.a_view_is_of_one_moment().await;
     bench.lists_are_whole_and_in_order().await;
     bench.what_cannot_be_is_refused().await;
     bench.members_fail_and_recover().await;
@@ -97,6 +101,103 @@ impl<S: Site> Bench<'_, S> {
         let again = c.set(path, b"4", Condition::Absent).await.unwrap();
         assert!(again > third + 1, "the version of an entry that was deleted never comes again");
         c.delete(path, Condition::Always).await.unwrap();
+    }
+
+    async fn transactions_are_done_whole_or_not_at_all(&self) {
+        let c = &self.coordinator;
+        let [a, b] = ["/conformance/both/a", "/conformance/both/b"];
+        for path in [a, b] {
+            let _ = c.delete(path, Condition::Always).await;
+        }
+        let both = Transaction::new().if_entry(a, Condition::Absent).set(a, "1").set(b, "1");
+        let first = c.transact(&both).await.unwrap();
+        let version = |entry: Option<Entry>| entry.map(|entry| entry.version);
+        assert_eq!((version(c.get(a).await.unwrap()), version(c.get(b).await.unwrap())), (Some(first), Some(first)));
+        let refused = c.transact(&both).await;
+        assert!(
+            matches!(&refused, Err(CoordError::Exists { path, version }) if path == a && *version == first),
+            "{refused:?}"
+        );
+        // The compare that does not hold comes last, and after a write that could be done.
+        let stale = Transaction::new().if_entry(b, Condition::Always).if_entry(a, Condition::Version { version: first - 1 });
+        let refused = c.transact(&stale.set(b, "2").delete(a)).await;
+        assert!(matches!(refused, Err(CoordError::Changed { version, .. }) if version == first), "{refused:?}");
+        let refused = c.transact(&Transaction::new().set(a, "2").delete("/conformance/both/none")).await;
+        assert!(matches!(&refused, Err(CoordError::NotFound { what }) if what.ends_with("none")), "{refused:?}");
+        assert_eq!((version(c.get(a).await.unwrap()), version(c.get(b).await.unwrap())), (Some(first), Some(first)));
+        let holds = Transaction::new().if_entry(a, Condition::Version { version: first });
+        assert!(c.transact(&holds).await.unwrap() >= first, "without writes it compares");
+        let mut watch = Watch::new(c, Scope::Tree { root: "/conformance/both".into() }, first);
+        let second = c.transact(&holds.set(b, "2").delete(a)).await.unwrap();
+        let mut events = [watch.next().await.unwrap(), watch.next().await.unwrap()];
+        events.sort_by_key(|event| describe(&event.happening));
+        assert_eq!(events.each_ref().map(|event| event.revision), [second; 2], "a step has one revision");
+        assert_eq!(events.map(|event| describe(&event.happening)), [format!("{a} deleted"), format!("{b}=2")]);
+        for bad in [Transaction::new().set(a, "").set(a, ""), (0..65).fold(Transaction::new(), |all, _| all.if_epoch(0))] {
+            let refused = c.transact(&bad).await;
+            assert!(matches!(refused, Err(CoordError::BadTransaction { .. })), "{refused:?}");
+        }
+        let whole = |number: usize| format!("/conformance/both/{number:02}");
+        let most = (0..TRANSACTION_WRITES_MAX).fold(Transaction::new(), |all, number| {
+            all.if_entry(&whole(number), Condition::Absent).set(&whole(number), vec![0; 7 << 10])
+        });
+        let set = c.transact(&most).await.unwrap();
+        let gone = (0..TRANSACTION_WRITES_MAX).fold(Transaction::new(), |all, number| {
+            all.if_entry(&whole(number), Condition::Version { version: set }).delete(&whole(number))
+        });
+        c.transact(&gone).await.unwrap();
+        c.delete(b, Condition::Version { version: second }).await.unwrap();
+    }
+
+    async fn writes_are_fenced_by_epoch_and_lease(&self) {
+        let (c, path, name) = (&self.coordinator, "/conformance/fenced", "/conformance/fence");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let one = c.join(7013, b"").await.unwrap();
+        let old = c.acquire(&one, name, ttl).await.unwrap();
+        let fenced = Transaction::new().if_epoch(one.epoch).if_lease(&old).set(path, "old");
+        c.transact(&fenced).await.unwrap();
+        c.release(&old).await.unwrap();
+        let refused = c.transact(&fenced).await;
+        assert!(matches!(&refused, Err(CoordError::LeaseLost { token, .. }) if *token == old.token), "{refused:?}");
+        let two = c.join(7014, b"").await.unwrap();
+        let refused = c.transact(&fenced).await;
+        assert!(
+            matches!(refused, Err(CoordError::EpochChanged { epoch }) if epoch == two.epoch),
+            "the first compare that does not hold is named: {refused:?}"
+        );
+        let new = c.acquire(&two, name, ttl).await.unwrap();
+        let refused = c.transact(&Transaction::new().if_lease(&old).set(path, "older")).await;
+        assert!(matches!(refused, Err(CoordError::LeaseLost { .. })), "{refused:?}");
+        c.transact(&Transaction::new().if_epoch(two.epoch).if_lease(&new).set(path, "new")).await.unwrap();
+        assert_eq!(c.get(path).await.unwrap().unwrap().value, b"new");
+        c.delete(path, Condition::Always).await.unwrap();
+        c.leave(&one).await.unwrap();
+        c.leave(&two).await.unwrap();
+    }
+
+    async fn a_view_is_of_one_moment(&self) {
+        let (c, root) = (&self.coordinator, "/conformance/view");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let one = c.join(7015, b"about").await.unwrap();
+        let (names, other) = ([root.to_owned(), format!("{root}/a")], format!("{root}s"));
+        for name in names.iter().chain([&other]) {
+            c.acquire(&one, name, ttl).await.unwrap();
+            c.set(name, b"1", Condition::Always).await.unwrap();
+        }
+        let view = c.view(root).await.unwrap();
+        assert_eq!(view.leases.iter().map(|lease| lease.name.clone()).collect::<Vec<_>>(), names);
+        assert_eq!(view.entries.iter().map(|entry| entry.path.clone()).collect::<Vec<_>>(), names);
+        assert_eq!(view.members, c.members().await.unwrap());
+        assert!(view.leases.iter().all(|lease| lease.holder.incarnation == one.incarnation));
+        let all = c.view("/").await.unwrap();
+        assert!(names.iter().chain([&other]).all(|name| all.entries.iter().any(|entry| entry.path == *name)));
+        assert!(matches!(c.view("conformance").await, Err(CoordError::BadPath { .. })));
+        for name in names.iter().chain([&other]) {
+            c.delete(name, Condition::Always).await.unwrap();
+        }
+        c.leave(&one).await.unwrap();
+        let after = c.view(root).await.unwrap();
+        assert!(after.members.revision > view.members.revision && after.leases.is_empty() && after.entries.is_empty());
     }
 
     async fn lists_are_whole_and_in_order(&self) {

@@ -8,8 +8,9 @@ use std::time::Duration;
 use dunlin_rpc::Timers;
 
 use crate::error::CoordError;
+use crate::transaction::Transaction;
 use crate::types::{
-    Changes, Condition, Entry, Event, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
+    Changes, Condition, Entry, Event, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
 };
 
 /// How often a member says that it is there, unless it is told otherwise (Assise, section 5.3).
@@ -88,18 +89,37 @@ pub trait Coordinator {
     /// [`CoordError::BadPath`].
     async fn get(&self, path: &str) -> Result<Option<Entry>, CoordError>;
 
-    /// Sets an entry on a condition, and gives its version.
+    /// Does all writes of a transaction if every compare holds, and gives their revision, which is the version of each entry that was set. Without writes
+    /// it gives the revision of the moment.
+    ///
+    /// # Errors
+    /// What does not hold, or cannot be: [`CoordError::EpochChanged`], [`CoordError::LeaseLost`], [`CoordError::Exists`], [`CoordError::Changed`];
+    /// [`CoordError::NotFound`] for an entry that is to have a version, or to be deleted; [`CoordError::BadTransaction`], [`CoordError::BadPath`],
+    /// [`CoordError::TooLarge`], [`CoordError::Full`].
+    async fn transact(&self, transaction: &Transaction) -> Result<Revision, CoordError>;
+
+    /// All members, and the leases and entries at a path and below it (`/` for all), as of one moment.
+    ///
+    /// # Errors
+    /// [`CoordError::BadPath`]; [`CoordError::TooLarge`] if it has more than [`VIEW_BYTES_MAX`](crate::VIEW_BYTES_MAX) bytes.
+    async fn view(&self, root: &str) -> Result<View, CoordError>;
+
+    /// Sets an entry on a condition, and gives its version. To set it under a lease, see [`Transaction::if_lease`].
     ///
     /// # Errors
     /// [`CoordError::Exists`], [`CoordError::NotFound`] or [`CoordError::Changed`] if the condition is not met; [`CoordError::BadPath`],
     /// [`CoordError::TooLarge`], [`CoordError::Full`].
-    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError>;
+    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
+        self.transact(&Transaction::new().if_entry(path, condition).set(path, value)).await
+    }
 
     /// Deletes an entry on a condition.
     ///
     /// # Errors
     /// As [`Coordinator::set`]; [`CoordError::NotFound`] if there is none, whatever the condition.
-    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError>;
+    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError> {
+        self.transact(&Transaction::new().if_entry(path, condition).delete(path)).await
+    }
 
     /// A page of the entries strictly below a path (`/` for all), after the path that the page before gave.
     ///

@@ -68,6 +68,18 @@ pub enum CoordError {
         /// Its version.
         version: Revision,
     },
+    /// The epoch is another than a transaction wants.
+    #[error("the epoch is {epoch} by now: look who is a member, and decide again")]
+    EpochChanged {
+        /// The epoch.
+        epoch: u64,
+    },
+    /// A transaction that none can be.
+    #[error("this is no transaction: {why}")]
+    BadTransaction {
+        /// What is wrong with it.
+        why: String,
+    },
     /// What happened since that revision is not known any more.
     #[error("events up to revision {compacted} are gone: read what is there now, and watch from its revision")]
     Compacted {

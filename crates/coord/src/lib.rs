@@ -8,6 +8,7 @@
 //! - **Leases** are held by one member at a time. Each grant has a *fencing token* above all before it: whoever guards a resource refuses
 //!   tokens below the highest that it has seen.
 //! - **The tree** holds small values under paths, with versions, changed on condition of them.
+//! - **A transaction** compares epoch, leases and versions, and makes several changes of the tree, or none.
 //! - Everything that happens has a *revision*, and can be watched from any that is not too old.
 //!
 //! One trait, [`Coordinator`], and two back ends: [`embedded`] keeps all of it in a replicated state machine of three nodes or one ([`dunlin_smr`]);
@@ -28,6 +29,7 @@ pub mod model;
 #[doc(hidden)]
 pub mod mutation;
 mod path;
+mod transaction;
 mod types;
 mod watchman;
 pub mod wire;
@@ -36,8 +38,11 @@ pub use coordinator::{Coordinator, HEARTBEAT_EVERY, Watch, attend};
 pub use error::CoordError;
 pub use limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};
 pub use path::{PATH_BYTES_MAX, check_path};
+pub use transaction::{
+    Compare, TRANSACTION_BYTES_MAX, TRANSACTION_COMPARES_MAX, TRANSACTION_WRITES_MAX, Transaction, Write,
+};
 pub use types::{
     Changes, Condition, Entry, Event, Happening, Health, HeldLease, Holder, Incarnation, Lease, Leases, Listing, Member,
-    MemberId, Members, Membership, Revision, Scope, Token,
+    MemberId, Members, Membership, Revision, Scope, Token, VIEW_BYTES_MAX, View,
 };
 pub use watchman::{WatchmanConfig, WatchmanCounters};

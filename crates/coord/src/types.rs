@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use crate::error::CoordError;
 use crate::path::is_below;
 
 /// The name of a member. Chosen by whoever runs it, and used by one process at a time.
 pub type MemberId = u64;
-/// Counts what happened: an event has a higher revision than those before it, but for events that were decided together
-/// on an etcd, which share one. Some revisions may be left out.
+/// Counts what happened: an event has a higher revision than those before it. Events of one step share a revision: the writes of a transaction,
+/// what a watchman decided at once, the end of a lease and its next grant. Some revisions may be left out.
 pub type Revision = u64;
 /// The revision at which a member joined: tells the process of now from the one before its restart.
 pub type Incarnation = u64;
@@ -144,6 +145,39 @@ pub struct Listing {
     pub more_after: Option<String>,
 }
 
+/// Bytes of a [`View`].
+pub const VIEW_BYTES_MAX: usize = 4 << 20;
+/// What a member, a lease or an entry counts in a view beyond its name and value.
+pub(crate) const VIEW_ITEM_BYTES: usize = 40;
+
+/// Members, leases and a subtree as of one moment: that of [`Members::revision`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// All members, the epoch, and the moment; watch from there.
+    pub members: Members,
+    /// Leases whose names are the root or below it, in order.
+    pub leases: Vec<HeldLease>,
+    /// The entry of the root and those below it, in order.
+    pub entries: Vec<Entry>,
+}
+
+impl View {
+    /// Why there is none of this root.
+    pub(crate) fn too_large(root: &str) -> CoordError {
+        let what = format!("a view of {root} (choose a path below it, or read it in pages)");
+        CoordError::TooLarge { what, max: VIEW_BYTES_MAX as u64 }
+    }
+
+    /// Checks how much of a root it has.
+    pub(crate) fn check_bytes(self, root: &str) -> Result<View, CoordError> {
+        let of_members = self.members.members.iter().map(|member| member.about.len());
+        let of_leases = self.leases.iter().map(|lease| lease.name.len());
+        let of_entries = self.entries.iter().map(|entry| entry.path.len() + entry.value.len());
+        let bytes: usize = of_members.chain(of_leases).chain(of_entries).map(|bytes| bytes + VIEW_ITEM_BYTES).sum();
+        if bytes > VIEW_BYTES_MAX { Err(View::too_large(root)) } else { Ok(self) }
+    }
+}
+
 /// When an entry is to be set or deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Condition {
@@ -196,8 +230,7 @@ impl Scope {
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When. A watch that goes on after it leaves out others of the same revision: on an etcd, members that failed and
-    /// leases that were over at once share one.
+    /// When. Events of one step share it, so a watch that begins after it leaves out all of them.
     pub revision: Revision,
     /// What.
     pub happening: Happening,

@@ -8,10 +8,10 @@ use dunlin_smr::{Client, ClientError};
 
 use crate::coordinator::{Coordinator, sleep_until};
 use crate::error::CoordError;
+use crate::limits::Limits;
 use crate::path::{check_path, check_root};
-use crate::types::{
-    Changes, Condition, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
-};
+use crate::transaction::{TRANSACTION_BYTES_MAX, Transaction};
+use crate::types::{Changes, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View};
 use crate::wire::{Answer, Command, Query, Wire};
 
 /// How often a watcher asks for what has happened, unless it is told otherwise.
@@ -153,14 +153,15 @@ impl<T: Transport> Coordinator for Embedded<T> {
         answer_of!(query(&self.client, Query::Get { path: path.to_owned() }).await?, Answer::Found { entry } => entry)
     }
 
-    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
-        check_path(path)?;
-        self.done(Command::Set { path: path.to_owned(), value: value.to_vec(), condition }).await
+    async fn transact(&self, transaction: &Transaction) -> Result<Revision, CoordError> {
+        // What is too large for the nodes is not sent to them; their own limits may be others.
+        transaction.check(&Limits { value_bytes_max: TRANSACTION_BYTES_MAX, ..Limits::default() })?;
+        self.done(Command::Transact { transaction: transaction.clone() }).await
     }
 
-    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError> {
-        check_path(path)?;
-        self.done(Command::Delete { path: path.to_owned(), condition }).await
+    async fn view(&self, root: &str) -> Result<View, CoordError> {
+        check_root(root)?;
+        answer_of!(query(&self.client, Query::View { root: root.to_owned() }).await?, Answer::View { view } => view)
     }
 
     async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError> {

@@ -24,6 +24,13 @@ pub(super) fn name_of(found: &KeyValue, prefix: &str) -> Result<String, CoordErr
     path_of(key, prefix).map(str::to_owned).ok_or_else(|| foreign(key, "it is no lease's"))
 }
 
+/// What a lease's key says, as others see it.
+pub(super) fn held_lease(found: &KeyValue, prefix: &str) -> Result<HeldLease, CoordError> {
+    let (token, held) = tenancy(found)?;
+    let holder = Holder { member: held.member, incarnation: held.incarnation, token };
+    Ok(HeldLease { name: name_of(found, prefix)?, holder, ttl_ms: held.ttl_ms })
+}
+
 impl Work {
     pub async fn acquire(self, membership: Membership, name: String, ttl_ms: u64) -> Result<Token, CoordError> {
         check_path(&name)?;
@@ -110,12 +117,7 @@ impl Work {
     pub async fn all_leases(self, after: Option<String>) -> Result<Leases, CoordError> {
         let prefix = self.keys.leases();
         let seen = self.read(vec![page(&prefix, after.map(|after| self.keys.lease(&after)))]).await?;
-        let mut leases = Vec::with_capacity(seen.all(0).len());
-        for found in seen.all(0) {
-            let (token, held) = tenancy(found)?;
-            let holder = Holder { member: held.member, incarnation: held.incarnation, token };
-            leases.push(HeldLease { name: name_of(found, &prefix)?, holder, ttl_ms: held.ttl_ms });
-        }
+        let leases = seen.all(0).iter().map(|found| held_lease(found, &prefix)).collect::<Result<Vec<_>, _>>()?;
         let more_after = leases.last().filter(|_| seen.has_more(0)).map(|lease| lease.name.clone());
         Ok(Leases { revision: seen.revision, leases, more_after })
     }

@@ -1,9 +1,9 @@
 //! Members and the epoch.
 
-use etcd_client::{KeyValue, Txn};
+use etcd_client::{KeyValue, Txn, TxnOp};
 
 use super::keys::member_of;
-use super::work::{Work, count, delete, foreign, get, get_all, is_of, look, look_at_all, put};
+use super::work::{Outcome, Work, count, delete, foreign, get, get_all, is_of, look, look_at_all, put};
 use crate::error::CoordError;
 use crate::types::{Happening, Health, Incarnation, Member, MemberId, Members, Membership};
 
@@ -91,9 +91,18 @@ impl Work {
     }
 
     pub async fn members(self) -> Result<Members, CoordError> {
+        self.members_in(&self.read(self.look_at_members()).await?)
+    }
+
+    /// What [`Work::members_in`] reads, at the first places of what is asked.
+    pub fn look_at_members(&self) -> Vec<TxnOp> {
         let keys = &self.keys;
-        let gets = vec![get_all(keys.members()), look_at_all(keys.all_failed()), get(keys.epoch())];
-        let seen = self.read(gets).await?;
+        vec![get_all(keys.members()), look_at_all(keys.all_failed()), get(keys.epoch())]
+    }
+
+    /// The members that were found.
+    pub fn members_in(&self, seen: &Outcome) -> Result<Members, CoordError> {
+        let keys = &self.keys;
         let failed = seen.all(1).iter().map(|key| id_of(key, &keys.all_failed())).collect::<Result<Vec<_>, _>>()?;
         let member = |found: &KeyValue| {
             let id = id_of(found, &keys.members())?;

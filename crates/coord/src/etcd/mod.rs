@@ -23,7 +23,7 @@
 //! |---|---|
 //! | `keys` | where what is in etcd |
 //! | `work` | transactions, and what is known of them if no answer comes |
-//! | `members`, `leases`, `tree`, `changes` | the operations |
+//! | `members`, `leases`, `tree`, `transactions`, `view`, `changes` | the operations |
 //! | `watchman` | who has failed, and which leases are over |
 //! | `decisions` | the transactions in which that is decided |
 //! | [`local`] | an etcd as child processes, for tests and experiments |
@@ -35,7 +35,9 @@ mod keys;
 mod leases;
 pub mod local;
 mod members;
+mod transactions;
 mod tree;
+mod view;
 mod watchman;
 mod work;
 
@@ -56,9 +58,8 @@ use crate::coordinator::{Coordinator, sleep_until};
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::path::check_path;
-use crate::types::{
-    Changes, Condition, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
-};
+use crate::transaction::Transaction;
+use crate::types::{Changes, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View};
 
 pub use watchman::Watchman;
 
@@ -284,12 +285,12 @@ impl Coordinator for Etcd {
         self.operate(|work| work.get(path.to_owned())).await
     }
 
-    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
-        self.operate(|work| work.set(path.to_owned(), value.to_vec(), condition)).await
+    async fn transact(&self, transaction: &Transaction) -> Result<Revision, CoordError> {
+        self.operate(|work| work.transact(transaction.clone())).await
     }
 
-    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError> {
-        self.operate(|work| work.delete(path.to_owned(), condition)).await
+    async fn view(&self, root: &str) -> Result<View, CoordError> {
+        self.operate(|work| work.view(root.to_owned())).await
     }
 
     async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError> {

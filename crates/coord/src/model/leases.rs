@@ -8,11 +8,19 @@ use crate::error::CoordError;
 use crate::limits::{Limits, check_ttl};
 use crate::mutation::{Mutation, is_planted};
 use crate::path::check_path;
-use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Token};
+use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Revision, Token};
 use crate::wire::{Answer, Tenure};
 
 /// What a lease counts in a page beyond its name.
 const LEASE_BYTES: usize = 40;
+
+impl Held {
+    /// As others see it.
+    pub fn seen(&self, name: &str) -> HeldLease {
+        let holder = Holder { member: self.member, incarnation: self.incarnation, token: self.token };
+        HeldLease { name: name.to_owned(), holder, ttl_ms: self.ttl_ms }
+    }
+}
 
 impl State {
     pub fn acquire(
@@ -49,7 +57,7 @@ impl State {
     }
 
     /// The lease, if it is held with this token.
-    fn held(&mut self, name: &str, token: Token) -> Result<&mut Held, CoordError> {
+    pub fn held(&mut self, name: &str, token: Token) -> Result<&mut Held, CoordError> {
         let held = self.leases.get_mut(name).filter(|held| held.token == token);
         held.ok_or_else(|| CoordError::LeaseLost { name: name.to_owned(), token })
     }
@@ -70,8 +78,7 @@ impl State {
 
     pub fn release(&mut self, name: String, token: Token) -> Result<Answer, CoordError> {
         self.held(&name, token)?;
-        self.end_lease(name, token);
-        Ok(Answer::Done { revision: self.revision })
+        Ok(Answer::Done { revision: self.end_lease(name, token) })
     }
 
     /// The watchman has waited for long enough, if the lease was not renewed since; says whether.
@@ -86,18 +93,17 @@ impl State {
     pub fn end_leases_of(&mut self, member: MemberId) {
         let of_member = self.leases.iter().filter(|(_, held)| held.member == member);
         let ended: Vec<_> = of_member.map(|(name, held)| (name.clone(), held.token)).collect();
-        ended.into_iter().for_each(|(name, token)| self.end_lease(name, token));
+        ended.into_iter().for_each(|(name, token)| _ = self.end_lease(name, token));
     }
 
-    fn end_lease(&mut self, name: String, token: Token) {
+    fn end_lease(&mut self, name: String, token: Token) -> Revision {
         self.leases.remove(&name);
-        self.happen(Happening::Ended { name, token });
+        self.happen(Happening::Ended { name, token })
     }
 
     pub fn holder(&self, name: &str) -> Result<Answer, CoordError> {
         check_path(name)?;
-        let holder = |held: &Held| Holder { member: held.member, incarnation: held.incarnation, token: held.token };
-        Ok(Answer::Holder { holder: self.leases.get(name).map(holder) })
+        Ok(Answer::Holder { holder: self.leases.get(name).map(|held| held.seen(name).holder) })
     }
 
     /// A page of all.
@@ -110,8 +116,7 @@ impl State {
                 more_after = leases.last().map(|lease| lease.name.clone());
                 break;
             }
-            let holder = Holder { member: held.member, incarnation: held.incarnation, token: held.token };
-            leases.push(HeldLease { name: name.clone(), holder, ttl_ms: held.ttl_ms });
+            leases.push(held.seen(name));
         }
         Answer::Leases { leases: Leases { revision: self.revision, leases, more_after } }
     }

@@ -55,12 +55,14 @@ impl State {
     /// The watchman has waited for long enough for all of these, but for those that were heard since.
     pub fn decide(&mut self, over: Pulse) -> Answer {
         let (mut failures, mut lapses, mut refused) = (0, 0, 0);
+        // All failures of a step begin one epoch.
+        let epoch = self.epoch + 1;
         for Beat { member, incarnation, heartbeats } in over.members {
             match self.live(member, incarnation) {
                 Ok(record) if record.heartbeats == heartbeats => {
                     record.health = Health::Failed;
-                    self.epoch += 1;
-                    self.happen(Happening::Failed { member, epoch: self.epoch });
+                    self.epoch = epoch;
+                    self.happen(Happening::Failed { member, epoch });
                     failures += 1;
                 }
                 _ => refused += 1,

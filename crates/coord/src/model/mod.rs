@@ -38,7 +38,8 @@
 //! | File | What it holds |
 //! |---|---|
 //! | `state` | what is replicated, its events and its snapshot |
-//! | `members`, `leases`, `tree` | what commands do to each |
+//! | `members`, `leases`, `tree`, `transactions` | what commands do to each |
+//! | `view` | members, leases and a subtree at one revision |
 //! | `restore` | how a state is restored from a snapshot |
 
 mod leases;
@@ -47,7 +48,9 @@ mod restore;
 mod state;
 #[cfg(test)]
 mod tests;
+mod transactions;
 mod tree;
+mod view;
 
 use dunlin_smr::StateMachine;
 use dunlin_smr::machine::{RestoreError, free_beside};
@@ -62,7 +65,7 @@ use crate::wire::{Answer, Command, Pulse, Query, Wire};
 /// Bytes of events or entries in one answer, unless a single one is longer.
 pub const PAGE_BYTES_MAX: usize = 256 << 10;
 /// The version of snapshots.
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
 
 /// The replicated state of the cluster manager.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -79,8 +82,14 @@ impl Machine {
         Machine { state: State::default(), limits, restoring: None }
     }
 
-    /// Does what a command says.
+    /// Does what a command says. All that happens has one revision.
     fn execute(&mut self, command: Command) -> Result<Answer, CoordError> {
+        let answer = self.change(command);
+        self.state.end_step(&self.limits);
+        answer
+    }
+
+    fn change(&mut self, command: Command) -> Result<Answer, CoordError> {
         let (state, limits) = (&mut self.state, &self.limits);
         match command {
             Command::Join { member, about } => state.join(limits, member, about),
@@ -92,8 +101,7 @@ impl Machine {
             }
             Command::Renew { name, token } => state.renew(name, token),
             Command::Release { name, token } => state.release(name, token),
-            Command::Set { path, value, condition } => state.set(limits, path, value, condition),
-            Command::Delete { path, condition } => state.delete(path, condition),
+            Command::Transact { transaction } => state.transact(limits, transaction),
             Command::Reign => {
                 state.reign += 1;
                 Ok(Answer::Reigns { reign: state.reign })
@@ -114,6 +122,7 @@ impl Machine {
             Query::Leases { after } => Ok(state.all_leases(after)),
             Query::Get { path } => state.get(path),
             Query::List { root, after } => state.list(&root, after),
+            Query::View { root } => state.view(&root),
             Query::Changes { scope, after } => {
                 if let Scope::Tree { root } = &scope {
                     crate::path::check_root(root)?;
@@ -135,7 +144,6 @@ impl StateMachine for Machine {
             Ok(command) => self.execute(command).unwrap_or_else(Answer::from),
             Err(error) => no_message(error),
         };
-        self.state.trim(&self.limits);
         answer.put(reply);
     }
 

@@ -6,7 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::{Condition, Event, Happening, Health, Revision, Token};
+use crate::transaction::{Compare, Transaction, Write};
+use crate::types::{Condition, Event, Happening, Health, Revision, Token, View};
 use crate::wire::{Beat, Tenure};
 
 fn small() -> Limits {
@@ -28,6 +29,10 @@ fn apply(machine: &mut Machine, command: &Command) -> Answer {
     Answer::from_bytes(&reply).unwrap()
 }
 
+fn set(path: &str, value: Vec<u8>) -> Command {
+    Command::Transact { transaction: Transaction::new().set(path, value) }
+}
+
 fn ask(machine: &Machine, query: Query) -> Answer {
     let mut reply = Vec::new();
     machine.query(&query.to_bytes(), &mut reply);
@@ -39,6 +44,21 @@ fn path() -> impl Strategy<Value = String> {
         9 => (0..3, 0..3).prop_map(|(a, b)| if b == 0 { format!("/{a}") } else { format!("/{a}/{b}") }),
         1 => "[/a]{0,4}",
     ]
+}
+
+fn transaction(condition: impl Strategy<Value = Condition>) -> impl Strategy<Value = Transaction> {
+    let small = || 0_u64..8;
+    let compare = prop_oneof![
+        1 => small().prop_map(|epoch| Compare::Epoch { epoch }),
+        1 => (path(), small()).prop_map(|(name, token)| Compare::Lease { name, token }),
+        4 => (path(), condition).prop_map(|(path, condition)| Compare::Entry { path, condition }),
+    ];
+    let write = prop_oneof![
+        2 => (path(), vec(any::<u8>(), 0..20)).prop_map(|(path, value)| Write::Set { path, value }),
+        1 => path().prop_map(|path| Write::Delete { path }),
+    ];
+    // The history holds what the writes are for watchers.
+    (vec(compare, 0..3), vec(write, 0..5)).prop_map(|(compares, writes)| Transaction { compares, writes })
 }
 
 /// The command means what it says with numbers of its own, or with those of the state, which makes it likely to be done.
@@ -59,9 +79,7 @@ fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(name, member, incarnation, ttl_ms)| Command::Acquire { name, member, incarnation, ttl_ms }),
         2 => (path(), small()).prop_map(|(name, token)| Command::Renew { name, token }),
         1 => (path(), small()).prop_map(|(name, token)| Command::Release { name, token }),
-        4 => (path(), vec(any::<u8>(), 0..20), condition.clone())
-            .prop_map(|(path, value, condition)| Command::Set { path, value, condition }),
-        2 => (path(), condition).prop_map(|(path, condition)| Command::Delete { path, condition }),
+        6 => transaction(condition).prop_map(|transaction| Command::Transact { transaction }),
         1 => Just(Command::Reign),
         6 => (small(), vec((member(), small(), 0_u64..3), 0..4), 0_u64..3).prop_map(|(reign, members, renewals)| {
             let beat = |(member, incarnation, heartbeats)| Beat { member, incarnation, heartbeats };
@@ -104,9 +122,20 @@ fn made_true(machine: &Machine, command: Command, luck: u8) -> Command {
         }
         (Command::Renew { .. }, Some(Tenure { name, token, .. })) => Command::Renew { name, token },
         (Command::Release { .. }, Some(Tenure { name, token, .. })) => Command::Release { name, token },
-        (Command::Set { path, value, condition: Condition::Version { version } }, _) => {
-            let version = machine.state.tree.get(&path).map_or(version, |leaf| leaf.version);
-            Command::Set { path, value, condition: Condition::Version { version } }
+        (Command::Transact { transaction }, lease) => {
+            let Transaction { compares, writes } = transaction;
+            let compares = compares.into_iter().map(|compare| match (compare, &lease) {
+                (Compare::Epoch { .. }, _) => Compare::Epoch { epoch: machine.state.epoch },
+                (Compare::Lease { .. }, Some(Tenure { name, token, .. })) => {
+                    Compare::Lease { name: name.clone(), token: *token }
+                }
+                (Compare::Entry { path, condition: Condition::Version { version } }, _) => {
+                    let version = machine.state.tree.get(&path).map_or(version, |leaf| leaf.version);
+                    Compare::Entry { path, condition: Condition::Version { version } }
+                }
+                (other, _) => other,
+            });
+            Command::Transact { transaction: Transaction { compares: compares.collect(), writes } }
         }
         (other, _) => other,
     }
@@ -117,6 +146,8 @@ fn made_true(machine: &Machine, command: Command, luck: u8) -> Command {
 struct Follower {
     revision: Revision,
     epoch: u64,
+    /// The revision at which the epoch began.
+    epoch_of: Revision,
     live: BTreeMap<u64, u64>,
     failed: BTreeSet<u64>,
     leases: BTreeMap<String, (u64, Token)>,
@@ -126,10 +157,12 @@ struct Follower {
 
 impl Follower {
     fn follow(&mut self, event: &Event) {
-        assert_eq!(event.revision, self.revision + 1, "no event is left out or comes twice");
+        let is_new = event.revision == self.revision + 1;
+        assert!(is_new || event.revision == self.revision, "no event is left out or comes twice");
         self.revision = event.revision;
         let mut begin = |new: &u64| {
-            assert_eq!(*new, self.epoch + 1, "each change of the live members is an epoch");
+            let has_begun = std::mem::replace(&mut self.epoch_of, event.revision) == event.revision;
+            assert_eq!(*new, self.epoch + u64::from(!has_begun), "each step that changes the live members is an epoch");
             self.epoch = *new;
         };
         match &event.happening {
@@ -221,11 +254,25 @@ fn judge(before: &Machine, command: &Command, answer: &Answer) {
             assert!(live(member, incarnation));
             assert!(before.state.leases.get(name).is_none_or(|held| held.member == *member));
         }
-        Command::Set { path, condition, .. } | Command::Delete { path, condition } if was_done => match condition {
-            Condition::Always => {}
-            Condition::Absent => assert_eq!((version(path), matches!(command, Command::Set { .. })), (None, true)),
-            Condition::Version { version: wanted } => assert_eq!(version(path), Some(*wanted)),
-        },
+        Command::Transact { transaction } if was_done => {
+            for compare in &transaction.compares {
+                let holds = match compare {
+                    Compare::Epoch { epoch } => before.state.epoch == *epoch,
+                    Compare::Lease { name, token } => before.state.leases.get(name).is_some_and(|held| held.token == *token),
+                    Compare::Entry { condition: Condition::Always, .. } => true,
+                    Compare::Entry { path, condition: Condition::Absent } => version(path).is_none(),
+                    Compare::Entry { path, condition: Condition::Version { version: wanted } } => {
+                        version(path) == Some(*wanted)
+                    }
+                };
+                assert!(holds, "{compare:?}");
+            }
+            let missing = transaction
+                .writes
+                .iter()
+                .find(|write| matches!(write, Write::Delete { .. }) && version(&write.path().to_owned()).is_none());
+            assert_eq!(missing, None);
+        }
         _ => {}
     }
 }
@@ -247,6 +294,8 @@ proptest! {
             // One command makes few events: the history holds them.
             match ask(&machine, Query::Changes { scope: Scope::All, after: follower.revision }) {
                 Answer::Changes { changes } => {
+                    let revisions = changes.events.iter().map(|event| event.revision);
+                    prop_assert!(revisions.clone().all(|revision| revision == follower.revision + 1), "a step has one");
                     changes.events.iter().for_each(|event| follower.follow(event));
                     prop_assert_eq!(changes.up_to, machine.state.revision);
                 }
@@ -303,7 +352,7 @@ proptest! {
 fn what_is_gone_from_the_history_is_said_to_be() {
     let mut machine = Machine::new(small());
     for number in 0..20_u8 {
-        apply(&mut machine, &Command::Set { path: "/a".into(), value: vec![number], condition: Condition::Always });
+        apply(&mut machine, &set("/a", vec![number]));
     }
     let gone = Answer::from(CoordError::Compacted { compacted: 14 });
     assert_eq!(ask(&machine, Query::Changes { scope: Scope::All, after: 13 }), gone);
@@ -318,7 +367,7 @@ fn pages_are_bounded_and_lose_nothing() {
     let mut machine = Machine::new(Limits::default());
     let paths: Vec<String> = (0..30).map(|number| format!("/a/{number:02}")).collect();
     for path in paths.iter().map(String::as_str).chain(["/a", "/ab", "/b/c"]) {
-        apply(&mut machine, &Command::Set { path: path.into(), value: vec![7; 40_000], condition: Condition::Always });
+        apply(&mut machine, &set(path, vec![7; 40_000]));
     }
     let (mut listed, mut after, mut pages) = (Vec::new(), None, 0);
     loop {
@@ -377,4 +426,94 @@ fn a_watchman_of_before_has_no_say() {
     assert_eq!(apply(&mut machine, &decide(2, heartbeats + 1)), decided(1, 0));
     let beat = apply(&mut machine, &Command::Heartbeat { member, incarnation });
     assert_eq!(beat, CoordError::NotLive { member, incarnation }.into());
+}
+
+fn transact(machine: &mut Machine, transaction: Transaction) -> Answer {
+    apply(machine, &Command::Transact { transaction })
+}
+
+#[test]
+fn a_step_stays_together_in_the_history_and_in_pages() {
+    let mut machine = Machine::new(Limits { history_events_max: 70, ..Limits::default() });
+    let many = |from: usize| {
+        (from..from + 64).fold(Transaction::new(), |all, number| all.set(&format!("/{number}"), vec![0; 8000]))
+    };
+    for round in 0..2 {
+        assert_eq!(transact(&mut machine, many(64 * round)), Answer::Done { revision: 1 + round as u64 });
+    }
+    let changes = |machine: &Machine, after| ask(machine, Query::Changes { scope: Scope::All, after });
+    assert_eq!(changes(&machine, 0), CoordError::Compacted { compacted: 1 }.into(), "of a step all or nothing is known");
+    let Answer::Changes { changes: page } = changes(&machine, 1) else { panic!() };
+    assert_eq!((page.events.len(), page.up_to), (64, 2), "a page ends where a step does");
+    // More than it remembers.
+    let paths: Vec<String> = (0..6).map(|number| format!("/few/{number}")).collect();
+    let mut little = Machine::new(Limits { history_events_max: 4, ..Limits::default() });
+    transact(&mut little, paths.iter().fold(Transaction::new(), |all, path| all.set(path, "")));
+    assert_eq!(changes(&little, 0), CoordError::Compacted { compacted: 1 }.into());
+    let Answer::Changes { changes: page } = changes(&little, 1) else { panic!() };
+    assert_eq!((page.events.len(), page.up_to), (0, 1));
+    let mut snapshot = Vec::new();
+    little.snapshot(&mut snapshot);
+    assert_eq!(little.clone().restore(&snapshot), Ok(()));
+}
+
+#[test]
+fn a_transaction_has_room_for_all_or_none() {
+    let mut machine = Machine::new(small());
+    for path in ["/1", "/2", "/3", "/4"] {
+        assert!(matches!(transact(&mut machine, Transaction::new().set(path, "12345678")), Answer::Done { .. }));
+    }
+    let full = transact(&mut machine, Transaction::new().delete("/1").set("/5", "").set("/6", ""));
+    assert_eq!(full, CoordError::Full { what: "entries".into(), max: 4 }.into());
+    let done = transact(&mut machine, Transaction::new().set("/5", "1234567812345678").delete("/1").delete("/2"));
+    assert_eq!(done, Answer::Done { revision: 5 }, "what it deletes makes room for what it sets");
+    let full = transact(&mut machine, Transaction::new().set("/3", "1234567812345678").set("/4", "1234567812345678"));
+    assert_eq!(full, Answer::Done { revision: 6 });
+    let full = transact(&mut machine, Transaction::new().set("/6", "123456"));
+    assert_eq!(full, CoordError::Full { what: "bytes in the tree".into(), max: 60 }.into());
+    let nothing = transact(&mut machine, Transaction::new());
+    assert_eq!(nothing, Answer::Done { revision: 6 });
+    for bad in [
+        Transaction::new().set("/3", "").delete("/3"),
+        (0..65).fold(Transaction::new(), |all, number| all.set(&format!("/{number}"), "")),
+        (0..65).fold(Transaction::new(), |all, _| all.if_epoch(0)),
+    ] {
+        let answer = transact(&mut machine, bad);
+        assert!(matches!(answer, Answer::Refused { error: CoordError::BadTransaction { .. } }), "{answer:?}");
+    }
+    let large = (0..32).fold(Transaction::new(), |all, number| all.set(&format!("/{number}"), vec![0; 16 << 10]));
+    let answer = transact(&mut Machine::new(Limits::default()), large);
+    assert!(matches!(answer, Answer::Refused { error: CoordError::TooLarge { .. } }), "{answer:?}");
+}
+
+#[test]
+fn a_view_is_of_whole_names_and_bounded() {
+    let mut machine = Machine::new(Limits::default());
+    for path in ["/a", "/a/b", "/a!", "/ab", "/a/c/d"] {
+        apply(&mut machine, &set(path, b"v".to_vec()));
+    }
+    let Ok(Answer::Joined { membership }) = machine.execute(Command::Join { member: 1, about: vec![] }) else { panic!() };
+    let (member, incarnation) = (membership.member, membership.incarnation);
+    for name in ["/a", "/a/b", "/ab"] {
+        let name = name.to_owned();
+        machine.execute(Command::Acquire { name, member, incarnation, ttl_ms: 1000 }).unwrap();
+    }
+    let view = |machine: &Machine, root: &str| match ask(machine, Query::View { root: root.into() }) {
+        Answer::View { view: View { members, leases, entries } } => {
+            let leases: Vec<_> = leases.into_iter().map(|lease| lease.name).collect();
+            Ok((members.revision, leases, entries.into_iter().map(|entry| entry.path).collect::<Vec<_>>()))
+        }
+        Answer::Refused { error } => Err(error),
+        other => panic!("{other:?}"),
+    };
+    let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    assert_eq!(view(&machine, "/a"), Ok((9, names(&["/a", "/a/b"]), names(&["/a", "/a/b", "/a/c/d"]))));
+    assert_eq!(view(&machine, "/none"), Ok((9, vec![], vec![])));
+    assert_eq!(view(&machine, "/").unwrap().2.len(), 5);
+    assert!(matches!(view(&machine, "a"), Err(CoordError::BadPath { .. })));
+    for number in 0..70 {
+        apply(&mut machine, &set(&format!("/large/{number}"), vec![0; 64 << 10]));
+    }
+    assert!(matches!(view(&machine, "/"), Err(CoordError::TooLarge { .. })));
+    assert!(view(&machine, "/a").is_ok());
 }

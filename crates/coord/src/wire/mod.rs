@@ -6,9 +6,10 @@ pub use codec::{Wire, WireError};
 pub(crate) use codec::{take_len, wire_enum, wire_struct, wire_vec};
 
 use crate::error::CoordError;
+use crate::transaction::{Compare, Transaction, Write};
 use crate::types::{
     Changes, Condition, Entry, Event, Happening, Health, HeldLease, Holder, Incarnation, Leases, Listing, Member, MemberId,
-    Members, Membership, Revision, Scope, Token,
+    Members, Membership, Revision, Scope, Token, View,
 };
 
 /// What changes the state. Most are methods of [`Coordinator`](crate::Coordinator); the last four are the watchman's.
@@ -29,10 +30,8 @@ pub enum Command {
     Renew { name: String, token: Token },
     /// It is given up.
     Release { name: String, token: Token },
-    /// An entry is set.
-    Set { path: String, value: Vec<u8>, condition: Condition },
-    /// An entry is deleted.
-    Delete { path: String, condition: Condition },
+    /// Entries are set and deleted, all or none.
+    Transact { transaction: Transaction },
     /// A watchman begins: only the last one to begin has a say.
     Reign,
     /// What a look found, in one step: members that were silent for the failure timeout since so many heartbeats of each were counted, and leases whose time is over
@@ -54,6 +53,8 @@ pub enum Query {
     Get { path: String },
     /// A page of the entries below a path.
     List { root: String, after: Option<String> },
+    /// Members, leases and a subtree at one revision.
+    View { root: String },
     /// What happened after a revision.
     Changes { scope: Scope, after: Revision },
     /// All that a watchman counts.
@@ -86,6 +87,8 @@ pub enum Answer {
     Found { entry: Option<Entry> },
     /// To [`Query::List`].
     Listing { listing: Listing },
+    /// To [`Query::View`].
+    View { view: View },
     /// To [`Query::Changes`].
     Changes { changes: Changes },
     /// To [`Query::Pulse`].
@@ -135,10 +138,9 @@ wire_enum!(Command {
     5 => Acquire { name, member, incarnation, ttl_ms },
     6 => Renew { name, token },
     7 => Release { name, token },
-    8 => Set { path, value, condition },
-    9 => Delete { path, condition },
     10 => Reign {},
     13 => Decide { reign, over },
+    14 => Transact { transaction },
 });
 
 wire_enum!(Query {
@@ -149,6 +151,7 @@ wire_enum!(Query {
     5 => Changes { scope, after },
     6 => Pulse {},
     7 => Leases { after },
+    8 => View { root },
 });
 
 wire_enum!(Answer {
@@ -166,6 +169,7 @@ wire_enum!(Answer {
     11 => Pulse { pulse },
     12 => Leases { leases },
     13 => Decided { failures, lapses, refused },
+    14 => View { view },
 });
 
 wire_enum!(CoordError {
@@ -184,9 +188,13 @@ wire_enum!(CoordError {
     13 => ReignOver { reign },
     14 => TimedOut { may_have_run },
     15 => Backend { why, may_have_run },
+    16 => EpochChanged { epoch },
+    17 => BadTransaction { why },
 });
 
 wire_enum!(Condition { 0 => Always {}, 1 => Absent {}, 2 => Version { version } });
+wire_enum!(Compare { 1 => Epoch { epoch }, 2 => Lease { name, token }, 3 => Entry { path, condition } });
+wire_enum!(Write { 1 => Set { path, value }, 2 => Delete { path } });
 wire_enum!(Scope { 0 => All {}, 1 => Members {}, 2 => Leases {}, 3 => Tree { root } });
 wire_enum!(Health { 0 => Live {}, 1 => Failed {} });
 
@@ -210,11 +218,13 @@ wire_struct!(Entry { path, version, value });
 wire_struct!(Listing { revision, entries, more_after });
 wire_struct!(HeldLease { name, holder, ttl_ms });
 wire_struct!(Leases { revision, leases, more_after });
+wire_struct!(View { members, leases, entries });
+wire_struct!(Transaction { compares, writes });
 wire_struct!(Changes { events, up_to });
 wire_struct!(Pulse { members, leases });
 wire_struct!(Beat { member, incarnation, heartbeats });
 wire_struct!(Tenure { name, token, renewals, ttl_ms });
-wire_vec!(Event, Member, Entry, HeldLease, Beat, Tenure);
+wire_vec!(Event, Member, Entry, HeldLease, Beat, Tenure, Compare, Write);
 
 impl From<CoordError> for Answer {
     fn from(error: CoordError) -> Self {

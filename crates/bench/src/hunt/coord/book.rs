@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dunlin_coord::wire::{Answer, Command, Wire};
+use dunlin_coord::wire::{Answer, Beat, Command, Wire};
 use dunlin_coord::{
-    Condition, CoordError, Entry, Event, Happening, Health, Incarnation, MemberId, Members, Membership, Revision, Scope,
-    Token,
+    Compare, Condition, CoordError, Entry, Event, Happening, Health, Incarnation, MemberId, Members, Membership, Revision,
+    Scope, Token, Transaction, Write,
 };
 
 use super::settings::Settings;
-use super::testimony::{Listed, Testimony, Watched};
+use super::testimony::{Listed, Testimony, Viewed, Watched};
 use super::witness::{Executed, Witness};
 use crate::hunt::cluster::CLOCK_PPM_MAX;
 
@@ -48,7 +48,9 @@ pub struct Book {
     leases: BTreeMap<String, Lease>,
     /// By path: the version.
     tree: BTreeMap<String, (Revision, Vec<u8>)>,
-    /// That of revision 1 is the first.
+    /// That of the last step in which something happened. The events of a step share it.
+    revision: Revision,
+    /// All of them, in order.
     events: Vec<Event>,
 }
 
@@ -65,6 +67,7 @@ impl Book {
             members: BTreeMap::new(),
             leases: BTreeMap::new(),
             tree: BTreeMap::new(),
+            revision: 0,
             events: Vec::new(),
         }
     }
@@ -79,6 +82,7 @@ impl Book {
             self.index = index;
             let command = Command::from_bytes(&executed.command).expect("clients send commands");
             let answer = self.execute(command.clone(), executed).unwrap_or_else(Answer::from);
+            self.revision = self.events.last().map_or(0, |event| event.revision);
             let reply = Answer::from_bytes(&executed.reply);
             assert_eq!(
                 reply.as_ref(),
@@ -90,7 +94,7 @@ impl Book {
 
     /// The last revision.
     pub fn revision(&self) -> Revision {
-        self.events.len() as Revision
+        self.revision
     }
 
     /// Live members, with their incarnations.
@@ -106,11 +110,16 @@ impl Book {
 
     /// What happened after a revision.
     pub fn after(&self, revision: Revision) -> &[Event] {
-        &self.events[(revision as usize).min(self.events.len())..]
+        &self.events[self.up_to(revision).len()..]
+    }
+
+    /// What happened up to a revision.
+    fn up_to(&self, revision: Revision) -> &[Event] {
+        &self.events[..self.events.partition_point(|event| event.revision <= revision)]
     }
 
     fn happen(&mut self, happening: Happening) -> Revision {
-        let revision = self.revision() + 1;
+        let revision = self.revision + 1;
         self.events.push(Event { revision, happening });
         revision
     }
@@ -136,8 +145,9 @@ impl Book {
         self.happen(Happening::Ended { name: name.to_owned(), token: lease.token });
     }
 
+    /// It was done; the revision is that of this step, if anything happened in it.
     fn done(&self) -> Answered {
-        Ok(Answer::Done { revision: self.revision() })
+        Ok(Answer::Done { revision: self.events.last().map_or(0, |event| event.revision) })
     }
 
     fn execute(&mut self, command: Command, executed: &Executed) -> Answered {
@@ -197,18 +207,14 @@ impl Book {
                 self.end_lease(&name);
                 self.done()
             }
-            Command::Set { path, value, condition } => {
-                self.check(&path, condition)?;
-                let version = self.happen(Happening::Set { path: path.clone(), value: value.clone() });
-                self.tree.insert(path, (version, value));
-                self.done()
-            }
-            Command::Delete { path, condition } => {
-                self.check(&path, condition)?;
-                if self.tree.remove(&path).is_none() {
-                    return Err(CoordError::NotFound { what: path });
+            Command::Transact { transaction: Transaction { compares, writes } } => {
+                compares.iter().try_for_each(|compare| self.compare(compare))?;
+                let is_missing =
+                    |write: &&Write| matches!(write, Write::Delete { .. }) && !self.tree.contains_key(write.path());
+                if let Some(missing) = writes.iter().find(is_missing) {
+                    return Err(CoordError::NotFound { what: missing.path().to_owned() });
                 }
-                self.happen(Happening::Deleted { path });
+                writes.into_iter().for_each(|write| self.write(write));
                 self.done()
             }
             Command::Reign => {
@@ -220,13 +226,35 @@ impl Book {
                     return Err(CoordError::ReignOver { reign });
                 }
                 let asked = (over.members.len() + over.leases.len()) as u64;
-                let failures =
-                    over.members.iter().filter(|beat| self.fail(beat.member, beat.incarnation, beat.heartbeats, now));
-                let failures = failures.count() as u64;
+                // One for all that fail together.
+                let epoch = self.epoch + 1;
+                let failures = over.members.iter().filter(|beat| self.fail(beat, epoch, now)).count() as u64;
                 let lapses =
                     over.leases.iter().filter(|tenure| self.lapse(&tenure.name, tenure.token, tenure.renewals, now));
                 let lapses = lapses.count() as u64;
                 Ok(Answer::Decided { failures, lapses, refused: asked - failures - lapses })
+            }
+        }
+    }
+
+    fn compare(&mut self, compare: &Compare) -> Result<(), CoordError> {
+        match compare {
+            Compare::Epoch { epoch } if *epoch == self.epoch => Ok(()),
+            Compare::Epoch { .. } => Err(CoordError::EpochChanged { epoch: self.epoch }),
+            Compare::Lease { name, token } => self.held_with(name, *token).map(|_| ()),
+            Compare::Entry { path, condition } => self.check(path, *condition),
+        }
+    }
+
+    fn write(&mut self, write: Write) {
+        match write {
+            Write::Set { path, value } => {
+                let version = self.happen(Happening::Set { path: path.clone(), value: value.clone() });
+                self.tree.insert(path, (version, value));
+            }
+            Write::Delete { path } => {
+                self.tree.remove(&path);
+                self.happen(Happening::Deleted { path });
             }
         }
     }
@@ -243,15 +271,15 @@ impl Book {
     }
 
     /// A member has failed, if it is as a watchman saw it.
-    fn fail(&mut self, member: MemberId, incarnation: Incarnation, heartbeats: u64, now: u64) -> bool {
-        let timeout = self.failure_timeout;
+    fn fail(&mut self, beat: &Beat, epoch: u64, now: u64) -> bool {
+        let (timeout, Beat { member, incarnation, heartbeats }) = (self.failure_timeout, beat.clone());
         let Ok(found) = self.live_as(member, incarnation) else { return false };
         if found.heartbeats != heartbeats {
             return false;
         }
         check_wait(&format!("member {member}"), timeout, now - found.heard);
         found.is_live = false;
-        let epoch = self.next_epoch();
+        self.epoch = epoch;
         self.happen(Happening::Failed { member, epoch });
         true
     }
@@ -274,13 +302,14 @@ impl Book {
     pub fn judge(&self, testimony: &Testimony) {
         testimony.members.borrow().iter().for_each(|members| self.judge_members(members));
         testimony.listed.borrow().iter().for_each(|listed| self.judge_listed(listed));
+        testimony.viewed.borrow().iter().for_each(|viewed| self.judge_viewed(viewed));
         testimony.watched.borrow().iter().for_each(|watched| self.judge_watched(watched));
     }
 
     fn judge_members(&self, told: &Members) {
         let mut epoch = 0;
         let mut members = BTreeMap::new();
-        for Event { revision, happening } in &self.events[..told.revision as usize] {
+        for Event { revision, happening } in self.up_to(told.revision) {
             match happening {
                 Happening::Joined { member, epoch: next } => {
                     members.insert(*member, (*revision, Health::Live));
@@ -306,21 +335,47 @@ impl Book {
         );
     }
 
-    fn judge_listed(&self, Listed { root, listing }: &Listed) {
+    /// The members, leases and entries of a view are all of its one revision.
+    fn judge_viewed(&self, Viewed { root, view }: &Viewed) {
+        self.judge_members(&view.members);
+        let mut leases = BTreeMap::new();
+        for Event { revision, happening } in self.up_to(view.members.revision) {
+            match happening {
+                Happening::Granted { name, member } => _ = leases.insert(name, (*member, *revision)),
+                Happening::Ended { name, .. } => _ = leases.remove(name),
+                _ => {}
+            }
+        }
+        let told = view.leases.iter().map(|lease| (&lease.name, (lease.holder.member, lease.holder.token)));
+        let is_within = |name: &str| name == root || is_below(name, root);
+        let expected = leases.into_iter().filter(|(name, _)| is_within(name));
+        assert!(told.eq(expected), "a client was told of other leases than were held: {view:?}");
+        let entries = self.tree_at(view.members.revision).into_iter().filter(|entry| is_within(&entry.path));
+        assert!(view.entries.iter().eq(&entries.collect::<Vec<_>>()), "a client was told of another tree: {view:?}");
+    }
+
+    /// The tree as it was.
+    fn tree_at(&self, revision: Revision) -> Vec<Entry> {
         let mut tree = BTreeMap::new();
-        for Event { revision, happening } in &self.events[..listing.revision as usize] {
+        for Event { revision, happening } in self.up_to(revision) {
             match happening {
                 Happening::Set { path, value } => _ = tree.insert(path, (*revision, value)),
                 Happening::Deleted { path } => _ = tree.remove(path),
                 _ => {}
             }
         }
-        let is_below =
-            |path: &str| root == "/" || path.strip_prefix(root.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        let entry = |(path, (version, value)): (&String, (Revision, &Vec<u8>))| Entry {
+            path: path.clone(),
+            version,
+            value: value.clone(),
+        };
+        tree.into_iter().map(entry).collect()
+    }
+
+    fn judge_listed(&self, Listed { root, listing }: &Listed) {
         let is_told = |path: &str| listing.more_after.as_deref().is_none_or(|last| path <= last);
-        let expected = tree.into_iter().filter(|(path, _)| is_below(path) && is_told(path));
-        let expected: Vec<Entry> =
-            expected.map(|(path, (version, value))| Entry { path: path.clone(), version, value: value.clone() }).collect();
+        let tree = self.tree_at(listing.revision).into_iter();
+        let expected: Vec<Entry> = tree.filter(|entry| is_below(&entry.path, root) && is_told(&entry.path)).collect();
         assert!(listing.entries == expected, "a client was told that below {root} there is {listing:?}, not {expected:?}");
     }
 
@@ -336,9 +391,9 @@ impl Book {
 
     /// A watcher that goes on has seen everything.
     fn judge_watched(&self, Watched { client, scope, after, events, goes_on }: &Watched) {
-        let last = events.last().map_or(*after, |event| event.revision);
-        let up_to = if *goes_on { self.revision() } else { last };
-        let happened = self.after(*after).iter().filter(|event| event.revision <= up_to && holds(scope, &event.happening));
+        // One that stopped may have seen the first events of a step.
+        let up_to = if *goes_on { usize::MAX } else { events.len() };
+        let happened = self.after(*after).iter().filter(|event| holds(scope, &event.happening)).take(up_to);
         let mut seen = events.iter();
         for event in happened {
             let next = seen.next();
@@ -352,6 +407,10 @@ impl Book {
         let invented = seen.next();
         assert_eq!(invented, None, "a watcher of client {client} saw what did not happen");
     }
+}
+
+fn is_below(path: &str, root: &str) -> bool {
+    root == "/" || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Whether a watcher of a scope is told of something.

@@ -79,6 +79,7 @@ fn exit_code(error: &CoordError) -> u8 {
         | CoordError::Live { .. }
         | CoordError::Held { .. }
         | CoordError::LeaseLost { .. }
+        | CoordError::EpochChanged { .. }
         | CoordError::Exists { .. }
         | CoordError::Changed { .. } => EXIT_CONDITION,
         _ => EXIT_FAILED,

@@ -6,8 +6,8 @@ use dunlin_coord::embedded::Embedded;
 #[cfg(feature = "etcd")]
 use dunlin_coord::etcd::Etcd;
 use dunlin_coord::{
-    Changes, Condition, CoordError, Coordinator, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership,
-    Revision, Scope,
+    Changes, CoordError, Coordinator, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
+    Transaction, View,
 };
 use dunlin_net::AnyTransport;
 
@@ -99,12 +99,12 @@ impl Coordinator for Manager {
         on!(self, back_end => back_end.get(path).await)
     }
 
-    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
-        on!(self, back_end => back_end.set(path, value, condition).await)
+    async fn transact(&self, transaction: &Transaction) -> Result<Revision, CoordError> {
+        on!(self, back_end => back_end.transact(transaction).await)
     }
 
-    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError> {
-        on!(self, back_end => back_end.delete(path, condition).await)
+    async fn view(&self, root: &str) -> Result<View, CoordError> {
+        on!(self, back_end => back_end.view(root).await)
     }
 
     async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError> {

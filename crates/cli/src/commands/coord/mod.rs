@@ -9,6 +9,7 @@ mod manager;
 mod serve;
 mod sets;
 mod status;
+mod transacts;
 mod watch;
 mod watchman;
 
@@ -52,6 +53,7 @@ enum Command {
     Get(gets::Arguments),
     Set(sets::Arguments),
     Del(deletes::Arguments),
+    Txn(transacts::Arguments),
 }
 
 /// Runs the command.
@@ -66,5 +68,6 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         Command::Get(arguments) => gets::run(&arguments, &interrupt),
         Command::Set(arguments) => sets::run(&arguments, &interrupt),
         Command::Del(arguments) => deletes::run(&arguments, &interrupt),
+        Command::Txn(arguments) => transacts::run(&arguments, &interrupt),
     }
 }
