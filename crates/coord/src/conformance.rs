@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
-use crate::coordinator::{Coordinator, Watch};
+use crate::coordinator::{Coordinator, Watch, join_after_leases};
 use crate::error::CoordError;
+use crate::standing::Standing;
 use crate::transaction::{TRANSACTION_WRITES_MAX, Transaction};
 use crate::types::{Condition, Entry, Event, Happening, Health, Lease, MemberId, Membership, Revision, Scope};
 
@@ -53,7 +54,9 @@ pub async fn check<S: Site>(site: &S) {
     bench.lists_are_whole_and_in_order().await;
     bench.what_cannot_be_is_refused().await;
     bench.members_fail_and_recover().await;
+    bench.a_member_knows_until_when_it_is_safe().await;
     bench.a_later_incarnation_takes_the_place().await;
+    bench.a_member_joins_again_after_its_leases().await;
     bench.leases_have_one_holder().await;
     bench.leases_lapse_unless_renewed().await;
     bench.who_has_failed_cannot_renew().await;
@@ -289,7 +292,7 @@ impl<S: Site> Bench<'_, S> {
         assert_eq!(self.health(7004).await.1, Some(Health::Live));
         let late = c.heartbeat(&fails).await;
         assert!(matches!(late, Err(CoordError::NotLive { member: 7003, .. })), "who has failed learns of it: {late:?}");
-        assert_eq!(c.heartbeat(&stays).await, Ok(epoch + 3), "others learn the epoch");
+        assert_eq!(c.heartbeat(&stays).await.unwrap().epoch, epoch + 3, "others learn the epoch");
         let again = c.join(7003, b"again").await.unwrap();
         assert_eq!(again.epoch, epoch + 4, "a recovery is an epoch");
         assert!(again.incarnation > fails.incarnation);
@@ -303,24 +306,67 @@ impl<S: Site> Bench<'_, S> {
         assert_eq!(self.health(7004).await, (epoch + 6, None), "who is forgotten was not live before");
     }
 
+    async fn a_member_knows_until_when_it_is_safe(&self) {
+        let c = &self.coordinator;
+        let three_quarters = self.site.failure_timeout().as_nanos() as u64 / 4 * 3;
+        let (one, two) = (c.join(7016, b"").await.unwrap(), c.join(7017, b"").await.unwrap());
+        let before = c.now();
+        let mut heard = c.heartbeat(&one).await.unwrap();
+        assert!(heard.safe_until >= before + three_quarters && heard.safe_until <= c.now() + three_quarters);
+        assert!(heard.safe_until > one.safe_until, "each heartbeat makes it longer");
+        // A moment later than a slow answer; then it is silent.
+        self.attended(self.site.failure_timeout() / 4, &[&one, &two], &mut []).await;
+        heard.safe_until = c.heartbeat(&one).await.unwrap().safe_until;
+        let standing = Standing::new(&one);
+        standing.heard(&heard);
+        while let Ok(epoch) = standing.check(c.now()) {
+            let health = self.health(7016).await.1;
+            // Reading it took time.
+            if standing.check(c.now()).is_ok() {
+                assert_eq!((epoch, health), (heard.epoch, Some(Health::Live)), "it learns first that it is not safe");
+            }
+            self.attended(self.site.failure_timeout() / 10, &[&two], &mut []).await;
+        }
+        self.attended(self.until_noticed(), &[&two], &mut []).await;
+        assert_eq!(self.health(7016).await.1, Some(Health::Failed));
+        let why = standing.attend(c, self.site.failure_timeout() / HEARTBEATS_OF_TIMEOUT).await;
+        assert!(matches!(why, CoordError::NotLive { member: 7016, .. }), "{why}");
+        assert!(standing.check(0).is_err(), "it is over for good");
+        c.forget(7016).await.unwrap();
+        c.leave(&two).await.unwrap();
+    }
+
     async fn a_later_incarnation_takes_the_place(&self) {
         let (c, name) = (&self.coordinator, "/conformance/taken");
         let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
         let first = c.join(7005, b"first").await.unwrap();
-        let old = c.acquire(&first, name, ttl).await.unwrap();
         let second = c.join(7005, b"second").await.unwrap();
         assert!(second.incarnation > first.incarnation && second.epoch > first.epoch);
         assert!(matches!(c.heartbeat(&first).await, Err(CoordError::NotLive { .. })));
-        assert!(matches!(c.renew(&mut old.clone()).await, Err(CoordError::NotLive { .. })), "leases are of an incarnation");
+        assert!(matches!(c.acquire(&first, name, ttl).await, Err(CoordError::NotLive { .. })));
+        c.leave(&second).await.unwrap();
+    }
+
+    async fn a_member_joins_again_after_its_leases(&self) {
+        let (c, name) = (&self.coordinator, "/conformance/lent");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let first = c.join(7018, b"first").await.unwrap();
+        let old = c.acquire(&first, name, ttl).await.unwrap();
+        let refused = c.join(7018, b"second").await;
+        assert!(matches!(&refused, Err(CoordError::LeasesRun { member: 7018, name: held }) if held == name), "{refused:?}");
+        let every = self.site.failure_timeout() / HEARTBEATS_OF_TIMEOUT;
+        let second = join_after_leases(c, 7018, b"second", every).await.unwrap();
+        assert!(c.now() >= old.safe_until, "what rested on its leases is over");
+        assert!(second.incarnation > first.incarnation);
         let new = c.acquire(&second, name, ttl).await.unwrap();
         assert!(new.token > old.token);
         assert!(matches!(c.release(&old).await, Err(CoordError::LeaseLost { .. })));
-        assert_eq!(
-            c.holder(name).await.unwrap().map(|holder| (holder.incarnation, holder.token)),
-            Some((second.incarnation, new.token))
-        );
+        let holder = c.holder(name).await.unwrap().map(|holder| (holder.incarnation, holder.token));
+        assert_eq!(holder, Some((second.incarnation, new.token)));
         c.leave(&second).await.unwrap();
         assert_eq!(c.holder(name).await.unwrap(), None, "who leaves holds nothing");
+        let third = c.join(7018, b"third").await.unwrap();
+        c.leave(&third).await.unwrap();
     }
 
     async fn leases_have_one_holder(&self) {

@@ -10,7 +10,8 @@ use dunlin_rpc::Timers;
 use crate::error::CoordError;
 use crate::transaction::Transaction;
 use crate::types::{
-    Changes, Condition, Entry, Event, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
+    Changes, Condition, Entry, Event, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision,
+    Scope, View,
 };
 
 /// How often a member says that it is there, unless it is told otherwise (Assise, section 5.3).
@@ -22,17 +23,18 @@ pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 #[allow(async_fn_in_trait)]
 pub trait Coordinator {
     /// Joins the cluster, or joins it again after a failure or a restart. An epoch begins. An earlier incarnation of the same member is not live
-    /// any more, so a process must not join under an id that another uses.
+    /// any more, so a process must not join under an id that another uses. A member whose earlier incarnation holds leases joins when these have ended:
+    /// see [`join_after_leases`].
     ///
     /// # Errors
-    /// [`CoordError::TooLarge`], [`CoordError::Full`], or what any operation may give: [`CoordError::TimedOut`], [`CoordError::Backend`].
+    /// [`CoordError::LeasesRun`], [`CoordError::TooLarge`], [`CoordError::Full`], or what any operation may give: [`CoordError::TimedOut`], [`CoordError::Backend`].
     async fn join(&self, member: MemberId, about: &[u8]) -> Result<Membership, CoordError>;
 
-    /// Says that a member is there, and learns the epoch. [`attend`] does so regularly.
+    /// Says that a member is there, and learns the epoch and until when it may work as a member. [`attend`] does so regularly.
     ///
     /// # Errors
     /// [`CoordError::NotLive`]: it was taken for failed, or has left, or another joined in its place.
-    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError>;
+    async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError>;
 
     /// Leaves the cluster, which ends the member's leases at once. An epoch begins.
     ///
@@ -177,22 +179,44 @@ impl<'a, C: Coordinator> Watch<'a, C> {
 }
 
 /// Sends a heartbeat `every` so often until that is of no use any more, and gives the error that says why: [`CoordError::NotLive`], after which the member must
-/// stop what it does as a member, and may join again. Answers that do not come in time are asked for again. `on_epoch` is told the epoch with each
-/// answer.
+/// stop what it does as a member, and may join again. Answers that do not come in time are asked for again. `on_heartbeat` is given each
+/// answer; [`Standing::attend`](crate::Standing::attend) keeps it for the rest of the process.
 pub async fn attend<C: Coordinator>(
     coordinator: &C,
     membership: &Membership,
     every: Duration,
-    mut on_epoch: impl FnMut(u64),
+    mut on_heartbeat: impl FnMut(&Heartbeat),
 ) -> CoordError {
     loop {
         let due = coordinator.now().saturating_add(every.as_nanos().try_into().unwrap_or(u64::MAX));
         match coordinator.heartbeat(membership).await {
-            Ok(epoch) => on_epoch(epoch),
+            Ok(heartbeat) => on_heartbeat(&heartbeat),
             Err(CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}
             Err(error) => return error,
         }
         coordinator.sleep_until(due).await;
+    }
+}
+
+/// Joins as soon as the leases have ended that an earlier incarnation held, and asks `every` so often. They end with their time: a process that
+/// holds leases of an hour and is killed joins up to an hour later.
+///
+/// # Errors
+/// As [`Coordinator::join`], but for [`CoordError::LeasesRun`].
+pub async fn join_after_leases<C: Coordinator>(
+    coordinator: &C,
+    member: MemberId,
+    about: &[u8],
+    every: Duration,
+) -> Result<Membership, CoordError> {
+    loop {
+        match coordinator.join(member, about).await {
+            Err(CoordError::LeasesRun { .. }) => {
+                let every = every.as_nanos().try_into().unwrap_or(u64::MAX);
+                coordinator.sleep_until(coordinator.now().saturating_add(every)).await;
+            }
+            joined => return joined,
+        }
     }
 }
 

@@ -16,6 +16,14 @@ pub enum CoordError {
         /// The incarnation that asked.
         incarnation: Incarnation,
     },
+    /// The member cannot join yet: a lease of an earlier incarnation of it has not ended.
+    #[error("member {member} held lease {name} when it was here before: it may join when that has ended")]
+    LeasesRun {
+        /// The member.
+        member: MemberId,
+        /// A lease that it held.
+        name: String,
+    },
     /// A member that lives cannot be forgotten.
     #[error("member {member} is live: only one that has failed can be forgotten")]
     Live {

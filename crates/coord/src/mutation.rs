@@ -17,6 +17,8 @@ dunlin_rpc::mutations! {
     EventLostBetweenPages,
     /// A watchman counts no more time of a lease than its holder does.
     NoMargin,
+    /// A watchman waits for its own failure timeout, whatever a member was told by one before.
+    PromiseForgotten,
     /// A watchman goes on to count from the first look at a member or a lease, though it was heard since.
     RenewalNotCounted,
 }

@@ -57,6 +57,47 @@ pub struct Membership {
     pub incarnation: Incarnation,
     /// The epoch that began when it joined.
     pub epoch: u64,
+    /// How long this incarnation may be silent before it is taken for failed, in milliseconds. It stays the same when the cluster manager
+    /// is set to another. 0 if none was set yet: the first heartbeat tells of it.
+    pub failure_timeout_ms: u64,
+    /// As [`Heartbeat::safe_until`].
+    pub safe_until: u64,
+}
+
+/// What a heartbeat is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The epoch of now.
+    pub epoch: u64,
+    /// Until when the member may work as one, in nanoseconds of [`Coordinator::now`](crate::Coordinator::now) where it was sent: three quarters of the
+    /// failure timeout, from *before* it was sent. Nobody takes the member for failed sooner, as long as no clock runs a quarter faster than another.
+    pub safe_until: u64,
+}
+
+impl Membership {
+    /// One that was asked for at `sent_at`.
+    pub(crate) fn joined(member: MemberId, joined: Joined, sent_at: u64) -> Membership {
+        let Joined { incarnation, epoch, failure_timeout_ms } = joined;
+        Membership { member, incarnation, epoch, failure_timeout_ms, safe_until: safe_until(sent_at, failure_timeout_ms) }
+    }
+}
+
+impl Heartbeat {
+    /// The answer to one that was sent at `sent_at`.
+    pub(crate) fn heard(epoch: u64, failure_timeout_ms: u64, sent_at: u64) -> Heartbeat {
+        Heartbeat { epoch, safe_until: safe_until(sent_at, failure_timeout_ms) }
+    }
+}
+
+/// What the cluster manager says to a member that joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Joined {
+    /// This process of it.
+    pub incarnation: Incarnation,
+    /// The epoch that began.
+    pub epoch: u64,
+    /// As in [`Membership`].
+    pub failure_timeout_ms: u64,
 }
 
 /// A lease that is held.
@@ -85,7 +126,7 @@ impl Lease {
     }
 }
 
-/// Until when the holder of a lease may rely on it: see [`crate::model`].
+/// Until when a holder may rely on a lease, or a member on its membership: see [`crate::model`].
 fn safe_until(sent_at: u64, ttl_ms: u64) -> u64 {
     sent_at.saturating_add(ttl_ms.saturating_mul(1_000_000) / 4 * 3)
 }

@@ -16,7 +16,8 @@ const DECIDED_AT_ONCE: usize = 512;
 /// Settings of a watchman. All nodes should have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchmanConfig {
-    /// Who was not heard for so long has failed. Should be several times the time between heartbeats. Default 5 s.
+    /// Who was not heard for so long has failed. Should be several times the time between heartbeats. It is told to members as they join, and
+    /// each keeps what it was told until it joins again. Default 5 s.
     pub failure_timeout: Duration,
     /// How often it looks: so late may a failure or the end of a lease be noticed. At most a quarter of `failure_timeout`. Default 100 ms.
     pub look_every: Duration,
@@ -29,6 +30,11 @@ impl Default for WatchmanConfig {
 }
 
 impl WatchmanConfig {
+    /// As members are told it: in whole milliseconds, one at least.
+    pub(crate) fn failure_timeout_ms(&self) -> u64 {
+        (self.failure_timeout.as_millis() as u64).max(1)
+    }
+
     /// Checks every setting.
     ///
     /// # Errors
@@ -141,11 +147,17 @@ impl Reign {
         if was_late {
             (self.members, self.leases) = (Silence::new(), Silence::new());
         }
-        let patience = config.failure_timeout.as_nanos() as u64;
+        // What the member was told, if it was. It may have been told by a watchman that waits longer.
+        let patience = |told: u64| match told {
+            told if told == 0 || is_planted(Mutation::PromiseForgotten) => config.failure_timeout.as_nanos() as u64,
+            told => told.saturating_mul(1_000_000),
+        };
         let beats = pulse.members.into_iter();
-        let beats = beats.map(|beat| ((beat.member, beat.incarnation), beat.heartbeats, patience));
+        let beats = beats.map(|beat| ((beat.member, beat.incarnation), beat.heartbeats, patience(beat.failure_timeout_ms)));
         let silent = self.members.look(now, beats).into_iter();
-        let members = silent.map(|((member, incarnation), heartbeats)| Beat { member, incarnation, heartbeats });
+        // How long that was does not matter any more.
+        let beat = |((member, incarnation), heartbeats)| Beat { member, incarnation, heartbeats, failure_timeout_ms: 0 };
+        let members = silent.map(beat);
         let tenures = pulse.leases.into_iter();
         let quarters = if is_planted(Mutation::NoMargin) { 3 } else { 4 };
         let time = |ttl_ms: u64| ttl_ms.saturating_mul(1_000_000) / 4 * quarters;
@@ -177,7 +189,7 @@ mod tests {
     fn time_in_which_nobody_was_looked_at_does_not_count() {
         let config = WatchmanConfig { failure_timeout: Duration::from_nanos(100), look_every: Duration::from_nanos(10) };
         let pulse = || Pulse {
-            members: vec![Beat { member: 1, incarnation: 7, heartbeats: 3 }],
+            members: vec![Beat { member: 1, incarnation: 7, heartbeats: 3, failure_timeout_ms: 0 }],
             leases: vec![Tenure { name: "/a".into(), token: 8, renewals: 2, ttl_ms: 0 }],
         };
         let (all, none) = (pulse(), Pulse::default());

@@ -11,7 +11,9 @@ use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::path::{check_path, check_root};
 use crate::transaction::{TRANSACTION_BYTES_MAX, Transaction};
-use crate::types::{Changes, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View};
+use crate::types::{
+    Changes, Entry, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
+};
 use crate::wire::{Answer, Command, Query, Wire};
 
 /// How often a watcher asks for what has happened, unless it is told otherwise.
@@ -95,13 +97,18 @@ impl<T: Transport> Embedded<T> {
 
 impl<T: Transport> Coordinator for Embedded<T> {
     async fn join(&self, member: MemberId, about: &[u8]) -> Result<Membership, CoordError> {
-        let command = Command::Join { member, about: about.to_vec() };
-        answer_of!(execute(&self.client, command).await?, Answer::Joined { membership } => membership)
+        let (sent_at, command) = (self.now(), Command::Join { member, about: about.to_vec() });
+        let joined = answer_of!(execute(&self.client, command).await?, Answer::Joined { joined } => joined)?;
+        Ok(Membership::joined(member, joined, sent_at))
     }
 
-    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError> {
+    async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError> {
+        let sent_at = self.now();
         let command = Command::Heartbeat { member: membership.member, incarnation: membership.incarnation };
-        answer_of!(execute(&self.client, command).await?, Answer::Heard { epoch } => epoch)
+        answer_of!(
+            execute(&self.client, command).await?,
+            Answer::Heard { epoch, failure_timeout_ms } => Heartbeat::heard(epoch, failure_timeout_ms, sent_at)
+        )
     }
 
     async fn leave(&self, membership: &Membership) -> Result<(), CoordError> {

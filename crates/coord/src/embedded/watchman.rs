@@ -102,7 +102,8 @@ impl<T: Transport, L: Fn() -> Option<Status>> Work<T, L> {
 
     /// Watches as long as the replica leads, and nobody else does so.
     async fn reign(&self) -> Result<(), CoordError> {
-        let number = answer_of!(execute(&self.client, Command::Reign).await?, Answer::Reigns { reign } => reign)?;
+        let reigns = Command::Reign { failure_timeout_ms: self.config.failure_timeout_ms() };
+        let number = answer_of!(execute(&self.client, reigns).await?, Answer::Reigns { reign } => reign)?;
         self.count(|counters| counters.reigns += 1);
         tracing::info!(reign = number, "this replica watches members and leases from now on");
         let mut reign = Reign::new(number, self.timers.now());

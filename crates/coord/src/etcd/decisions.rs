@@ -97,7 +97,7 @@ impl Work {
             if failures + lapses == 0 {
                 return Ok(decided);
             }
-            let epoch = (seen.0.number(5, &keys.epoch())?, seen.0.mod_revision(5));
+            let epoch = (seen.0.number(5)?, seen.0.mod_revision(5));
             if self.commit(self.decision(reign, epoch, &standing)).await?.done {
                 return Ok(decided);
             }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     fn pulse(members: usize, leases: usize) -> Pulse {
-        let beat = |member| Beat { member, incarnation: 1, heartbeats: 1 };
+        let beat = |member| Beat { member, incarnation: 1, heartbeats: 1, failure_timeout_ms: 0 };
         let tenure = |name: usize| Tenure { name: format!("/{name}"), token: 1, renewals: 1, ttl_ms: 1 };
         Pulse { members: (0..members as u64).map(beat).collect(), leases: (0..leases).map(tenure).collect() }
     }

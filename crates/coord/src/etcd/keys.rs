@@ -43,6 +43,11 @@ impl Keys {
         format!("{}/epoch", self.root)
     }
 
+    /// The failure timeout of the watchman who reigns, in milliseconds, as text.
+    pub fn failure_timeout(&self) -> String {
+        format!("{}/failure-timeout", self.root)
+    }
+
     /// What happened last. The history of this key is that of everything.
     pub fn events(&self) -> String {
         format!("{}/events", self.root)
@@ -76,7 +81,7 @@ impl Keys {
         self.all("failed")
     }
 
-    /// Written with each heartbeat.
+    /// Written with each heartbeat: the failure timeout that the member was told, as text.
     pub fn beat(&self, member: MemberId) -> String {
         self.of_member("beats", member)
     }

@@ -59,7 +59,9 @@ use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::path::check_path;
 use crate::transaction::Transaction;
-use crate::types::{Changes, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View};
+use crate::types::{
+    Changes, Entry, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
+};
 
 pub use watchman::Watchman;
 
@@ -235,11 +237,15 @@ impl Etcd {
 
 impl Coordinator for Etcd {
     async fn join(&self, member: MemberId, about: &[u8]) -> Result<Membership, CoordError> {
-        self.operate(|work| work.join(member, about.to_vec())).await
+        let sent_at = self.now();
+        let joined = self.operate(|work| work.join(member, about.to_vec())).await?;
+        Ok(Membership::joined(member, joined, sent_at))
     }
 
-    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError> {
-        self.operate(|work| work.heartbeat(*membership)).await
+    async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError> {
+        let sent_at = self.now();
+        let (epoch, failure_timeout_ms) = self.operate(|work| work.heartbeat(*membership)).await?;
+        Ok(Heartbeat::heard(epoch, failure_timeout_ms, sent_at))
     }
 
     async fn leave(&self, membership: &Membership) -> Result<(), CoordError> {

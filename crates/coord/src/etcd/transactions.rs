@@ -94,7 +94,7 @@ impl Work {
         for (place, compare) in transaction.compares.iter().enumerate() {
             let why = match compare {
                 Compare::Epoch { epoch } => {
-                    let now = seen.number(place, &self.keys.epoch())?;
+                    let now = seen.number(place)?;
                     (now != *epoch).then_some(CoordError::EpochChanged { epoch: now })
                 }
                 Compare::Lease { name, token } if version(place) != Some(*token) => {

@@ -4,7 +4,7 @@ use super::state::{Record, State};
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::mutation::{Mutation, is_planted};
-use crate::types::{Happening, Health, Incarnation, Member, MemberId, Members, Membership};
+use crate::types::{Happening, Health, Incarnation, Joined, Member, MemberId, Members};
 use crate::wire::{Answer, Beat, Pulse, Tenure};
 
 impl State {
@@ -20,21 +20,29 @@ impl State {
         if !self.members.contains_key(&member) && self.members.len() >= limits.members_max {
             return Err(CoordError::Full { what: "members".into(), max: limits.members_max as u64 });
         }
+        if let Some((name, _)) = self.leases.iter().find(|(_, held)| held.member == member) {
+            return Err(CoordError::LeasesRun { member, name: name.clone() });
+        }
         let is_known = self.members.contains_key(&member);
         self.epoch += u64::from(!(is_known && is_planted(Mutation::EpochKept)));
         let incarnation = self.happen(Happening::Joined { member, epoch: self.epoch });
-        self.members.insert(member, Record { incarnation, health: Health::Live, heartbeats: 0, about });
-        Ok(Answer::Joined { membership: Membership { member, incarnation, epoch: self.epoch } })
+        let failure_timeout_ms = self.failure_timeout_ms;
+        self.members.insert(member, Record { incarnation, health: Health::Live, heartbeats: 0, failure_timeout_ms, about });
+        Ok(Answer::Joined { joined: Joined { incarnation, epoch: self.epoch, failure_timeout_ms } })
     }
 
     pub fn heartbeat(&mut self, member: MemberId, incarnation: Incarnation) -> Result<Answer, CoordError> {
-        self.live(member, incarnation)?.heartbeats += 1;
-        Ok(Answer::Heard { epoch: self.epoch })
+        let (epoch, failure_timeout_ms) = (self.epoch, self.failure_timeout_ms);
+        let record = self.live(member, incarnation)?;
+        record.heartbeats += 1;
+        if record.failure_timeout_ms == 0 {
+            record.failure_timeout_ms = failure_timeout_ms;
+        }
+        Ok(Answer::Heard { epoch, failure_timeout_ms: record.failure_timeout_ms })
     }
 
     pub fn leave(&mut self, member: MemberId, incarnation: Incarnation) -> Result<Answer, CoordError> {
         self.live(member, incarnation)?;
-        // Also those of its earlier incarnations: an id is used by one process at a time.
         self.end_leases_of(member);
         self.members.remove(&member);
         self.epoch += 1;
@@ -57,7 +65,7 @@ impl State {
         let (mut failures, mut lapses, mut refused) = (0, 0, 0);
         // All failures of a step begin one epoch.
         let epoch = self.epoch + 1;
-        for Beat { member, incarnation, heartbeats } in over.members {
+        for Beat { member, incarnation, heartbeats, .. } in over.members {
             match self.live(member, incarnation) {
                 Ok(record) if record.heartbeats == heartbeats => {
                     record.health = Health::Failed;
@@ -88,7 +96,12 @@ impl State {
 
     pub fn beats(&self) -> Vec<Beat> {
         let live = self.members.iter().filter(|(_, record)| record.health == Health::Live);
-        live.map(|(member, record)| Beat { member: *member, incarnation: record.incarnation, heartbeats: record.heartbeats })
-            .collect()
+        let beat = |(member, record): (&MemberId, &Record)| Beat {
+            member: *member,
+            incarnation: record.incarnation,
+            heartbeats: record.heartbeats,
+            failure_timeout_ms: record.failure_timeout_ms,
+        };
+        live.map(beat).collect()
     }
 }

@@ -21,6 +21,10 @@
 //! there is a leader. A member that is marked as failed while it lives is no contradiction: the epoch has risen, it learns of that with its next
 //! heartbeat, and joins again, which is another epoch.
 //!
+//! A member that joins is told the failure timeout of the watchman that reigns, and each heartbeat is answered as the renewal of a lease: until when the
+//! member may work as one ([`crate::Heartbeat::safe_until`]). What it was told is kept with the member, and is what every watchman waits for, whatever it is
+//! set to. So a shorter timeout of the next watchman fails nobody who was promised a longer one.
+//!
 //! # Leases
 //!
 //! The same with renewals: [`Command::Decide`] names token and count. The holder counts too, by its own clock: three quarters of the time,
@@ -31,7 +35,7 @@
 //! lets no former holder in.
 //!
 //! The failure of a member does not end its leases, since it may be cut off from here and not from the resource. They cannot be renewed any more, and
-//! lapse. The same member in a later incarnation may take over its own leases at once, with a higher token: an id is used by one process at a time.
+//! lapse. Until they have, the member cannot join again: what it had lent on may be in use still (Reda 2022, section 5.5).
 //!
 //! # Files
 //!
@@ -102,8 +106,9 @@ impl Machine {
             Command::Renew { name, token } => state.renew(name, token),
             Command::Release { name, token } => state.release(name, token),
             Command::Transact { transaction } => state.transact(limits, transaction),
-            Command::Reign => {
+            Command::Reign { failure_timeout_ms } => {
                 state.reign += 1;
+                state.failure_timeout_ms = failure_timeout_ms;
                 Ok(Answer::Reigns { reign: state.reign })
             }
             Command::Decide { reign, over } => {

@@ -69,6 +69,7 @@ impl Restore {
                     return Err(RestoreError::new(why));
                 }
                 (self.state.revision, self.state.epoch, self.state.reign) = (take(rest)?, take(rest)?, take(rest)?);
+                self.state.failure_timeout_ms = take(rest)?;
                 Part::Members(count(rest)?)
             }
             Part::Members(0) => Part::Leases(count(rest)?),

@@ -18,6 +18,8 @@ pub(super) struct Record {
     pub incarnation: Incarnation,
     pub health: Health,
     pub heartbeats: u64,
+    /// What the member was told; 0 if that is to come.
+    pub failure_timeout_ms: u64,
     pub about: Vec<u8>,
 }
 
@@ -47,6 +49,8 @@ pub(super) struct State {
     pub epoch: u64,
     /// Number of the watchman that has a say. It only rises.
     pub reign: u64,
+    /// That of the watchman that has a say, in milliseconds; 0 before the first.
+    pub failure_timeout_ms: u64,
     pub members: BTreeMap<MemberId, Record>,
     pub leases: BTreeMap<String, Held>,
     pub tree: BTreeMap<String, Leaf>,
@@ -57,10 +61,21 @@ pub(super) struct State {
     history_bytes: u64,
 }
 
-wire_struct!(Record { incarnation, health, heartbeats, about });
+wire_struct!(Record { incarnation, health, heartbeats, failure_timeout_ms, about });
 wire_struct!(Held { member, incarnation, token, renewals, ttl_ms });
 wire_struct!(Leaf { version, value });
-wire_struct!(State { revision, epoch, reign, members, leases, tree, tree_bytes, history, history_bytes });
+wire_struct!(State {
+    revision,
+    epoch,
+    reign,
+    failure_timeout_ms,
+    members,
+    leases,
+    tree,
+    tree_bytes,
+    history,
+    history_bytes
+});
 
 fn cost(event: &Event) -> u64 {
     EVENT_BYTES

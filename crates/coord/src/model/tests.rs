@@ -80,9 +80,9 @@ fn command() -> impl Strategy<Value = Command> {
         2 => (path(), small()).prop_map(|(name, token)| Command::Renew { name, token }),
         1 => (path(), small()).prop_map(|(name, token)| Command::Release { name, token }),
         6 => transaction(condition).prop_map(|transaction| Command::Transact { transaction }),
-        1 => Just(Command::Reign),
+        1 => (0_u64..3).prop_map(|failure_timeout_ms| Command::Reign { failure_timeout_ms }),
         6 => (small(), vec((member(), small(), 0_u64..3), 0..4), 0_u64..3).prop_map(|(reign, members, renewals)| {
-            let beat = |(member, incarnation, heartbeats)| Beat { member, incarnation, heartbeats };
+            let beat = |(member, incarnation, heartbeats)| Beat { member, incarnation, heartbeats, failure_timeout_ms: 0 };
             let members = members.into_iter().map(beat).collect();
             let lease = Tenure { name: "/a".into(), token: 1, renewals, ttl_ms: 0 };
             Command::Decide { reign, over: Pulse { members, leases: vec![lease] } }
@@ -246,6 +246,9 @@ fn judge(before: &Machine, command: &Command, answer: &Answer) {
                 assert_eq!(*lapses, over.len() as u64, "a lease is over if it was not renewed since");
             }
         }
+        Command::Join { member, .. } if was_done => {
+            assert!(before.state.leases.values().all(|held| held.member != *member), "its leases have ended");
+        }
         Command::Renew { name, token } => {
             let held = before.state.leases.get(name).filter(|held| held.token == *token);
             assert_eq!(was_done, held.is_some_and(|held| live(&held.member, &held.incarnation)));
@@ -380,10 +383,10 @@ fn pages_are_bounded_and_lose_nothing() {
         }
     }
     assert_eq!((listed, pages), (paths, 5));
-    let Ok(Answer::Joined { membership }) = machine.execute(Command::Join { member: 1, about: vec![] }) else { panic!() };
+    let Ok(Answer::Joined { joined }) = machine.execute(Command::Join { member: 1, about: vec![] }) else { panic!() };
     let names: Vec<String> = (0..600).map(|number| format!("/{number:03}/{}", "l".repeat(1000))).collect();
     for name in names.iter().cloned() {
-        let (member, incarnation) = (membership.member, membership.incarnation);
+        let (member, incarnation) = (1, joined.incarnation);
         machine.execute(Command::Acquire { name, member, incarnation, ttl_ms: 1000 }).unwrap();
     }
     let (mut listed, mut after, mut pages) = (Vec::new(), None, 0);
@@ -411,12 +414,12 @@ fn pages_are_bounded_and_lose_nothing() {
 fn a_watchman_of_before_has_no_say() {
     let mut machine = Machine::new(small());
     apply(&mut machine, &Command::Join { member: 1, about: vec![] });
-    assert_eq!(apply(&mut machine, &Command::Reign), Answer::Reigns { reign: 1 });
-    assert_eq!(apply(&mut machine, &Command::Reign), Answer::Reigns { reign: 2 });
+    assert_eq!(apply(&mut machine, &reign(700)), Answer::Reigns { reign: 1 });
+    assert_eq!(apply(&mut machine, &reign(500)), Answer::Reigns { reign: 2 });
     let Answer::Pulse { pulse } = ask(&machine, Query::Pulse) else { panic!() };
-    let Beat { member, incarnation, heartbeats } = pulse.members[0];
+    let Beat { member, incarnation, heartbeats, .. } = pulse.members[0];
     let decide = |reign, heartbeats| {
-        let members = vec![Beat { member, incarnation, heartbeats }];
+        let members = vec![Beat { member, incarnation, heartbeats, failure_timeout_ms: 0 }];
         Command::Decide { reign, over: Pulse { members, leases: Vec::new() } }
     };
     assert_eq!(apply(&mut machine, &decide(1, heartbeats)), CoordError::ReignOver { reign: 1 }.into());
@@ -426,6 +429,51 @@ fn a_watchman_of_before_has_no_say() {
     assert_eq!(apply(&mut machine, &decide(2, heartbeats + 1)), decided(1, 0));
     let beat = apply(&mut machine, &Command::Heartbeat { member, incarnation });
     assert_eq!(beat, CoordError::NotLive { member, incarnation }.into());
+}
+
+fn reign(failure_timeout_ms: u64) -> Command {
+    Command::Reign { failure_timeout_ms }
+}
+
+#[test]
+fn a_member_keeps_the_failure_timeout_that_it_was_told() {
+    let mut machine = Machine::new(small());
+    let join = |machine: &mut Machine, member| match apply(machine, &Command::Join { member, about: vec![] }) {
+        Answer::Joined { joined } => joined,
+        other => panic!("{other:?}"),
+    };
+    let told = |machine: &Machine| match ask(machine, Query::Pulse) {
+        Answer::Pulse { pulse } => pulse.members.iter().map(|beat| beat.failure_timeout_ms).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    let heartbeat = |machine: &mut Machine, member, incarnation| apply(machine, &Command::Heartbeat { member, incarnation });
+    let early = join(&mut machine, 1);
+    assert_eq!(early.failure_timeout_ms, 0, "nobody knows it yet");
+    apply(&mut machine, &reign(700));
+    let late = join(&mut machine, 2);
+    assert_eq!((late.failure_timeout_ms, told(&machine)), (700, vec![0, 700]));
+    let heard = Answer::Heard { epoch: 2, failure_timeout_ms: 700 };
+    assert_eq!(heartbeat(&mut machine, 1, early.incarnation), heard);
+    // A watchman that is set to less fails nobody sooner than it was told.
+    apply(&mut machine, &reign(500));
+    assert_eq!(heartbeat(&mut machine, 1, early.incarnation), heard);
+    assert_eq!(heartbeat(&mut machine, 2, late.incarnation), heard);
+    assert_eq!(told(&machine), [700, 700]);
+    join(&mut machine, 2);
+    assert_eq!(told(&machine), [700, 500]);
+}
+
+#[test]
+fn a_member_joins_again_when_its_leases_have_ended() {
+    let mut machine = Machine::new(small());
+    let join = Command::Join { member: 1, about: vec![] };
+    let Answer::Joined { joined } = apply(&mut machine, &join) else { panic!() };
+    let acquire = Command::Acquire { name: "/a".into(), member: 1, incarnation: joined.incarnation, ttl_ms: 1000 };
+    let Answer::Granted { token } = apply(&mut machine, &acquire) else { panic!() };
+    assert_eq!(apply(&mut machine, &join), CoordError::LeasesRun { member: 1, name: "/a".into() }.into());
+    assert!(matches!(apply(&mut machine, &Command::Join { member: 2, about: vec![] }), Answer::Joined { .. }));
+    apply(&mut machine, &Command::Release { name: "/a".into(), token });
+    assert!(matches!(apply(&mut machine, &join), Answer::Joined { .. }));
 }
 
 fn transact(machine: &mut Machine, transaction: Transaction) -> Answer {
@@ -492,8 +540,8 @@ fn a_view_is_of_whole_names_and_bounded() {
     for path in ["/a", "/a/b", "/a!", "/ab", "/a/c/d"] {
         apply(&mut machine, &set(path, b"v".to_vec()));
     }
-    let Ok(Answer::Joined { membership }) = machine.execute(Command::Join { member: 1, about: vec![] }) else { panic!() };
-    let (member, incarnation) = (membership.member, membership.incarnation);
+    let Ok(Answer::Joined { joined }) = machine.execute(Command::Join { member: 1, about: vec![] }) else { panic!() };
+    let (member, incarnation) = (1, joined.incarnation);
     for name in ["/a", "/a/b", "/ab"] {
         let name = name.to_owned();
         machine.execute(Command::Acquire { name, member, incarnation, ttl_ms: 1000 }).unwrap();

@@ -8,8 +8,8 @@ pub(crate) use codec::{take_len, wire_enum, wire_struct, wire_vec};
 use crate::error::CoordError;
 use crate::transaction::{Compare, Transaction, Write};
 use crate::types::{
-    Changes, Condition, Entry, Event, Happening, Health, HeldLease, Holder, Incarnation, Leases, Listing, Member, MemberId,
-    Members, Membership, Revision, Scope, Token, View,
+    Changes, Condition, Entry, Event, Happening, Health, HeldLease, Holder, Incarnation, Joined, Leases, Listing, Member,
+    MemberId, Members, Revision, Scope, Token, View,
 };
 
 /// What changes the state. Most are methods of [`Coordinator`](crate::Coordinator); the last four are the watchman's.
@@ -32,8 +32,8 @@ pub enum Command {
     Release { name: String, token: Token },
     /// Entries are set and deleted, all or none.
     Transact { transaction: Transaction },
-    /// A watchman begins: only the last one to begin has a say.
-    Reign,
+    /// A watchman begins: only the last one to begin has a say. Members are told of its failure timeout.
+    Reign { failure_timeout_ms: u64 },
     /// What a look found, in one step: members that were silent for the failure timeout since so many heartbeats of each were counted, and leases whose time is over
     /// since so many renewals were. What was heard meanwhile is left out.
     Decide { reign: u64, over: Pulse },
@@ -68,9 +68,9 @@ pub enum Answer {
     /// It was not done, and changed nothing.
     Refused { error: CoordError },
     /// To [`Command::Join`].
-    Joined { membership: Membership },
+    Joined { joined: Joined },
     /// To [`Command::Heartbeat`].
-    Heard { epoch: u64 },
+    Heard { epoch: u64, failure_timeout_ms: u64 },
     /// To [`Command::Acquire`].
     Granted { token: Token },
     /// To other commands: done, and so much has happened by now.
@@ -115,6 +115,8 @@ pub struct Beat {
     pub incarnation: Incarnation,
     /// Heartbeats since it joined.
     pub heartbeats: u64,
+    /// How long it may be silent, in milliseconds; 0 if it was not told.
+    pub failure_timeout_ms: u64,
 }
 
 /// How often a lease was renewed.
@@ -138,7 +140,7 @@ wire_enum!(Command {
     5 => Acquire { name, member, incarnation, ttl_ms },
     6 => Renew { name, token },
     7 => Release { name, token },
-    10 => Reign {},
+    10 => Reign { failure_timeout_ms },
     13 => Decide { reign, over },
     14 => Transact { transaction },
 });
@@ -156,8 +158,8 @@ wire_enum!(Query {
 
 wire_enum!(Answer {
     0 => Refused { error },
-    1 => Joined { membership },
-    2 => Heard { epoch },
+    1 => Joined { joined },
+    2 => Heard { epoch, failure_timeout_ms },
     3 => Granted { token },
     4 => Done { revision },
     5 => Reigns { reign },
@@ -190,6 +192,7 @@ wire_enum!(CoordError {
     15 => Backend { why, may_have_run },
     16 => EpochChanged { epoch },
     17 => BadTransaction { why },
+    18 => LeasesRun { member, name },
 });
 
 wire_enum!(Condition { 0 => Always {}, 1 => Absent {}, 2 => Version { version } });
@@ -212,7 +215,7 @@ wire_enum!(Happening {
 wire_struct!(Event { revision, happening });
 wire_struct!(Member { id, incarnation, health, about });
 wire_struct!(Members { epoch, revision, members });
-wire_struct!(Membership { member, incarnation, epoch });
+wire_struct!(Joined { incarnation, epoch, failure_timeout_ms });
 wire_struct!(Holder { member, incarnation, token });
 wire_struct!(Entry { path, version, value });
 wire_struct!(Listing { revision, entries, more_after });
@@ -222,7 +225,7 @@ wire_struct!(View { members, leases, entries });
 wire_struct!(Transaction { compares, writes });
 wire_struct!(Changes { events, up_to });
 wire_struct!(Pulse { members, leases });
-wire_struct!(Beat { member, incarnation, heartbeats });
+wire_struct!(Beat { member, incarnation, heartbeats, failure_timeout_ms });
 wire_struct!(Tenure { name, token, renewals, ttl_ms });
 wire_vec!(Event, Member, Entry, HeldLease, Beat, Tenure, Compare, Write);
 

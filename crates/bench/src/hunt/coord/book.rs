@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dunlin_coord::wire::{Answer, Beat, Command, Wire};
 use dunlin_coord::{
-    Compare, Condition, CoordError, Entry, Event, Happening, Health, Incarnation, MemberId, Members, Membership, Revision,
+    Compare, Condition, CoordError, Entry, Event, Happening, Health, Incarnation, Joined, MemberId, Members, Revision,
     Scope, Token, Transaction, Write,
 };
 
@@ -21,6 +21,8 @@ struct Member {
     incarnation: Incarnation,
     is_live: bool,
     heartbeats: u64,
+    /// What it was told, in milliseconds; 0 if that is to come.
+    failure_timeout_ms: u64,
     /// When it was heard last.
     heard: u64,
 }
@@ -39,11 +41,13 @@ struct Lease {
 
 /// All that has happened.
 pub struct Book {
+    /// The shortest of any watchman.
     failure_timeout: Duration,
     /// The index of the last command that was gone through.
     index: u64,
     epoch: u64,
     reign: u64,
+    failure_timeout_ms: u64,
     members: BTreeMap<MemberId, Member>,
     leases: BTreeMap<String, Lease>,
     /// By path: the version.
@@ -64,6 +68,7 @@ impl Book {
             index: 0,
             epoch: 0,
             reign: 0,
+            failure_timeout_ms: 0,
             members: BTreeMap::new(),
             leases: BTreeMap::new(),
             tree: BTreeMap::new(),
@@ -154,15 +159,21 @@ impl Book {
         let now = executed.at;
         match command {
             Command::Join { member, .. } => {
-                let epoch = self.next_epoch();
+                if let Some((name, _)) = self.leases.iter().find(|(_, lease)| lease.member == member) {
+                    return Err(CoordError::LeasesRun { member, name: name.clone() });
+                }
+                let (epoch, failure_timeout_ms) = (self.next_epoch(), self.failure_timeout_ms);
                 let incarnation = self.happen(Happening::Joined { member, epoch });
-                self.members.insert(member, Member { incarnation, is_live: true, heartbeats: 0, heard: now });
-                Ok(Answer::Joined { membership: Membership { member, incarnation, epoch } })
+                let joined = Member { incarnation, is_live: true, heartbeats: 0, failure_timeout_ms, heard: now };
+                self.members.insert(member, joined);
+                Ok(Answer::Joined { joined: Joined { incarnation, epoch, failure_timeout_ms } })
             }
             Command::Heartbeat { member, incarnation } => {
+                let (epoch, told) = (self.epoch, self.failure_timeout_ms);
                 let found = self.live_as(member, incarnation)?;
                 (found.heartbeats, found.heard) = (found.heartbeats + 1, now);
-                Ok(Answer::Heard { epoch: self.epoch })
+                found.failure_timeout_ms = if found.failure_timeout_ms == 0 { told } else { found.failure_timeout_ms };
+                Ok(Answer::Heard { epoch, failure_timeout_ms: found.failure_timeout_ms })
             }
             Command::Leave { member, incarnation } => {
                 self.live_as(member, incarnation)?;
@@ -217,8 +228,8 @@ impl Book {
                 writes.into_iter().for_each(|write| self.write(write));
                 self.done()
             }
-            Command::Reign => {
-                self.reign += 1;
+            Command::Reign { failure_timeout_ms } => {
+                (self.reign, self.failure_timeout_ms) = (self.reign + 1, failure_timeout_ms);
                 Ok(Answer::Reigns { reign: self.reign })
             }
             Command::Decide { reign, over } => {
@@ -272,12 +283,13 @@ impl Book {
 
     /// A member has failed, if it is as a watchman saw it.
     fn fail(&mut self, beat: &Beat, epoch: u64, now: u64) -> bool {
-        let (timeout, Beat { member, incarnation, heartbeats }) = (self.failure_timeout, beat.clone());
+        let (shortest, Beat { member, incarnation, heartbeats, .. }) = (self.failure_timeout, beat.clone());
         let Ok(found) = self.live_as(member, incarnation) else { return false };
         if found.heartbeats != heartbeats {
             return false;
         }
-        check_wait(&format!("member {member}"), timeout, now - found.heard);
+        let told = Duration::from_millis(found.failure_timeout_ms);
+        check_wait(&format!("member {member}"), if told.is_zero() { shortest } else { told }, now - found.heard);
         found.is_live = false;
         self.epoch = epoch;
         self.happen(Happening::Failed { member, epoch });

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use dunlin_coord::embedded::Embedded;
 use dunlin_coord::wire::{Command, Wire};
-use dunlin_coord::{Condition, CoordError, Coordinator, Health, LEASE_TTL_MIN, Lease, Membership, Revision, Transaction};
+use dunlin_coord::{
+    Condition, CoordError, Coordinator, Health, Incarnation, LEASE_TTL_MIN, Lease, Membership, Revision, Transaction,
+};
 use dunlin_rpc::{EndpointConfig, Timers};
 use dunlin_sim::{SimTransport, ThreadClock};
 use dunlin_smr::Client;
@@ -224,6 +226,7 @@ impl driver::Caller for Caller {
 impl Drop for Caller {
     fn drop(&mut self) {
         self.shared.service.reliance.give_up(self.number, None);
+        self.end_standing();
     }
 }
 
@@ -274,7 +277,8 @@ impl Caller {
             Input::Holder => Output::Holder(coordinator.holder(&name).await?),
             Input::Acquire { member, incarnation, ttl_ms } => {
                 let turn = self.give_up(key);
-                let membership = Membership { member: *member, incarnation: *incarnation, epoch: 0 };
+                let (member, incarnation) = (*member, *incarnation);
+                let membership = Membership { member, incarnation, epoch: 0, failure_timeout_ms: 0, safe_until: 0 };
                 let lease = coordinator.acquire(&membership, &name, Duration::from_millis(*ttl_ms)).await?;
                 testimony.told_revision(floor, lease.token);
                 self.rely(key, turn, &lease);
@@ -353,6 +357,16 @@ impl Caller {
     fn give_up(&self, key: usize) -> u64 {
         self.shared.service.reliance.give_up(self.number, Some(&name(key)));
         *self.turns.borrow_mut().entry(key).and_modify(|turn| *turn += 1).or_insert(1)
+    }
+
+    /// Works as a member until then.
+    pub fn stand(&self, incarnation: Incarnation, safe_until: u64) {
+        self.shared.service.witness.stand(self.number, incarnation, safe_until, &self.clock);
+    }
+
+    /// Works as a member no more.
+    pub fn end_standing(&self) {
+        self.shared.service.witness.end_standing(self.number);
     }
 
     /// Before it leaves, a client gives up all leases.

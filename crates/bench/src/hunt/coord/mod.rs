@@ -133,12 +133,12 @@ impl Service for Manager {
 
     fn accompany(
         shared: &Rc<Shared>,
-        _: u64,
+        id: u64,
         endpoint: &Rc<Endpoint<SimTransport>>,
         node: &Node<Witnessed, Log>,
     ) -> Watchman {
         let client = Client::new(endpoint, shared.scenario.known_members(), shared.scenario.client);
-        Watchman::start(endpoint, node, client, shared.service.settings.watchman).expect("drawn settings are valid")
+        Watchman::start(endpoint, node, client, shared.service.settings.watchman_of(id)).expect("drawn settings are valid")
     }
 
     fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: SimTransport) -> Driver<Work> {

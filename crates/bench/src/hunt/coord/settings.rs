@@ -20,7 +20,7 @@ const SET_EVERY: u64 = 4;
 /// Drawn for each run.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Of all watchmen.
+    /// Of the watchmen that wait least.
     pub watchman: WatchmanConfig,
     /// Between two heartbeats of a member.
     pub heartbeat_every: Duration,
@@ -61,6 +61,12 @@ impl Settings {
         let operations = u64::from(scenario.steps) * u64::from(scenario.clients);
         let events = (operations / SET_EVERY).min(self.limits.history_events_max as u64);
         BASE_BYTES + operations * OPERATION_BYTES + (events + self.paths as u64) * self.value_bytes_max / 2
+    }
+
+    /// The settings of the watchman beside a replica: not all wait for the same time.
+    pub fn watchman_of(&self, id: u64) -> WatchmanConfig {
+        let failure_timeout = self.watchman.failure_timeout * (2 + id as u32 % 3) / 2;
+        WatchmanConfig { failure_timeout, ..self.watchman }
     }
 
     /// Keys of histories: first the paths, then the leases.

@@ -6,8 +6,8 @@ use dunlin_coord::embedded::Embedded;
 #[cfg(feature = "etcd")]
 use dunlin_coord::etcd::Etcd;
 use dunlin_coord::{
-    Changes, CoordError, Coordinator, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
-    Transaction, View,
+    Changes, CoordError, Coordinator, Entry, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership,
+    Revision, Scope, Transaction, View,
 };
 use dunlin_net::AnyTransport;
 
@@ -59,7 +59,7 @@ impl Coordinator for Manager {
         on!(self, back_end => back_end.join(member, about).await)
     }
 
-    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError> {
+    async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError> {
         on!(self, back_end => back_end.heartbeat(membership).await)
     }
 
