@@ -57,6 +57,7 @@ pub async fn check<S: Site>(site: &S) {
     bench.a_member_knows_until_when_it_is_safe().await;
     bench.a_later_incarnation_takes_the_place().await;
     bench.a_member_joins_again_after_its_leases().await;
+    bench.epochs_are_kept_until_they_are_cut().await;
     bench.leases_have_one_holder().await;
     bench.leases_lapse_unless_renewed().await;
     bench.who_has_failed_cannot_renew().await;
@@ -367,6 +368,40 @@ impl<S: Site> Bench<'_, S> {
         assert_eq!(c.holder(name).await.unwrap(), None, "who leaves holds nothing");
         let third = c.join(7018, b"third").await.unwrap();
         c.leave(&third).await.unwrap();
+    }
+
+    async fn epochs_are_kept_until_they_are_cut(&self) {
+        let c = &self.coordinator;
+        let (fails, stays) = (c.join(7019, b"").await.unwrap(), c.join(7020, b"").await.unwrap());
+        self.attended(self.until_noticed(), &[&stays], &mut []).await;
+        let members = c.members().await.unwrap();
+        let epoch_of = |id| members.members.iter().find(|member| member.id == id).map(|member| member.epoch);
+        let failed_in = stays.epoch + 1;
+        assert_eq!((epoch_of(7019), epoch_of(7020)), (Some(failed_in), Some(stays.epoch)));
+        let again = c.join(7019, b"").await.unwrap();
+        c.leave(&again).await.unwrap();
+        c.leave(&stays).await.unwrap();
+        let left = |member, epoch| Happening::Left { member, epoch };
+        let expected = [
+            Happening::Joined { member: 7020, epoch: failed_in - 1 },
+            Happening::Failed { member: 7019, epoch: failed_in },
+            Happening::Joined { member: 7019, epoch: failed_in + 1 },
+            left(7019, failed_in + 2),
+            left(7020, failed_in + 3),
+        ];
+        let page = c.epochs(fails.epoch).await.unwrap();
+        assert!(!page.has_more && page.epochs.is_sorted_by_key(|change| (change.epoch, change.revision)));
+        assert_eq!(page.epochs.into_iter().flat_map(|change| change.changes).collect::<Vec<_>>(), expected);
+        assert!(c.epochs(failed_in + 3).await.unwrap().epochs.is_empty());
+        let early = c.cut_epochs(failed_in + 4).await;
+        assert!(matches!(early, Err(CoordError::EpochChanged { epoch }) if epoch == failed_in + 3), "{early:?}");
+        c.cut_epochs(failed_in).await.unwrap();
+        let cut = c.epochs(failed_in - 1).await;
+        assert!(matches!(cut, Err(CoordError::EpochsCut { epoch }) if epoch == failed_in), "{cut:?}");
+        assert_eq!(c.epochs(failed_in).await.unwrap().epochs.len(), 3);
+        c.cut_epochs(failed_in + 3).await.unwrap();
+        assert_eq!(c.epochs(failed_in + 3).await.unwrap().epochs, []);
+        assert!(c.epochs(failed_in + 2).await.is_err());
     }
 
     async fn leases_have_one_holder(&self) {

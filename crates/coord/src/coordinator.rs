@@ -10,8 +10,8 @@ use dunlin_rpc::Timers;
 use crate::error::CoordError;
 use crate::transaction::Transaction;
 use crate::types::{
-    Changes, Condition, Entry, Event, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision,
-    Scope, View,
+    Changes, Condition, Entry, Epochs, Event, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership,
+    Revision, Scope, View,
 };
 
 /// How often a member says that it is there, unless it is told otherwise (Assise, section 5.3).
@@ -53,6 +53,19 @@ pub trait Coordinator {
     /// # Errors
     /// What any operation may give.
     async fn members(&self) -> Result<Members, CoordError>;
+
+    /// A page of the epochs after one: who came and went in each. A member that comes back learns what it missed by the epoch of its failure
+    /// ([`Member::epoch`](crate::Member::epoch)).
+    ///
+    /// # Errors
+    /// [`CoordError::EpochsCut`]: some of these epochs are known no more.
+    async fn epochs(&self, after: u64) -> Result<Epochs, CoordError>;
+
+    /// Has the epochs up to one forgotten: nobody needs them any more.
+    ///
+    /// # Errors
+    /// [`CoordError::EpochChanged`] if it has not begun.
+    async fn cut_epochs(&self, up_to: u64) -> Result<(), CoordError>;
 
     /// Asks for a lease, named like a path. Who holds it already gets it anew, with a higher token, and relies on the grant before no longer from when it asks: if
     /// the answer is lost, the new grant may be over sooner. `ttl` is between 10 ms and 1 h, in whole milliseconds.

@@ -82,6 +82,12 @@ pub enum CoordError {
         /// The epoch.
         epoch: u64,
     },
+    /// Who came and went in those epochs is not known any more.
+    #[error("the epochs up to {epoch} are cut: who was away since before must be given all anew")]
+    EpochsCut {
+        /// The last epoch that is known no more.
+        epoch: u64,
+    },
     /// A transaction that none can be.
     #[error("this is no transaction: {why}")]
     BadTransaction {

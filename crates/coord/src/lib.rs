@@ -45,7 +45,7 @@ pub use transaction::{
     Compare, TRANSACTION_BYTES_MAX, TRANSACTION_COMPARES_MAX, TRANSACTION_WRITES_MAX, Transaction, Write,
 };
 pub use types::{
-    Changes, Condition, Entry, Event, Happening, Health, Heartbeat, HeldLease, Holder, Incarnation, Joined, Lease, Leases,
-    Listing, Member, MemberId, Members, Membership, Revision, Scope, Token, VIEW_BYTES_MAX, View,
+    Changes, Condition, Entry, EpochChange, Epochs, Event, Happening, Health, Heartbeat, HeldLease, Holder, Incarnation,
+    Joined, Lease, Leases, Listing, Member, MemberId, Members, Membership, Revision, Scope, Token, VIEW_BYTES_MAX, View,
 };
 pub use watchman::{WatchmanConfig, WatchmanCounters};

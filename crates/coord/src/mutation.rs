@@ -19,6 +19,8 @@ dunlin_rpc::mutations! {
     NoMargin,
     /// A watchman waits for its own failure timeout, whatever a member was told by one before.
     PromiseForgotten,
+    /// A member that is being taken for failed is answered that it is live, and a lease that is being ended is renewed.
+    CondemnedHeard,
     /// A watchman goes on to count from the first look at a member or a lease, though it was heard since.
     RenewalNotCounted,
 }

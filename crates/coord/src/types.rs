@@ -33,6 +33,8 @@ pub struct Member {
     pub incarnation: Incarnation,
     /// Whether it is heard.
     pub health: Health,
+    /// The epoch in which it joined, if it is live, or failed.
+    pub epoch: u64,
     /// What it said about itself when it joined: where it is reached, what it stores.
     pub about: Vec<u8>,
 }
@@ -46,6 +48,26 @@ pub struct Members {
     pub revision: Revision,
     /// By id.
     pub members: Vec<Member>,
+}
+
+/// Who came and went in an epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EpochChange {
+    /// The epoch.
+    pub epoch: u64,
+    /// At which it began.
+    pub revision: Revision,
+    /// Who joined, failed or left: the step that began it.
+    pub changes: Vec<Happening>,
+}
+
+/// A page of epochs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Epochs {
+    /// In order, none left out.
+    pub epochs: Vec<EpochChange>,
+    /// Whether there are more after the last of these.
+    pub has_more: bool,
 }
 
 /// What a member has when it has joined.
@@ -120,9 +142,10 @@ impl Lease {
         Lease { name: name.to_owned(), token, ttl_ms, safe_until: safe_until(sent_at, ttl_ms) }
     }
 
-    /// Counts a renewal that was asked for at `sent_at`. Those that run side by side may end in any order.
-    pub(crate) fn renewed(&mut self, sent_at: u64) {
-        self.safe_until = self.safe_until.max(safe_until(sent_at, self.ttl_ms));
+    /// Counts a renewal that was asked for at `sent_at`, by the time that the cluster manager keeps for the lease. Those that run side by side may end in any order.
+    pub(crate) fn renewed(&mut self, sent_at: u64, ttl_ms: u64) {
+        self.ttl_ms = ttl_ms;
+        self.safe_until = self.safe_until.max(safe_until(sent_at, ttl_ms));
     }
 }
 
@@ -334,6 +357,18 @@ pub enum Happening {
         /// Its path.
         path: String,
     },
+}
+
+impl Happening {
+    /// The epoch that it began.
+    pub fn epoch(&self) -> Option<u64> {
+        match self {
+            Happening::Joined { epoch, .. } | Happening::Failed { epoch, .. } | Happening::Left { epoch, .. } => {
+                Some(*epoch)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What happened in a scope after a revision.

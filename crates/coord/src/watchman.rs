@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::error::CoordError;
 use crate::mutation::{Mutation, is_planted};
 use crate::types::{Incarnation, MemberId, Token};
-use crate::wire::{Beat, Command, Pulse, Tenure};
 
 /// Members, or leases, that are decided on in one command. Names have up to a kibibyte each, and a command fits its log by far.
 const DECIDED_AT_ONCE: usize = 512;
@@ -68,8 +67,39 @@ pub struct WatchmanCounters {
     pub lapses: u64,
     /// Steps in which it had these decided, each of all that a look found, or of a part of it if that was much.
     pub steps: u64,
-    /// Decisions that were refused, since something was heard meanwhile, or another watchman had begun.
+    /// Decisions that were not made, since something was heard or had ended meanwhile, or another watchman had begun.
     pub refused: u64,
+}
+
+/// What a watchman counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Pulse {
+    /// Live members.
+    pub members: Vec<Beat>,
+    /// Leases that are held.
+    pub leases: Vec<Tenure>,
+}
+
+/// How often a live member was heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Beat {
+    pub member: MemberId,
+    pub incarnation: Incarnation,
+    /// A count of heartbeats, or on an etcd the revision of the last.
+    pub heartbeats: u64,
+    /// How long it may be silent, in milliseconds; 0 if it was not told.
+    pub failure_timeout_ms: u64,
+}
+
+/// How often a lease was renewed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tenure {
+    pub name: String,
+    pub token: Token,
+    /// A count of renewals, or on an etcd the revision of the last.
+    pub renewals: u64,
+    /// For how long it is held each time, in milliseconds.
+    pub ttl_ms: u64,
 }
 
 /// Since when each count is what it is.
@@ -114,13 +144,13 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// What has all of it decided, in as few commands as hold it.
-    pub fn decisions(self, reign: u64) -> impl Iterator<Item = Command> {
+    /// All of it, in as few parts as commands hold it.
+    pub fn parts(self) -> impl Iterator<Item = Pulse> {
         let Pulse { members, leases } = self.over;
         let (members, leases) = (chunks(members), chunks(leases));
         let failures = members.map(|members| Pulse { members, leases: Vec::new() });
         let lapses = leases.map(|leases| Pulse { members: Vec::new(), leases });
-        failures.chain(lapses).map(move |over| Command::Decide { reign, over })
+        failures.chain(lapses)
     }
 }
 

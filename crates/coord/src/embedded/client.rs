@@ -12,7 +12,7 @@ use crate::limits::Limits;
 use crate::path::{check_path, check_root};
 use crate::transaction::{TRANSACTION_BYTES_MAX, Transaction};
 use crate::types::{
-    Changes, Entry, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
+    Changes, Entry, Epochs, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
 };
 use crate::wire::{Answer, Command, Query, Wire};
 
@@ -90,6 +90,18 @@ impl<T: Transport> Embedded<T> {
         &self.client
     }
 
+    /// Asks until the leader hears it: after an election its watchman must begin to reign first.
+    async fn heard(&self, asked: Query) -> Result<Answer, CoordError> {
+        let give_up_at = self.timers.now().saturating_add(self.client.config().timeout.as_nanos() as u64);
+        loop {
+            match query(&self.client, asked.clone()).await? {
+                Answer::NotYet if self.timers.now() < give_up_at => self.timers.sleep(self.client.config().pause).await,
+                Answer::NotYet => return Err(CoordError::TimedOut { may_have_run: false }),
+                answer => return Ok(answer),
+            }
+        }
+    }
+
     async fn done(&self, command: Command) -> Result<Revision, CoordError> {
         answer_of!(execute(&self.client, command).await?, Answer::Done { revision } => revision)
     }
@@ -104,9 +116,9 @@ impl<T: Transport> Coordinator for Embedded<T> {
 
     async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError> {
         let sent_at = self.now();
-        let command = Command::Heartbeat { member: membership.member, incarnation: membership.incarnation };
+        let beat = Query::Heartbeat { member: membership.member, incarnation: membership.incarnation };
         answer_of!(
-            execute(&self.client, command).await?,
+            self.heard(beat).await?,
             Answer::Heard { epoch, failure_timeout_ms } => Heartbeat::heard(epoch, failure_timeout_ms, sent_at)
         )
     }
@@ -124,6 +136,14 @@ impl<T: Transport> Coordinator for Embedded<T> {
         answer_of!(query(&self.client, Query::Members).await?, Answer::Members { members } => members)
     }
 
+    async fn epochs(&self, after: u64) -> Result<Epochs, CoordError> {
+        answer_of!(query(&self.client, Query::Epochs { after }).await?, Answer::Epochs { epochs } => epochs)
+    }
+
+    async fn cut_epochs(&self, up_to: u64) -> Result<(), CoordError> {
+        self.done(Command::CutEpochs { up_to }).await.map(|_| ())
+    }
+
     async fn acquire(&self, membership: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError> {
         check_path(name)?;
         let sent_at = self.now();
@@ -136,8 +156,9 @@ impl<T: Transport> Coordinator for Embedded<T> {
 
     async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
         let sent_at = self.now();
-        self.done(Command::Renew { name: lease.name.clone(), token: lease.token }).await?;
-        lease.renewed(sent_at);
+        let renew = Query::Renew { name: lease.name.clone(), token: lease.token };
+        let ttl_ms = answer_of!(self.heard(renew).await?, Answer::Renewed { ttl_ms } => ttl_ms)?;
+        lease.renewed(sent_at, ttl_ms);
         Ok(())
     }
 

@@ -64,7 +64,8 @@ impl Work {
         }
     }
 
-    pub async fn renew(self, name: String, token: Token) -> Result<(), CoordError> {
+    /// Gives the time of the lease.
+    pub async fn renew(self, name: String, token: Token) -> Result<u64, CoordError> {
         let lease = self.keys.lease(&name);
         let seen = self.read(vec![get(lease.clone())]).await?;
         let lost = || CoordError::LeaseLost { name: name.clone(), token };
@@ -78,7 +79,7 @@ impl Work {
         let renew = Txn::new().when(conditions).and_then([put(self.keys.renewal(&name), "")]).or_else([look(lease)]);
         let outcome = self.repeat(renew).await?;
         if outcome.done {
-            return Ok(());
+            return Ok(held.ttl_ms);
         }
         if outcome.mod_revision(0) as Token != token {
             return Err(lost());

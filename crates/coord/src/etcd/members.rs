@@ -1,10 +1,12 @@
 //! Members and the epoch.
 
+use std::collections::HashMap;
+
 use etcd_client::{Compare, KeyValue, Txn, TxnOp};
 
 use super::keys::member_of;
 use super::leases::held_lease;
-use super::work::{Outcome, Work, count, delete, foreign, get, get_all, is_of, look, look_at_all, none_since, put};
+use super::work::{Outcome, Work, count, delete, foreign, get, get_all, is_of, look, none_since, number, put};
 use crate::error::CoordError;
 use crate::types::{Happening, Health, Incarnation, Joined, Member, MemberId, Members, Membership};
 
@@ -36,7 +38,9 @@ impl Work {
                 put(keys.member(member), about.clone()),
                 delete(keys.failed(member)),
                 put(keys.beat(member), failure_timeout_ms.to_string()),
+                put(keys.joined(member), epoch.to_string()),
                 put(keys.epoch(), epoch.to_string()),
+                self.epoch_change(epoch, &[Happening::Joined { member, epoch }]),
                 self.event(Happening::Joined { member, epoch }),
             ];
             let conditions = [is_of(&keys.epoch(), seen.mod_revision(2)), none_since(keys.leases(), seen.revision)];
@@ -98,7 +102,9 @@ impl Work {
             let leave = [
                 delete(keys.member(member)),
                 delete(keys.beat(member)),
+                delete(keys.joined(member)),
                 put(keys.epoch(), epoch.to_string()),
+                self.epoch_change(epoch, &[Happening::Left { member, epoch }]),
                 self.event(Happening::Left { member, epoch }),
             ];
             let [live, not_failed] = self.is_live(member, incarnation);
@@ -125,6 +131,7 @@ impl Work {
                 delete(keys.member(member)),
                 delete(keys.failed(member)),
                 delete(keys.beat(member)),
+                delete(keys.joined(member)),
                 self.event(Happening::Forgotten { member }),
             ];
             let conditions =
@@ -142,18 +149,23 @@ impl Work {
     /// What [`Work::members_in`] reads, at the first places of what is asked.
     pub fn look_at_members(&self) -> Vec<TxnOp> {
         let keys = &self.keys;
-        vec![get_all(keys.members()), look_at_all(keys.all_failed()), get(keys.epoch())]
+        vec![get_all(keys.members()), get_all(keys.all_failed()), get(keys.epoch()), get_all(keys.all_joined())]
     }
 
     /// The members that were found.
     pub fn members_in(&self, seen: &Outcome) -> Result<Members, CoordError> {
         let keys = &self.keys;
-        let failed = seen.all(1).iter().map(|key| id_of(key, &keys.all_failed())).collect::<Result<Vec<_>, _>>()?;
+        let epochs = |place, prefix: String| {
+            let found = seen.all(place).iter().map(|found| Ok((id_of(found, &prefix)?, number(found)?)));
+            found.collect::<Result<HashMap<_, _>, CoordError>>()
+        };
+        let (failed, joined) = (epochs(1, keys.all_failed())?, epochs(3, keys.all_joined())?);
         let member = |found: &KeyValue| {
             let id = id_of(found, &keys.members())?;
-            let health = if failed.contains(&id) { Health::Failed } else { Health::Live };
+            let health = if failed.contains_key(&id) { Health::Failed } else { Health::Live };
+            let epoch = failed.get(&id).or(joined.get(&id)).copied().unwrap_or(0);
             let (incarnation, about) = (found.mod_revision() as Incarnation, found.value().to_vec());
-            Ok(Member { id, incarnation, health, about })
+            Ok(Member { id, incarnation, health, epoch, about })
         };
         let members = seen.all(0).iter().map(member).collect::<Result<_, CoordError>>()?;
         Ok(Members { epoch: seen.number(2)?, revision: seen.revision, members })

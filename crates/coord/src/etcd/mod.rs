@@ -23,7 +23,7 @@
 //! |---|---|
 //! | `keys` | where what is in etcd |
 //! | `work` | transactions, and what is known of them if no answer comes |
-//! | `members`, `leases`, `tree`, `transactions`, `view`, `changes` | the operations |
+//! | `members`, `epochs`, `leases`, `tree`, `transactions`, `view`, `changes` | the operations |
 //! | `watchman` | who has failed, and which leases are over |
 //! | `decisions` | the transactions in which that is decided |
 //! | [`local`] | an etcd as child processes, for tests and experiments |
@@ -31,6 +31,7 @@
 mod changes;
 mod clock;
 mod decisions;
+mod epochs;
 mod keys;
 mod leases;
 pub mod local;
@@ -60,7 +61,7 @@ use crate::limits::Limits;
 use crate::path::check_path;
 use crate::transaction::Transaction;
 use crate::types::{
-    Changes, Entry, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
+    Changes, Entry, Epochs, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
 };
 
 pub use watchman::Watchman;
@@ -260,6 +261,14 @@ impl Coordinator for Etcd {
         self.operate(Work::members).await
     }
 
+    async fn epochs(&self, after: u64) -> Result<Epochs, CoordError> {
+        self.operate(|work| work.epochs(after)).await
+    }
+
+    async fn cut_epochs(&self, up_to: u64) -> Result<(), CoordError> {
+        self.operate(|work| work.cut_epochs(up_to)).await
+    }
+
     async fn acquire(&self, membership: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError> {
         let sent_at = self.now();
         let ttl_ms = ttl.as_millis().try_into().unwrap_or(u64::MAX);
@@ -269,8 +278,8 @@ impl Coordinator for Etcd {
 
     async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
         let sent_at = self.now();
-        self.operate(|work| work.renew(lease.name.clone(), lease.token)).await?;
-        lease.renewed(sent_at);
+        let ttl_ms = self.operate(|work| work.renew(lease.name.clone(), lease.token)).await?;
+        lease.renewed(sent_at, ttl_ms);
         Ok(())
     }
 

@@ -15,8 +15,8 @@ impl Work {
         gets.extend([get_all(keys.lease(&below(&root))), get_all(keys.entry(&below(&root)))]);
         gets.extend(at.into_iter().filter(|_| root != "/"));
         let seen = self.read(gets).await?;
-        let leases = seen.all(5).iter().chain(seen.all(3)).map(|found| held_lease(found, &keys.leases()));
-        let entries = seen.all(6).iter().chain(seen.all(4)).map(|found| self.entry(found));
+        let leases = seen.all(6).iter().chain(seen.all(4)).map(|found| held_lease(found, &keys.leases()));
+        let entries = seen.all(7).iter().chain(seen.all(5)).map(|found| self.entry(found));
         let view = View {
             members: self.members_in(&seen)?,
             leases: leases.collect::<Result<_, _>>()?,

@@ -14,8 +14,7 @@ use super::work::{Work, get_all, is_of, look, look_at_all, number, put, revision
 use super::{Etcd, WorkSource, clock};
 use crate::error::CoordError;
 use crate::types::{Incarnation, Revision};
-use crate::watchman::{Reign, Silence, WatchmanConfig, WatchmanCounters};
-use crate::wire::{Beat, Pulse, Tenure};
+use crate::watchman::{Beat, Pulse, Reign, Silence, Tenure, WatchmanConfig, WatchmanCounters};
 
 /// So often within the failure timeout does the watchman who reigns give a sign of life to those that stand by.
 const SIGNS_OF_TIMEOUT: u32 = 4;

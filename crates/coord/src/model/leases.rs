@@ -9,7 +9,7 @@ use crate::limits::{Limits, check_ttl};
 use crate::mutation::{Mutation, is_planted};
 use crate::path::check_path;
 use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Revision, Token};
-use crate::wire::{Answer, Tenure};
+use crate::wire::Answer;
 
 /// What a lease counts in a page beyond its name.
 const LEASE_BYTES: usize = 40;
@@ -52,28 +52,27 @@ impl State {
             None => {}
         }
         let token = self.happen(Happening::Granted { name: name.clone(), member });
-        self.leases.insert(name, Held { member, incarnation, token, renewals: 0, ttl_ms });
+        self.leases.insert(name, Held { member, incarnation, token, ttl_ms });
         Ok(Answer::Granted { token })
     }
 
     /// The lease, if it is held with this token.
-    pub fn held(&mut self, name: &str, token: Token) -> Result<&mut Held, CoordError> {
-        let held = self.leases.get_mut(name).filter(|held| held.token == token);
+    pub fn held(&self, name: &str, token: Token) -> Result<&Held, CoordError> {
+        let held = self.leases.get(name).filter(|held| held.token == token);
         held.ok_or_else(|| CoordError::LeaseLost { name: name.to_owned(), token })
     }
 
-    pub fn renew(&mut self, name: String, mut token: Token) -> Result<Answer, CoordError> {
-        if let Some(held) = self.leases.get(&name).filter(|_| is_planted(Mutation::FormerHolderRenews)) {
+    /// The token with which a lease may be renewed that is held with this one, and its time.
+    pub fn renewable(&self, name: &str, mut token: Token) -> Result<(Token, u64), CoordError> {
+        if let Some(held) = self.leases.get(name).filter(|_| is_planted(Mutation::FormerHolderRenews)) {
             token = token.max(held.token);
         }
-        let held = self.held(&name, token)?;
-        let (member, incarnation) = (held.member, held.incarnation);
+        let held = self.held(name, token)?;
         // Who was taken for failed shall come to an end, though not before its time.
         if !is_planted(Mutation::FailedHolderRenews) {
-            self.live(member, incarnation)?;
+            self.live(held.member, held.incarnation)?;
         }
-        self.held(&name, token)?.renewals += 1;
-        Ok(Answer::Done { revision: self.revision })
+        Ok((token, held.ttl_ms))
     }
 
     pub fn release(&mut self, name: String, token: Token) -> Result<Answer, CoordError> {
@@ -81,9 +80,9 @@ impl State {
         Ok(Answer::Done { revision: self.end_lease(name, token) })
     }
 
-    /// The watchman has waited for long enough, if the lease was not renewed since; says whether.
-    pub fn lapse(&mut self, name: String, token: Token, renewals: u64) -> bool {
-        let is_over = self.held(&name, token).is_ok_and(|held| held.renewals == renewals);
+    /// The watchman has waited for long enough; says whether it is the lease that it waited for.
+    pub fn lapse(&mut self, name: String, token: Token) -> bool {
+        let is_over = self.held(&name, token).is_ok();
         if is_over {
             self.end_lease(name, token);
         }
@@ -119,15 +118,5 @@ impl State {
             leases.push(held.seen(name));
         }
         Answer::Leases { leases: Leases { revision: self.revision, leases, more_after } }
-    }
-
-    pub fn tenures(&self) -> Vec<Tenure> {
-        let tenure = |(name, held): (&String, &Held)| Tenure {
-            name: name.clone(),
-            token: held.token,
-            renewals: held.renewals,
-            ttl_ms: held.ttl_ms,
-        };
-        self.leases.iter().map(tenure).collect()
     }
 }

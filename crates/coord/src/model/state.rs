@@ -6,7 +6,7 @@ use super::PAGE_BYTES_MAX;
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::mutation::{Mutation, is_planted};
-use crate::types::{Changes, Event, Happening, Health, Incarnation, MemberId, Revision, Scope, Token};
+use crate::types::{Changes, EpochChange, Event, Happening, Health, Incarnation, MemberId, Revision, Scope, Token};
 use crate::wire::{Answer, wire_struct};
 
 /// What an event counts beyond its names and values.
@@ -17,8 +17,9 @@ const EVENT_BYTES: u64 = 64;
 pub(super) struct Record {
     pub incarnation: Incarnation,
     pub health: Health,
-    pub heartbeats: u64,
-    /// What the member was told; 0 if that is to come.
+    /// In which it joined, or failed.
+    pub epoch: u64,
+    /// What the member was told; 0 before the first watchman.
     pub failure_timeout_ms: u64,
     pub about: Vec<u8>,
 }
@@ -29,7 +30,6 @@ pub(super) struct Held {
     pub member: MemberId,
     pub incarnation: Incarnation,
     pub token: Token,
-    pub renewals: u64,
     pub ttl_ms: u64,
 }
 
@@ -51,6 +51,8 @@ pub(super) struct State {
     pub reign: u64,
     /// That of the watchman that has a say, in milliseconds; 0 before the first.
     pub failure_timeout_ms: u64,
+    /// The last epochs, without a gap.
+    pub epochs: VecDeque<EpochChange>,
     pub members: BTreeMap<MemberId, Record>,
     pub leases: BTreeMap<String, Held>,
     pub tree: BTreeMap<String, Leaf>,
@@ -61,14 +63,15 @@ pub(super) struct State {
     history_bytes: u64,
 }
 
-wire_struct!(Record { incarnation, health, heartbeats, failure_timeout_ms, about });
-wire_struct!(Held { member, incarnation, token, renewals, ttl_ms });
+wire_struct!(Record { incarnation, health, epoch, failure_timeout_ms, about });
+wire_struct!(Held { member, incarnation, token, ttl_ms });
 wire_struct!(Leaf { version, value });
 wire_struct!(State {
     revision,
     epoch,
     reign,
     failure_timeout_ms,
+    epochs,
     members,
     leases,
     tree,
@@ -95,6 +98,7 @@ impl State {
 
     /// Notes that something happened; gives its revision.
     pub fn happen(&mut self, happening: Happening) -> Revision {
+        self.note_epoch(self.next(), &happening);
         let event = Event { revision: self.next(), happening };
         self.history_bytes += cost(&event);
         self.history.push_back(event);
@@ -106,6 +110,7 @@ impl State {
         if self.history.back().is_some_and(|last| last.revision > self.revision) {
             self.revision += 1;
         }
+        self.trim_epochs(limits);
         while self.history.len() > limits.history_events_max || self.history_bytes > limits.history_bytes_max as u64 {
             self.forget_first();
         }

@@ -18,7 +18,7 @@ impl State {
         Ok(Answer::Done { revision })
     }
 
-    fn compare(&mut self, compare: &Compare) -> Result<(), CoordError> {
+    fn compare(&self, compare: &Compare) -> Result<(), CoordError> {
         match compare {
             Compare::Epoch { epoch } if *epoch != self.epoch => Err(CoordError::EpochChanged { epoch: self.epoch }),
             Compare::Epoch { .. } => Ok(()),

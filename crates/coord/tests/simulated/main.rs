@@ -302,3 +302,31 @@ fn members_fail_whatever_the_watchman_was_told_of_the_replicas() {
     });
     cluster.run(60, 0);
 }
+
+/// Heartbeats and renewals are heard beside the state: the log does not grow, and nothing is flushed for them.
+#[test]
+fn a_thousand_members_are_heard_without_an_entry_of_the_log() {
+    const MEMBERS: u64 = 1000;
+    let mut cluster = Cluster::new(10, 3);
+    cluster.user(|user| async move {
+        let coordinator = user.coordinator();
+        let mut members = Vec::new();
+        for id in 1..=MEMBERS {
+            // Slow joins must not let the first fail.
+            members.push(coordinator.join(id, b"").await.unwrap());
+            let beats = members.iter().filter(|member| member.member % 20 == id % 20);
+            futures::future::join_all(beats.map(|member| coordinator.heartbeat(member))).await;
+        }
+        let mut lease = coordinator.acquire(&members[0], "/lease", Duration::from_secs(1)).await.unwrap();
+        let committed = async || coordinator.client().status(1).await.unwrap().committed;
+        user.timers.sleep(LOOK_EVERY).await;
+        let before = committed().await;
+        for _ in 0..5 {
+            let beats = futures::future::join_all(members.iter().map(|member| coordinator.heartbeat(member))).await;
+            assert!(beats.iter().all(|beat| beat.as_ref().is_ok_and(|beat| beat.epoch == MEMBERS)));
+            coordinator.renew(&mut lease).await.unwrap();
+        }
+        assert_eq!(committed().await, before);
+    });
+    cluster.run(60, 0);
+}

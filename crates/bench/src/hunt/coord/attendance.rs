@@ -82,6 +82,17 @@ pub async fn live(caller: Rc<Caller>, mut random: Random) {
     }
 }
 
+/// Has something executed now and then when the work is over, so that there are states to compare: heartbeats are no commands.
+pub async fn stir(caller: Rc<Caller>) {
+    loop {
+        caller.timers().sleep(caller.shared.service.settings.watchman.failure_timeout).await;
+        if caller.shared.clients.phase() != Phase::Working {
+            // It changes nothing: there was no epoch before the first.
+            let _ = caller.coordinator.cut_epochs(0).await;
+        }
+    }
+}
+
 /// So many tenths of a time.
 fn part(time: Duration, tenths: u64) -> Duration {
     time * tenths as u32 / 10
@@ -108,7 +119,10 @@ async fn attend_as(caller: &Caller, membership: Membership) -> CoordError {
     let service = &caller.shared.service;
     // One heartbeat is sent after the other: what was known at the end of one was known when the next was sent.
     let floor = Cell::new(service.testimony.floor());
+    let sent_at = Cell::new(caller.virtual_now());
     let on_heartbeat = |heartbeat: &Heartbeat| {
+        // It was sent after the answer to the one before.
+        service.testimony.was_heard(membership.incarnation, sent_at.replace(caller.virtual_now()));
         service.testimony.told_epoch(floor.get(), heartbeat.epoch);
         floor.set(service.testimony.floor());
         caller.stand(membership.incarnation, heartbeat.safe_until);

@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dunlin_coord::wire::{Answer, Beat, Command, Wire};
+use dunlin_coord::wire::{Answer, Command, Lapsed, Silent, Wire};
 use dunlin_coord::{
-    Compare, Condition, CoordError, Entry, Event, Happening, Health, Incarnation, Joined, MemberId, Members, Revision,
-    Scope, Token, Transaction, Write,
+    Compare, Condition, CoordError, Entry, Epochs, Event, Happening, Health, Incarnation, Joined, MemberId, Members,
+    Revision, Scope, Token, Transaction, Write,
 };
 
-use super::settings::Settings;
 use super::testimony::{Listed, Testimony, Viewed, Watched};
 use super::witness::{Executed, Witness};
 use crate::hunt::cluster::CLOCK_PPM_MAX;
@@ -20,29 +19,53 @@ use crate::hunt::cluster::CLOCK_PPM_MAX;
 struct Member {
     incarnation: Incarnation,
     is_live: bool,
-    heartbeats: u64,
-    /// What it was told, in milliseconds; 0 if that is to come.
+    /// What it was told, in milliseconds; 0 before the first watchman.
     failure_timeout_ms: u64,
-    /// When it was heard last.
-    heard: u64,
+    joined: u64,
 }
 
 /// A lease.
 #[derive(Debug, Clone)]
 struct Lease {
     member: MemberId,
-    incarnation: Incarnation,
     token: Token,
     ttl_ms: u64,
-    renewals: u64,
-    /// When it was granted or renewed last.
-    renewed: u64,
+    granted: u64,
+}
+
+/// How a watchman made an end to a member or a lease.
+struct End {
+    at: u64,
+    /// How long it had to wait.
+    wait: Duration,
+    /// When the member joined, or the lease was granted.
+    begun: u64,
+}
+
+impl End {
+    /// # Panics
+    /// If nobody's clock can have counted so long since it was begun, or since something was sent that was answered as heard.
+    fn check(&self, revision: Revision, heard: &[u64]) {
+        let least = self.wait.as_nanos() as u64 / (1_000_000 + u64::from(CLOCK_PPM_MAX)) * 1_000_000;
+        for since in heard.iter().chain([&self.begun]) {
+            let waited = self.at.saturating_sub(*since);
+            let End { at, wait, .. } = self;
+            assert!(
+                waited >= least,
+                "what began at revision {revision} was ended at {at}, {waited} ns after it was heard of, not {wait:?}"
+            );
+        }
+    }
 }
 
 /// All that has happened.
 pub struct Book {
-    /// The shortest of any watchman.
-    failure_timeout: Duration,
+    /// By incarnation or token: those that a watchman ended.
+    ends: BTreeMap<Revision, End>,
+    /// By incarnation: when it stopped to be live.
+    gone: BTreeMap<Incarnation, u64>,
+    /// By token: the incarnation that was granted the lease.
+    holders: BTreeMap<Token, Incarnation>,
     /// The index of the last command that was gone through.
     index: u64,
     epoch: u64,
@@ -62,9 +85,11 @@ pub struct Book {
 type Answered = Result<Answer, CoordError>;
 
 impl Book {
-    pub fn new(settings: &Settings) -> Book {
+    pub fn new() -> Book {
         Book {
-            failure_timeout: settings.watchman.failure_timeout,
+            ends: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            holders: BTreeMap::new(),
             index: 0,
             epoch: 0,
             reign: 0,
@@ -164,16 +189,13 @@ impl Book {
                 }
                 let (epoch, failure_timeout_ms) = (self.next_epoch(), self.failure_timeout_ms);
                 let incarnation = self.happen(Happening::Joined { member, epoch });
-                let joined = Member { incarnation, is_live: true, heartbeats: 0, failure_timeout_ms, heard: now };
-                self.members.insert(member, joined);
+                let joined = Member { incarnation, is_live: true, failure_timeout_ms, joined: now };
+                let before = self.members.insert(member, joined);
+                before
+                    .into_iter()
+                    .filter(|before| before.is_live)
+                    .for_each(|before| _ = self.gone.insert(before.incarnation, now));
                 Ok(Answer::Joined { joined: Joined { incarnation, epoch, failure_timeout_ms } })
-            }
-            Command::Heartbeat { member, incarnation } => {
-                let (epoch, told) = (self.epoch, self.failure_timeout_ms);
-                let found = self.live_as(member, incarnation)?;
-                (found.heartbeats, found.heard) = (found.heartbeats + 1, now);
-                found.failure_timeout_ms = if found.failure_timeout_ms == 0 { told } else { found.failure_timeout_ms };
-                Ok(Answer::Heard { epoch, failure_timeout_ms: found.failure_timeout_ms })
             }
             Command::Leave { member, incarnation } => {
                 self.live_as(member, incarnation)?;
@@ -181,6 +203,7 @@ impl Book {
                 let leases: Vec<String> = leases.map(|(name, _)| name.clone()).collect();
                 leases.iter().for_each(|name| self.end_lease(name));
                 self.members.remove(&member);
+                self.gone.insert(incarnation, now);
                 let epoch = self.next_epoch();
                 self.happen(Happening::Left { member, epoch });
                 self.done()
@@ -194,6 +217,8 @@ impl Book {
                     self.done()
                 }
             },
+            Command::CutEpochs { up_to } if up_to > self.epoch => Err(CoordError::EpochChanged { epoch: self.epoch }),
+            Command::CutEpochs { .. } => self.done(),
             Command::Acquire { name, member, incarnation, ttl_ms } => {
                 self.live_as(member, incarnation)?;
                 if let Some(Lease { member: holder, token, .. }) = self.leases.get(&name).cloned() {
@@ -203,15 +228,9 @@ impl Book {
                     self.end_lease(&name);
                 }
                 let token = self.happen(Happening::Granted { name: name.clone(), member });
-                self.leases.insert(name, Lease { member, incarnation, token, ttl_ms, renewals: 0, renewed: now });
+                self.holders.insert(token, incarnation);
+                self.leases.insert(name, Lease { member, token, ttl_ms, granted: now });
                 Ok(Answer::Granted { token })
-            }
-            Command::Renew { name, token } => {
-                let Lease { member, incarnation, .. } = *self.held_with(&name, token)?;
-                self.live_as(member, incarnation)?;
-                let lease = self.held_with(&name, token)?;
-                (lease.renewals, lease.renewed) = (lease.renewals + 1, now);
-                self.done()
             }
             Command::Release { name, token } => {
                 self.held_with(&name, token)?;
@@ -230,19 +249,19 @@ impl Book {
             }
             Command::Reign { failure_timeout_ms } => {
                 (self.reign, self.failure_timeout_ms) = (self.reign + 1, failure_timeout_ms);
+                let untold = self.members.values_mut().filter(|member| member.failure_timeout_ms == 0);
+                untold.for_each(|member| member.failure_timeout_ms = failure_timeout_ms);
                 Ok(Answer::Reigns { reign: self.reign })
             }
-            Command::Decide { reign, over } => {
+            Command::Decide { reign, members, leases } => {
                 if reign != self.reign {
                     return Err(CoordError::ReignOver { reign });
                 }
-                let asked = (over.members.len() + over.leases.len()) as u64;
+                let asked = (members.len() + leases.len()) as u64;
                 // One for all that fail together.
                 let epoch = self.epoch + 1;
-                let failures = over.members.iter().filter(|beat| self.fail(beat, epoch, now)).count() as u64;
-                let lapses =
-                    over.leases.iter().filter(|tenure| self.lapse(&tenure.name, tenure.token, tenure.renewals, now));
-                let lapses = lapses.count() as u64;
+                let failures = members.iter().filter(|silent| self.fail(silent, epoch, now)).count() as u64;
+                let lapses = leases.iter().filter(|lapsed| self.lapse(lapsed, now)).count() as u64;
                 Ok(Answer::Decided { failures, lapses, refused: asked - failures - lapses })
             }
         }
@@ -281,28 +300,23 @@ impl Book {
         }
     }
 
-    /// A member has failed, if it is as a watchman saw it.
-    fn fail(&mut self, beat: &Beat, epoch: u64, now: u64) -> bool {
-        let (shortest, Beat { member, incarnation, heartbeats, .. }) = (self.failure_timeout, beat.clone());
-        let Ok(found) = self.live_as(member, incarnation) else { return false };
-        if found.heartbeats != heartbeats {
-            return false;
-        }
-        let told = Duration::from_millis(found.failure_timeout_ms);
-        check_wait(&format!("member {member}"), if told.is_zero() { shortest } else { told }, now - found.heard);
+    /// A member has failed, if it is the one that a watchman waited for.
+    fn fail(&mut self, Silent { member, incarnation }: &Silent, epoch: u64, now: u64) -> bool {
+        let Ok(found) = self.live_as(*member, *incarnation) else { return false };
         found.is_live = false;
+        let (told, joined) = (Duration::from_millis(found.failure_timeout_ms), found.joined);
+        self.ends.insert(*incarnation, End { at: now, wait: told, begun: joined });
+        self.gone.insert(*incarnation, now);
         self.epoch = epoch;
-        self.happen(Happening::Failed { member, epoch });
+        self.happen(Happening::Failed { member: *member, epoch });
         true
     }
 
-    /// A lease is over, if it is as a watchman saw it.
-    fn lapse(&mut self, name: &str, token: Token, renewals: u64, now: u64) -> bool {
-        let Ok(lease) = self.held_with(name, token) else { return false };
-        if lease.renewals != renewals {
-            return false;
-        }
-        check_wait(&format!("lease {name}"), Duration::from_millis(lease.ttl_ms), now - lease.renewed);
+    /// A lease is over, if it is the one that a watchman waited for.
+    fn lapse(&mut self, Lapsed { name, token }: &Lapsed, now: u64) -> bool {
+        let Ok(lease) = self.held_with(name, *token) else { return false };
+        let end = End { at: now, wait: Duration::from_millis(lease.ttl_ms), begun: lease.granted };
+        self.ends.insert(*token, end);
         self.end_lease(name);
         true
     }
@@ -312,9 +326,22 @@ impl Book {
     /// # Panics
     /// If it is something else.
     pub fn judge(&self, testimony: &Testimony) {
+        let heard = testimony.heard.borrow();
+        for (revision, end) in &self.ends {
+            end.check(*revision, heard.get(revision).map_or(&[], Vec::as_slice));
+        }
+        for (revision, sent) in &*heard {
+            let incarnation = self.holders.get(revision).unwrap_or(revision);
+            let late = self.gone.get(incarnation).and_then(|gone| sent.iter().find(|sent| *sent > gone));
+            assert_eq!(
+                late, None,
+                "incarnation {incarnation} was heard for revision {revision} when it was not live any more"
+            );
+        }
         testimony.members.borrow().iter().for_each(|members| self.judge_members(members));
         testimony.listed.borrow().iter().for_each(|listed| self.judge_listed(listed));
         testimony.viewed.borrow().iter().for_each(|viewed| self.judge_viewed(viewed));
+        testimony.epochs.borrow().iter().for_each(|(after, told)| self.judge_epochs(*after, told));
         testimony.watched.borrow().iter().for_each(|watched| self.judge_watched(watched));
     }
 
@@ -324,11 +351,12 @@ impl Book {
         for Event { revision, happening } in self.up_to(told.revision) {
             match happening {
                 Happening::Joined { member, epoch: next } => {
-                    members.insert(*member, (*revision, Health::Live));
+                    members.insert(*member, (*revision, Health::Live, *next));
                     epoch = *next;
                 }
                 Happening::Failed { member, epoch: next } => {
-                    members.get_mut(member).expect("it was live").1 = Health::Failed;
+                    let found = members.get_mut(member).expect("it was live");
+                    (found.1, found.2) = (Health::Failed, *next);
                     epoch = *next;
                 }
                 Happening::Left { member, epoch: next } => {
@@ -339,11 +367,25 @@ impl Book {
                 _ => {}
             }
         }
-        let told_members = told.members.iter().map(|member| (member.id, (member.incarnation, member.health))).collect();
+        let as_told = |member: &dunlin_coord::Member| (member.id, (member.incarnation, member.health, member.epoch));
+        let told_members = told.members.iter().map(as_told).collect();
         assert_eq!(
             (told.epoch, told_members),
             (epoch, members),
             "a client, left, was told of other members than there were"
+        );
+    }
+
+    /// What clients were told of epochs is who came and went in them, with none left out.
+    fn judge_epochs(&self, after: u64, told: &Epochs) {
+        let last = told.epochs.last().map_or(after, |change| change.epoch);
+        let is_told = |event: &&Event| event.happening.epoch().is_some_and(|epoch| epoch > after && epoch <= last);
+        let expected = self.events.iter().filter(is_told).map(|event| (event.revision, &event.happening));
+        let told = told.epochs.iter().flat_map(|change| change.changes.iter().map(|happening| (change.revision, happening)));
+        assert!(
+            told.clone().eq(expected),
+            "a client was told of other epochs after {after} than there were: {:?}",
+            told.collect::<Vec<_>>()
         );
     }
 
@@ -436,11 +478,4 @@ fn holds(scope: &Scope, happening: &Happening) -> bool {
         Happening::Granted { .. } | Happening::Ended { .. } => matches!(scope, Scope::All | Scope::Leases),
         _ => matches!(scope, Scope::All | Scope::Members),
     }
-}
-
-/// # Panics
-/// If nobody's clock can have counted so long.
-fn check_wait(what: &str, wait: Duration, waited: u64) {
-    let least = wait.as_nanos() as u64 / (1_000_000 + u64::from(CLOCK_PPM_MAX)) * 1_000_000;
-    assert!(waited >= least, "{what} was ended {waited} ns after it was heard of, not {wait:?}");
 }

@@ -55,6 +55,9 @@ enum Action {
     List,
     /// Looks at members, leases and a part of the tree at one moment.
     View,
+    /// Asks what happened in the epochs after one, or has those up to it forgotten.
+    Epochs(u64),
+    CutEpochs(u64),
     /// Changes paths if all holds, or none of them.
     Transact(Vec<(usize, Input)>, Transaction),
 }
@@ -101,6 +104,7 @@ impl driver::Work for Work {
     /// Its life as a member, and what it watches.
     fn arrive(&mut self, tasks: &mut Tasks) {
         tasks.keep(attendance::live(self.caller.clone(), Random::new(self.random.next())));
+        tasks.keep(attendance::stir(self.caller.clone()));
         for _ in 0..self.random.between(0, WATCHERS_MAX) {
             tasks.keep(watcher::watch(self.caller.clone(), Random::new(self.random.next())));
         }
@@ -119,6 +123,8 @@ impl driver::Work for Work {
                 Action::Members => caller.look_at_members(forgets).await,
                 Action::List => _ = caller.list("/t").await,
                 Action::View => caller.view().await,
+                Action::Epochs(after) => caller.epochs(after).await,
+                Action::CutEpochs(up_to) => _ = caller.coordinator.cut_epochs(up_to).await,
                 Action::Transact(parts, transaction) => caller.transact(parts, transaction, patience).await,
             }
         });
@@ -136,6 +142,7 @@ impl Work {
             5..=7 => Some(Action::List),
             8..=10 => Some(Action::View),
             11..=25 => Some(self.draw_transaction()),
+            26..=28 => Some(self.draw_epochs()),
             _ if settings.is_lease(key) => self.draw_for_lease(key).map(|input| Action::On(key, input)),
             _ => Some(Action::On(key, self.draw_for_path(key))),
         }
@@ -156,6 +163,12 @@ impl Work {
             85..=92 => Input::Delete { condition: Condition::Always },
             _ => Input::Delete { condition: unchanged },
         }
+    }
+
+    fn draw_epochs(&mut self) -> Action {
+        let known = self.caller.shared.service.testimony.epoch();
+        let epoch = known.saturating_sub(self.random.between(0, 8));
+        if self.random.chance(15) { Action::CutEpochs(epoch) } else { Action::Epochs(epoch) }
     }
 
     /// Compares and writes some paths, at times in an epoch and under a lease that it knows, which may be over.
@@ -288,7 +301,9 @@ impl Caller {
                 let lease = self.leases.borrow().get(&key).filter(|(_, lease)| lease.token == *token).cloned();
                 // Of a turn that is over it is renewed, but not relied on: its time may be that of a later grant.
                 let (turn, mut lease) = lease.expect("a client renews the lease that it has seen last");
+                let sent_at = self.clock.virtual_now();
                 coordinator.renew(&mut lease).await?;
+                testimony.was_heard(*token, sent_at);
                 self.rely(key, turn, &lease);
                 Output::Done
             }
@@ -345,6 +360,14 @@ impl Caller {
         }
     }
 
+    async fn epochs(&self, after: u64) {
+        let testimony = &self.shared.service.testimony;
+        let floor = testimony.floor();
+        if let Ok(epochs) = self.coordinator.epochs(after).await {
+            testimony.told_epochs(floor, after, epochs);
+        }
+    }
+
     fn saw_version(&self, key: usize, version: Revision) {
         self.versions.borrow_mut().insert(key, version);
     }
@@ -357,6 +380,11 @@ impl Caller {
     fn give_up(&self, key: usize) -> u64 {
         self.shared.service.reliance.give_up(self.number, Some(&name(key)));
         *self.turns.borrow_mut().entry(key).and_modify(|turn| *turn += 1).or_insert(1)
+    }
+
+    /// Now, for the judge.
+    pub fn virtual_now(&self) -> u64 {
+        self.clock.virtual_now()
     }
 
     /// Works as a member until then.

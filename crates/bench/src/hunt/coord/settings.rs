@@ -48,7 +48,7 @@ impl Settings {
             watchman: WatchmanConfig { failure_timeout, look_every: failure_timeout / r.between(8, 40) as u32 },
             heartbeat_every: failure_timeout / r.between(5, 10) as u32,
             watch_every: millis(r, 2, 40),
-            limits: Limits { history_events_max: history, ..Limits::default() },
+            limits: Limits { history_events_max: history, epochs_max: r.between(3, 40) as usize, ..Limits::default() },
             paths: r.between(1, 3) as usize,
             leases: r.between(1, 2) as usize,
             ttl_max: millis(r, 10, 150),

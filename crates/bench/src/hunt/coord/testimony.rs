@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use dunlin_coord::{Event, Health, Incarnation, Listing, MemberId, Members, Revision, Scope, View};
+use dunlin_coord::{Epochs, Event, Health, Incarnation, Listing, MemberId, Members, Revision, Scope, View};
 
 /// What a watcher saw.
 pub struct Watched {
@@ -42,13 +42,22 @@ pub struct Testimony {
     epoch: Cell<u64>,
     /// By epoch.
     live: RefCell<HashMap<u64, Vec<(MemberId, Incarnation)>>>,
+    /// By incarnation or token: when heartbeats or renewals were sent that were answered as heard, in nanoseconds of virtual time.
+    pub heard: RefCell<HashMap<Revision, Vec<u64>>>,
     pub members: RefCell<Vec<Members>>,
     pub listed: RefCell<Vec<Listed>>,
     pub viewed: RefCell<Vec<Viewed>>,
+    /// Epochs that were asked for, and after which.
+    pub epochs: RefCell<Vec<(u64, Epochs)>>,
     pub watched: RefCell<Vec<Watched>>,
 }
 
 impl Testimony {
+    /// A heartbeat or a renewal that was sent then was heard.
+    pub fn was_heard(&self, revision: Revision, sent_at: u64) {
+        self.heard.borrow_mut().entry(revision).or_default().push(sent_at);
+    }
+
     /// The last epoch that anybody was told.
     pub fn epoch(&self) -> u64 {
         self.epoch.get()
@@ -103,6 +112,15 @@ impl Testimony {
         self.told_revision(floor, view.members.revision);
         self.told_epoch(floor, view.members.epoch);
         self.viewed.borrow_mut().push(Viewed { root: root.to_owned(), view });
+    }
+
+    /// Somebody who asked then was told of the epochs after one.
+    pub fn told_epochs(&self, floor: Floor, after: u64, told: Epochs) {
+        let last = told.epochs.last().map_or(after, |change| change.epoch);
+        if !told.has_more {
+            self.told_epoch(floor, last);
+        }
+        self.epochs.borrow_mut().push((after, told));
     }
 
     /// Somebody begins to watch; gives its number.

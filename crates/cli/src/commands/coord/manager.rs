@@ -6,8 +6,8 @@ use dunlin_coord::embedded::Embedded;
 #[cfg(feature = "etcd")]
 use dunlin_coord::etcd::Etcd;
 use dunlin_coord::{
-    Changes, CoordError, Coordinator, Entry, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership,
-    Revision, Scope, Transaction, View,
+    Changes, CoordError, Coordinator, Entry, Epochs, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members,
+    Membership, Revision, Scope, Transaction, View,
 };
 use dunlin_net::AnyTransport;
 
@@ -73,6 +73,14 @@ impl Coordinator for Manager {
 
     async fn members(&self) -> Result<Members, CoordError> {
         on!(self, back_end => back_end.members().await)
+    }
+
+    async fn epochs(&self, after: u64) -> Result<Epochs, CoordError> {
+        on!(self, back_end => back_end.epochs(after).await)
+    }
+
+    async fn cut_epochs(&self, up_to: u64) -> Result<(), CoordError> {
+        on!(self, back_end => back_end.cut_epochs(up_to).await)
     }
 
     async fn acquire(&self, membership: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError> {

@@ -2,6 +2,7 @@
 
 mod asks;
 mod deletes;
+mod epochs;
 mod forgets;
 mod gets;
 mod joins;
@@ -50,6 +51,7 @@ enum Command {
     Watch(watch::Arguments),
     Join(joins::Arguments),
     Forget(forgets::Arguments),
+    Epochs(epochs::Arguments),
     Get(gets::Arguments),
     Set(sets::Arguments),
     Del(deletes::Arguments),
@@ -65,6 +67,7 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         Command::Watch(arguments) => watch::run(&arguments, &interrupt),
         Command::Join(arguments) => joins::run(&arguments, &interrupt),
         Command::Forget(arguments) => forgets::run(&arguments, &interrupt),
+        Command::Epochs(arguments) => epochs::run(&arguments, &interrupt),
         Command::Get(arguments) => gets::run(&arguments, &interrupt),
         Command::Set(arguments) => sets::run(&arguments, &interrupt),
         Command::Del(arguments) => deletes::run(&arguments, &interrupt),

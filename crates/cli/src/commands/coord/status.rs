@@ -97,6 +97,7 @@ fn as_json(Overview { members, leases, entries }: &Overview) -> Value {
             "id": member.id,
             "health": health_name(member.health),
             "incarnation": member.incarnation,
+            "epoch": member.epoch,
             "about": String::from_utf8_lossy(&member.about),
         })
     };
@@ -139,7 +140,9 @@ fn as_text(Overview { members, leases, entries }: &Overview) -> String {
     };
     let member = |member: &Member| {
         let (id, health, about) = (member.id, health_name(member.health), shown(&member.about));
-        format!("{id}  {health}  incarnation {}  {about}", member.incarnation).trim_end().to_owned()
+        format!("{id}  {health} since epoch {}  incarnation {}  {about}", member.epoch, member.incarnation)
+            .trim_end()
+            .to_owned()
     };
     section("members", members.members.iter().map(member).collect());
     let lease = |lease: &HeldLease| {
