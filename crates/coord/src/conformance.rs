@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::campaign::{campaign, with_deadline};
 use crate::coordinator::{Coordinator, Watch, join_after_leases};
 use crate::error::CoordError;
 use crate::standing::Standing;
@@ -61,6 +62,7 @@ pub async fn check<S: Site>(site: &S) {
     bench.leases_have_one_holder().await;
     bench.leases_lapse_unless_renewed().await;
     bench.who_has_failed_cannot_renew().await;
+    bench.leaders_follow_each_other().await;
     bench.watchers_miss_nothing().await;
     bench.what_is_forgotten_is_said_to_be().await;
 }
@@ -416,6 +418,11 @@ impl<S: Site> Bench<'_, S> {
         let second = c.acquire(&one, name, ttl).await.unwrap();
         assert!(second.token > first.token, "each grant has a token of its own");
         assert!(matches!(c.renew(&mut first.clone()).await, Err(CoordError::LeaseLost { .. })));
+        assert!(c.acquire(&one, name, ttl / 2).await.unwrap().ttl_ms >= first.ttl_ms, "no grant cuts the one before short");
+        let second = c.acquire(&one, name, ttl).await.unwrap();
+        let mut renewed = second.clone();
+        c.renew(&mut renewed).await.unwrap();
+        assert_eq!(renewed.ttl_ms, second.ttl_ms);
         c.release(&second).await.unwrap();
         assert!(matches!(c.release(&second).await, Err(CoordError::LeaseLost { .. })));
         let third = self.site.coordinator().acquire(&two, name, ttl).await.unwrap();
@@ -483,6 +490,41 @@ impl<S: Site> Bench<'_, S> {
         assert!(c.acquire(&waits, name, ttl).await.unwrap().token > lease.token);
         c.forget(7010).await.unwrap();
         c.leave(&waits).await.unwrap();
+    }
+
+    async fn leaders_follow_each_other(&self) {
+        let (c, name) = (&self.coordinator, "/conformance/leader");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let mut first = campaign(c, 7021, name, ttl).await.unwrap();
+        let mandate = first.mandate();
+        let deadline = c.now() + ttl.as_nanos() as u64 / 4;
+        let waits = with_deadline(c, deadline, campaign(c, 7022, name, ttl)).await.err();
+        assert_eq!(waits, Some(CoordError::TimedOut { may_have_run: true }), "one leads at a time");
+        // Longer than the lease lasts by itself.
+        assert_eq!(
+            first
+                .while_safe(async {
+                    self.site.pass(2 * ttl).await;
+                    5
+                })
+                .await,
+            Some(5)
+        );
+        assert!(first.is_safe() && mandate.is_safe(c.now()));
+        c.transact(&Transaction::new().if_lease(first.lease()).set(name, "first")).await.unwrap();
+        let fence = Transaction::new().if_lease(first.lease()).delete(name);
+        first.resign().await.unwrap();
+        assert!(!mandate.is_safe(0), "it ends before the next begins");
+        let second = campaign(c, 7022, name, ttl).await.unwrap();
+        assert!(second.token() > mandate.token());
+        assert!(matches!(c.transact(&fence).await, Err(CoordError::LeaseLost { .. })));
+        c.transact(&Transaction::new().if_lease(second.lease()).delete(name)).await.unwrap();
+        // One that is not polled loses it.
+        let mandate = second.mandate();
+        let third = campaign(c, 7023, name, ttl).await.unwrap();
+        assert!(third.token() > mandate.token() && !mandate.is_safe(c.now()), "the one before had stopped");
+        third.resign().await.unwrap();
+        let _ = c.forget(7022).await;
     }
 
     /// The revision of now.

@@ -67,8 +67,8 @@ pub trait Coordinator {
     /// [`CoordError::EpochChanged`] if it has not begun.
     async fn cut_epochs(&self, up_to: u64) -> Result<(), CoordError>;
 
-    /// Asks for a lease, named like a path. Who holds it already gets it anew, with a higher token, and relies on the grant before no longer from when it asks: if
-    /// the answer is lost, the new grant may be over sooner. `ttl` is between 10 ms and 1 h, in whole milliseconds.
+    /// Asks for a lease, named like a path. `ttl` is between 10 ms and 1 h, in whole milliseconds. Who holds it already gets it anew, with a higher token, and for no
+    /// shorter time than before: release it first for that. So the grant before is good until its time, also if the answer is lost.
     ///
     /// # Errors
     /// [`CoordError::Held`] by another; [`CoordError::NotLive`], [`CoordError::BadTtl`], [`CoordError::BadPath`], [`CoordError::Full`].
@@ -204,7 +204,7 @@ pub async fn attend<C: Coordinator>(
         let due = coordinator.now().saturating_add(every.as_nanos().try_into().unwrap_or(u64::MAX));
         match coordinator.heartbeat(membership).await {
             Ok(heartbeat) => on_heartbeat(&heartbeat),
-            Err(CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}
+            Err(error) if error.is_of_the_moment() => {}
             Err(error) => return error,
         }
         coordinator.sleep_until(due).await;

@@ -147,6 +147,11 @@ pub enum CoordError {
 }
 
 impl CoordError {
+    /// Whether the same may succeed when it is asked again, since no answer came.
+    pub fn is_of_the_moment(&self) -> bool {
+        matches!(self, CoordError::TimedOut { .. } | CoordError::Backend { .. })
+    }
+
     /// Whether what was asked may have been done, or may be yet.
     pub fn may_have_run(&self) -> bool {
         matches!(self, CoordError::TimedOut { may_have_run: true } | CoordError::Backend { may_have_run: true, .. })

@@ -19,6 +19,7 @@
 //! [`coordinator`]; `docs/coordination.md` explains what users must know.
 #![forbid(unsafe_code)]
 
+mod campaign;
 pub mod conformance;
 pub mod coordinator;
 pub mod embedded;
@@ -36,6 +37,7 @@ mod types;
 mod watchman;
 pub mod wire;
 
+pub use campaign::{Leadership, Mandate, campaign, keep, with_deadline};
 pub use coordinator::{Coordinator, HEARTBEAT_EVERY, Watch, attend, join_after_leases};
 pub use error::CoordError;
 pub use limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};

@@ -129,7 +129,7 @@ pub struct Lease {
     pub name: String,
     /// Goes with everything that is done under the lease: whoever guards the resource refuses tokens below the highest it has seen.
     pub token: Token,
-    /// How long it was asked for, in milliseconds.
+    /// How long it is held after each renewal, in milliseconds: as asked for, or longer if its member held it for longer before.
     pub ttl_ms: u64,
     /// Until when the holder may rely on it without a fencing token, in nanoseconds of [`Coordinator::now`](crate::Coordinator::now) where it was asked
     /// for: three quarters of the time asked for, from *before* it was asked for. Right as long as no clock runs a quarter faster than another.

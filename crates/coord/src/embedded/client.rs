@@ -150,7 +150,9 @@ impl<T: Transport> Coordinator for Embedded<T> {
         let ttl_ms = ttl.as_millis().try_into().unwrap_or(u64::MAX);
         let (member, incarnation) = (membership.member, membership.incarnation);
         let command = Command::Acquire { name: name.to_owned(), member, incarnation, ttl_ms };
-        let token = answer_of!(execute(&self.client, command).await?, Answer::Granted { token } => token)?;
+        let granted =
+            answer_of!(execute(&self.client, command).await?, Answer::Granted { token, ttl_ms } => (token, ttl_ms));
+        let (token, ttl_ms) = granted?;
         Ok(Lease::granted(name, token, ttl_ms, sent_at))
     }
 

@@ -32,16 +32,20 @@ pub(super) fn held_lease(found: &KeyValue, prefix: &str) -> Result<HeldLease, Co
 }
 
 impl Work {
-    pub async fn acquire(self, membership: Membership, name: String, ttl_ms: u64) -> Result<Token, CoordError> {
+    /// Gives the token, and the time that the lease has.
+    pub async fn acquire(self, membership: Membership, name: String, asked_ms: u64) -> Result<(Token, u64), CoordError> {
         check_path(&name)?;
-        check_ttl(ttl_ms)?;
+        check_ttl(asked_ms)?;
         let (keys, Membership { member, incarnation, .. }) = (&self.keys, membership);
         let lease = keys.lease(&name);
         loop {
             let its_state = [look(keys.member(member)), look(keys.failed(member))];
             let seen = self.read(its_state.into_iter().chain([get(lease.clone()), count(keys.leases())]).collect()).await?;
             check_live(&membership, seen.one(0), seen.one(1))?;
-            match seen.one(2).map(tenancy).transpose()? {
+            let held = seen.one(2).map(tenancy).transpose()?;
+            // The holder may not know of this grant yet, and rely on the one before.
+            let ttl_ms = held.as_ref().map_or(asked_ms, |(_, held)| held.ttl_ms.max(asked_ms));
+            match held {
                 Some((token, held)) if held.member != member => {
                     return Err(CoordError::Held { name, holder: held.member, token });
                 }
@@ -59,7 +63,7 @@ impl Work {
             let conditions = [live, not_failed, is_of(&lease, seen.mod_revision(2))];
             let outcome = self.commit(Txn::new().when(conditions).and_then(grant)).await?;
             if outcome.done {
-                return Ok(outcome.revision);
+                return Ok((outcome.revision, ttl_ms));
             }
         }
     }

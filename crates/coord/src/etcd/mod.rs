@@ -272,7 +272,7 @@ impl Coordinator for Etcd {
     async fn acquire(&self, membership: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError> {
         let sent_at = self.now();
         let ttl_ms = ttl.as_millis().try_into().unwrap_or(u64::MAX);
-        let token = self.operate(|work| work.acquire(*membership, name.to_owned(), ttl_ms)).await?;
+        let (token, ttl_ms) = self.operate(|work| work.acquire(*membership, name.to_owned(), ttl_ms)).await?;
         Ok(Lease::granted(name, token, ttl_ms, sent_at))
     }
 

@@ -28,7 +28,7 @@ impl State {
         limits: &Limits,
         name: String,
         (member, incarnation): (MemberId, Incarnation),
-        ttl_ms: u64,
+        mut ttl_ms: u64,
     ) -> Result<Answer, CoordError> {
         check_path(&name)?;
         check_ttl(ttl_ms)?;
@@ -40,9 +40,11 @@ impl State {
             Some(held) if is_planted(Mutation::TokenKept) => {
                 let token = held.token;
                 self.happen(Happening::Granted { name, member });
-                return Ok(Answer::Granted { token });
+                return Ok(Answer::Granted { token, ttl_ms });
             }
             Some(held) => {
+                // The holder may not know of this grant yet, and rely on the one before.
+                ttl_ms = ttl_ms.max(held.ttl_ms);
                 let token = held.token;
                 self.end_lease(name.clone(), token);
             }
@@ -53,7 +55,7 @@ impl State {
         }
         let token = self.happen(Happening::Granted { name: name.clone(), member });
         self.leases.insert(name, Held { member, incarnation, token, ttl_ms });
-        Ok(Answer::Granted { token })
+        Ok(Answer::Granted { token, ttl_ms })
     }
 
     /// The lease, if it is held with this token.

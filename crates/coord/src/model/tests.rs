@@ -400,7 +400,7 @@ fn watched() -> (Machine, Hearing, u64, Token) {
     let mut machine = Machine::new(small(), hearing.clone());
     let Answer::Joined { joined } = apply(&mut machine, &Command::Join { member: 1, about: vec![] }) else { panic!() };
     let acquire = Command::Acquire { name: "/a".into(), member: 1, incarnation: joined.incarnation, ttl_ms: 1000 };
-    let Answer::Granted { token } = apply(&mut machine, &acquire) else { panic!() };
+    let Answer::Granted { token, .. } = apply(&mut machine, &acquire) else { panic!() };
     apply(&mut machine, &reign(700));
     hearing.open(1);
     (machine, hearing, joined.incarnation, token)
@@ -497,7 +497,7 @@ fn a_member_joins_again_when_its_leases_have_ended() {
     let join = Command::Join { member: 1, about: vec![] };
     let Answer::Joined { joined } = apply(&mut machine, &join) else { panic!() };
     let acquire = Command::Acquire { name: "/a".into(), member: 1, incarnation: joined.incarnation, ttl_ms: 1000 };
-    let Answer::Granted { token } = apply(&mut machine, &acquire) else { panic!() };
+    let Answer::Granted { token, .. } = apply(&mut machine, &acquire) else { panic!() };
     assert_eq!(apply(&mut machine, &join), CoordError::LeasesRun { member: 1, name: "/a".into() }.into());
     assert!(matches!(apply(&mut machine, &Command::Join { member: 2, about: vec![] }), Answer::Joined { .. }));
     apply(&mut machine, &Command::Release { name: "/a".into(), token });

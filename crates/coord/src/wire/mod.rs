@@ -75,7 +75,7 @@ pub enum Answer {
     /// To [`Query::Heartbeat`].
     Heard { epoch: u64, failure_timeout_ms: u64 },
     /// To [`Command::Acquire`].
-    Granted { token: Token },
+    Granted { token: Token, ttl_ms: u64 },
     /// To other commands: done, and so much has happened by now.
     Done { revision: Revision },
     /// To [`Command::Reign`].
@@ -155,7 +155,7 @@ wire_enum!(Answer {
     0 => Refused { error },
     1 => Joined { joined },
     2 => Heard { epoch, failure_timeout_ms },
-    3 => Granted { token },
+    3 => Granted { token, ttl_ms },
     4 => Done { revision },
     5 => Reigns { reign },
     6 => Members { members },

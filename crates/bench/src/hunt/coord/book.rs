@@ -219,18 +219,19 @@ impl Book {
             },
             Command::CutEpochs { up_to } if up_to > self.epoch => Err(CoordError::EpochChanged { epoch: self.epoch }),
             Command::CutEpochs { .. } => self.done(),
-            Command::Acquire { name, member, incarnation, ttl_ms } => {
+            Command::Acquire { name, member, incarnation, mut ttl_ms } => {
                 self.live_as(member, incarnation)?;
-                if let Some(Lease { member: holder, token, .. }) = self.leases.get(&name).cloned() {
+                if let Some(Lease { member: holder, token, ttl_ms: before_ms, .. }) = self.leases.get(&name).cloned() {
                     if holder != member {
                         return Err(CoordError::Held { name, holder, token });
                     }
+                    ttl_ms = ttl_ms.max(before_ms);
                     self.end_lease(&name);
                 }
                 let token = self.happen(Happening::Granted { name: name.clone(), member });
                 self.holders.insert(token, incarnation);
                 self.leases.insert(name, Lease { member, token, ttl_ms, granted: now });
-                Ok(Answer::Granted { token })
+                Ok(Answer::Granted { token, ttl_ms })
             }
             Command::Release { name, token } => {
                 self.held_with(&name, token)?;

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
-use dunlin_coord::{CoordError, Coordinator, HEARTBEAT_EVERY, Heartbeat, Membership, Token, join_after_leases};
+use dunlin_coord::{Coordinator, HEARTBEAT_EVERY, Heartbeat, Membership, Token, join_after_leases, keep};
 use dunlin_serve::Interrupt;
 
 use super::asks::{Outcome, Target, attend, pause, unless_interrupted};
@@ -17,8 +17,6 @@ use crate::commands::raft::cluster::Interrupted;
 use crate::commands::seconds;
 use crate::output;
 
-/// A renewal is asked for so many times within the time of a lease.
-const RENEWALS_OF_TTL: u32 = 4;
 /// Between two tries to join while leases of an earlier process of the member run.
 const JOIN_EVERY: Duration = Duration::from_millis(200);
 
@@ -118,7 +116,7 @@ async fn heard(manager: &Manager, membership: &Membership) -> Error {
                 is_unheard = false;
             }
             Ok(_) => is_unheard = false,
-            Err(error) if is_of_the_moment(&error) => {
+            Err(error) if error.is_of_the_moment() => {
                 if !std::mem::replace(&mut is_unheard, true) {
                     eprintln!("dunlin: {error}; asking again, but this member may be taken for failed meanwhile");
                 }
@@ -140,32 +138,8 @@ async fn hold(manager: &Manager, membership: &Membership, name: &str, ttl: Durat
     {
         return error.into();
     }
-    let every = ttl / RENEWALS_OF_TTL;
-    while manager.now() < lease.safe_until {
-        let safe_until = lease.safe_until;
-        let renewed = async {
-            pause(manager, every).await;
-            manager.renew(&mut lease).await
-        };
-        match until(manager, safe_until, renewed).await {
-            Some(Err(error)) if !is_of_the_moment(&error) => return error.into(),
-            _ => {}
-        }
+    match keep(manager, &mut lease, |_| ()).await {
+        Some(error) => error.into(),
+        None => NotSafe { name: lease.name, token: lease.token }.into(),
     }
-    NotSafe { name: lease.name, token: lease.token }.into()
-}
-
-/// Whether the same may succeed when it is asked again.
-fn is_of_the_moment(error: &CoordError) -> bool {
-    matches!(error, CoordError::TimedOut { .. } | CoordError::Backend { .. })
-}
-
-/// Does some work until a time comes.
-async fn until<R>(manager: &Manager, time: u64, work: impl Future<Output = R>) -> Option<R> {
-    let (mut work, mut end) = (pin!(work), pin!(manager.sleep_until(time)));
-    poll_fn(|context| match work.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => end.as_mut().poll(context).map(|()| None),
-    })
-    .await
 }
