@@ -118,6 +118,29 @@ fn members_come_and_fail(target: &[&str]) {
     assert!(code == 0 && text.starts_with("epoch 6, ") && text.ends_with(&expected), "{text}");
     assert_eq!(ask(&["del", "/volumes/7", "--if-version", "1"], target).0, 3);
     assert_eq!(ask(&["del", "/volumes/7"], target).0, 0);
+    transactions_and_epochs(target);
+}
+
+/// The epoch is 6, and the tree is empty.
+fn transactions_and_epochs(target: &[&str]) {
+    let both = ["txn", "--if-epoch", "6", "--if-absent", "/volumes/8", "--set", "/volumes/8=4,5", "--set", "/repairs/8=5"];
+    let (code, revision, err) = ask(&both, target);
+    assert!(code == 0 && revision.starts_with("revision "), "{err}");
+    let (code, _, err) = ask(&both, target);
+    assert!(code == 3 && err.contains("/volumes/8 is there already"), "{err}");
+    let former = ["txn", "--if-lease", "/locks/a=1", "--set", "/volumes/8=6"];
+    let (code, _, err) = ask(&former, target);
+    assert!(code == 3 && err.contains("lease /locks/a is not held with token 1 any more"), "{err}");
+    let same = revision.trim_end().replace("revision ", "/volumes/8=");
+    assert_eq!(ask(&["txn", "--if-version", &same, "--delete", "/repairs/8", "--delete", "/volumes/8"], target).0, 0);
+    assert_eq!(ask(&["get", "/repairs/8"], target).0, 1);
+
+    let (code, epochs, _) = ask(&["epochs", "--after", "4"], target);
+    let epochs: Vec<&str> = epochs.lines().map(happening).collect();
+    assert_eq!((code, epochs), (0, vec!["member 7 failed: epoch 5", "member 8 left: epoch 6"]));
+    assert_eq!(ask(&["epochs", "--cut", "5"], target).0, 0);
+    let (code, _, err) = ask(&["epochs", "--after", "4"], target);
+    assert!(code == 3 && err.contains("the epochs up to 5 are cut"), "{err}");
 }
 
 #[test]

@@ -5,9 +5,12 @@
 
 use std::time::Duration;
 
-use crate::coordinator::{Coordinator, Watch};
+use crate::campaign::{campaign, with_deadline};
+use crate::coordinator::{Coordinator, Watch, join_after_leases};
 use crate::error::CoordError;
-use crate::types::{Condition, Event, Happening, Health, Lease, MemberId, Membership, Revision, Scope};
+use crate::standing::Standing;
+use crate::transaction::{TRANSACTION_WRITES_MAX, Transaction};
+use crate::types::{Condition, Entry, Event, Happening, Health, Lease, MemberId, Membership, Revision, Scope};
 
 /// Where a back end is tested.
 #[allow(async_fn_in_trait)]
@@ -46,13 +49,20 @@ const HEARTBEATS_OF_TIMEOUT: u32 = 5;
 pub async fn check<S: Site>(site: &S) {
     let bench = Bench { site, coordinator: site.coordinator() };
     bench.entries_change_on_condition().await;
+    bench.transactions_are_done_whole_or_not_at_all().await;
+    bench.writes_are_fenced_by_epoch_and_lease().await;
+    bench.a_view_is_of_one_moment().await;
     bench.lists_are_whole_and_in_order().await;
     bench.what_cannot_be_is_refused().await;
     bench.members_fail_and_recover().await;
+    bench.a_member_knows_until_when_it_is_safe().await;
     bench.a_later_incarnation_takes_the_place().await;
+    bench.a_member_joins_again_after_its_leases().await;
+    bench.epochs_are_kept_until_they_are_cut().await;
     bench.leases_have_one_holder().await;
     bench.leases_lapse_unless_renewed().await;
     bench.who_has_failed_cannot_renew().await;
+    bench.leaders_follow_each_other().await;
     bench.watchers_miss_nothing().await;
     bench.what_is_forgotten_is_said_to_be().await;
 }
@@ -97,6 +107,103 @@ impl<S: Site> Bench<'_, S> {
         let again = c.set(path, b"4", Condition::Absent).await.unwrap();
         assert!(again > third + 1, "the version of an entry that was deleted never comes again");
         c.delete(path, Condition::Always).await.unwrap();
+    }
+
+    async fn transactions_are_done_whole_or_not_at_all(&self) {
+        let c = &self.coordinator;
+        let [a, b] = ["/conformance/both/a", "/conformance/both/b"];
+        for path in [a, b] {
+            let _ = c.delete(path, Condition::Always).await;
+        }
+        let both = Transaction::new().if_entry(a, Condition::Absent).set(a, "1").set(b, "1");
+        let first = c.transact(&both).await.unwrap();
+        let version = |entry: Option<Entry>| entry.map(|entry| entry.version);
+        assert_eq!((version(c.get(a).await.unwrap()), version(c.get(b).await.unwrap())), (Some(first), Some(first)));
+        let refused = c.transact(&both).await;
+        assert!(
+            matches!(&refused, Err(CoordError::Exists { path, version }) if path == a && *version == first),
+            "{refused:?}"
+        );
+        // The compare that does not hold comes last, and after a write that could be done.
+        let stale = Transaction::new().if_entry(b, Condition::Always).if_entry(a, Condition::Version { version: first - 1 });
+        let refused = c.transact(&stale.set(b, "2").delete(a)).await;
+        assert!(matches!(refused, Err(CoordError::Changed { version, .. }) if version == first), "{refused:?}");
+        let refused = c.transact(&Transaction::new().set(a, "2").delete("/conformance/both/none")).await;
+        assert!(matches!(&refused, Err(CoordError::NotFound { what }) if what.ends_with("none")), "{refused:?}");
+        assert_eq!((version(c.get(a).await.unwrap()), version(c.get(b).await.unwrap())), (Some(first), Some(first)));
+        let holds = Transaction::new().if_entry(a, Condition::Version { version: first });
+        assert!(c.transact(&holds).await.unwrap() >= first, "without writes it compares");
+        let mut watch = Watch::new(c, Scope::Tree { root: "/conformance/both".into() }, first);
+        let second = c.transact(&holds.set(b, "2").delete(a)).await.unwrap();
+        let mut events = [watch.next().await.unwrap(), watch.next().await.unwrap()];
+        events.sort_by_key(|event| describe(&event.happening));
+        assert_eq!(events.each_ref().map(|event| event.revision), [second; 2], "a step has one revision");
+        assert_eq!(events.map(|event| describe(&event.happening)), [format!("{a} deleted"), format!("{b}=2")]);
+        for bad in [Transaction::new().set(a, "").set(a, ""), (0..65).fold(Transaction::new(), |all, _| all.if_epoch(0))] {
+            let refused = c.transact(&bad).await;
+            assert!(matches!(refused, Err(CoordError::BadTransaction { .. })), "{refused:?}");
+        }
+        let whole = |number: usize| format!("/conformance/both/{number:02}");
+        let most = (0..TRANSACTION_WRITES_MAX).fold(Transaction::new(), |all, number| {
+            all.if_entry(&whole(number), Condition::Absent).set(&whole(number), vec![0; 7 << 10])
+        });
+        let set = c.transact(&most).await.unwrap();
+        let gone = (0..TRANSACTION_WRITES_MAX).fold(Transaction::new(), |all, number| {
+            all.if_entry(&whole(number), Condition::Version { version: set }).delete(&whole(number))
+        });
+        c.transact(&gone).await.unwrap();
+        c.delete(b, Condition::Version { version: second }).await.unwrap();
+    }
+
+    async fn writes_are_fenced_by_epoch_and_lease(&self) {
+        let (c, path, name) = (&self.coordinator, "/conformance/fenced", "/conformance/fence");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let one = c.join(7013, b"").await.unwrap();
+        let old = c.acquire(&one, name, ttl).await.unwrap();
+        let fenced = Transaction::new().if_epoch(one.epoch).if_lease(&old).set(path, "old");
+        c.transact(&fenced).await.unwrap();
+        c.release(&old).await.unwrap();
+        let refused = c.transact(&fenced).await;
+        assert!(matches!(&refused, Err(CoordError::LeaseLost { token, .. }) if *token == old.token), "{refused:?}");
+        let two = c.join(7014, b"").await.unwrap();
+        let refused = c.transact(&fenced).await;
+        assert!(
+            matches!(refused, Err(CoordError::EpochChanged { epoch }) if epoch == two.epoch),
+            "the first compare that does not hold is named: {refused:?}"
+        );
+        let new = c.acquire(&two, name, ttl).await.unwrap();
+        let refused = c.transact(&Transaction::new().if_lease(&old).set(path, "older")).await;
+        assert!(matches!(refused, Err(CoordError::LeaseLost { .. })), "{refused:?}");
+        c.transact(&Transaction::new().if_epoch(two.epoch).if_lease(&new).set(path, "new")).await.unwrap();
+        assert_eq!(c.get(path).await.unwrap().unwrap().value, b"new");
+        c.delete(path, Condition::Always).await.unwrap();
+        c.leave(&one).await.unwrap();
+        c.leave(&two).await.unwrap();
+    }
+
+    async fn a_view_is_of_one_moment(&self) {
+        let (c, root) = (&self.coordinator, "/conformance/view");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let one = c.join(7015, b"about").await.unwrap();
+        let (names, other) = ([root.to_owned(), format!("{root}/a")], format!("{root}s"));
+        for name in names.iter().chain([&other]) {
+            c.acquire(&one, name, ttl).await.unwrap();
+            c.set(name, b"1", Condition::Always).await.unwrap();
+        }
+        let view = c.view(root).await.unwrap();
+        assert_eq!(view.leases.iter().map(|lease| lease.name.clone()).collect::<Vec<_>>(), names);
+        assert_eq!(view.entries.iter().map(|entry| entry.path.clone()).collect::<Vec<_>>(), names);
+        assert_eq!(view.members, c.members().await.unwrap());
+        assert!(view.leases.iter().all(|lease| lease.holder.incarnation == one.incarnation));
+        let all = c.view("/").await.unwrap();
+        assert!(names.iter().chain([&other]).all(|name| all.entries.iter().any(|entry| entry.path == *name)));
+        assert!(matches!(c.view("conformance").await, Err(CoordError::BadPath { .. })));
+        for name in names.iter().chain([&other]) {
+            c.delete(name, Condition::Always).await.unwrap();
+        }
+        c.leave(&one).await.unwrap();
+        let after = c.view(root).await.unwrap();
+        assert!(after.members.revision > view.members.revision && after.leases.is_empty() && after.entries.is_empty());
     }
 
     async fn lists_are_whole_and_in_order(&self) {
@@ -188,7 +295,7 @@ impl<S: Site> Bench<'_, S> {
         assert_eq!(self.health(7004).await.1, Some(Health::Live));
         let late = c.heartbeat(&fails).await;
         assert!(matches!(late, Err(CoordError::NotLive { member: 7003, .. })), "who has failed learns of it: {late:?}");
-        assert_eq!(c.heartbeat(&stays).await, Ok(epoch + 3), "others learn the epoch");
+        assert_eq!(c.heartbeat(&stays).await.unwrap().epoch, epoch + 3, "others learn the epoch");
         let again = c.join(7003, b"again").await.unwrap();
         assert_eq!(again.epoch, epoch + 4, "a recovery is an epoch");
         assert!(again.incarnation > fails.incarnation);
@@ -202,24 +309,101 @@ impl<S: Site> Bench<'_, S> {
         assert_eq!(self.health(7004).await, (epoch + 6, None), "who is forgotten was not live before");
     }
 
+    async fn a_member_knows_until_when_it_is_safe(&self) {
+        let c = &self.coordinator;
+        let three_quarters = self.site.failure_timeout().as_nanos() as u64 / 4 * 3;
+        let (one, two) = (c.join(7016, b"").await.unwrap(), c.join(7017, b"").await.unwrap());
+        let before = c.now();
+        let mut heard = c.heartbeat(&one).await.unwrap();
+        assert!(heard.safe_until >= before + three_quarters && heard.safe_until <= c.now() + three_quarters);
+        assert!(heard.safe_until > one.safe_until, "each heartbeat makes it longer");
+        // A moment later than a slow answer; then it is silent.
+        self.attended(self.site.failure_timeout() / 4, &[&one, &two], &mut []).await;
+        heard.safe_until = c.heartbeat(&one).await.unwrap().safe_until;
+        let standing = Standing::new(&one);
+        standing.heard(&heard);
+        while let Ok(epoch) = standing.check(c.now()) {
+            let health = self.health(7016).await.1;
+            // Reading it took time.
+            if standing.check(c.now()).is_ok() {
+                assert_eq!((epoch, health), (heard.epoch, Some(Health::Live)), "it learns first that it is not safe");
+            }
+            self.attended(self.site.failure_timeout() / 10, &[&two], &mut []).await;
+        }
+        self.attended(self.until_noticed(), &[&two], &mut []).await;
+        assert_eq!(self.health(7016).await.1, Some(Health::Failed));
+        let why = standing.attend(c, self.site.failure_timeout() / HEARTBEATS_OF_TIMEOUT).await;
+        assert!(matches!(why, CoordError::NotLive { member: 7016, .. }), "{why}");
+        assert!(standing.check(0).is_err(), "it is over for good");
+        c.forget(7016).await.unwrap();
+        c.leave(&two).await.unwrap();
+    }
+
     async fn a_later_incarnation_takes_the_place(&self) {
         let (c, name) = (&self.coordinator, "/conformance/taken");
         let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
         let first = c.join(7005, b"first").await.unwrap();
-        let old = c.acquire(&first, name, ttl).await.unwrap();
         let second = c.join(7005, b"second").await.unwrap();
         assert!(second.incarnation > first.incarnation && second.epoch > first.epoch);
         assert!(matches!(c.heartbeat(&first).await, Err(CoordError::NotLive { .. })));
-        assert!(matches!(c.renew(&mut old.clone()).await, Err(CoordError::NotLive { .. })), "leases are of an incarnation");
+        assert!(matches!(c.acquire(&first, name, ttl).await, Err(CoordError::NotLive { .. })));
+        c.leave(&second).await.unwrap();
+    }
+
+    async fn a_member_joins_again_after_its_leases(&self) {
+        let (c, name) = (&self.coordinator, "/conformance/lent");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let first = c.join(7018, b"first").await.unwrap();
+        let old = c.acquire(&first, name, ttl).await.unwrap();
+        let refused = c.join(7018, b"second").await;
+        assert!(matches!(&refused, Err(CoordError::LeasesRun { member: 7018, name: held }) if held == name), "{refused:?}");
+        let every = self.site.failure_timeout() / HEARTBEATS_OF_TIMEOUT;
+        let second = join_after_leases(c, 7018, b"second", every).await.unwrap();
+        assert!(c.now() >= old.safe_until, "what rested on its leases is over");
+        assert!(second.incarnation > first.incarnation);
         let new = c.acquire(&second, name, ttl).await.unwrap();
         assert!(new.token > old.token);
         assert!(matches!(c.release(&old).await, Err(CoordError::LeaseLost { .. })));
-        assert_eq!(
-            c.holder(name).await.unwrap().map(|holder| (holder.incarnation, holder.token)),
-            Some((second.incarnation, new.token))
-        );
+        let holder = c.holder(name).await.unwrap().map(|holder| (holder.incarnation, holder.token));
+        assert_eq!(holder, Some((second.incarnation, new.token)));
         c.leave(&second).await.unwrap();
         assert_eq!(c.holder(name).await.unwrap(), None, "who leaves holds nothing");
+        let third = c.join(7018, b"third").await.unwrap();
+        c.leave(&third).await.unwrap();
+    }
+
+    async fn epochs_are_kept_until_they_are_cut(&self) {
+        let c = &self.coordinator;
+        let (fails, stays) = (c.join(7019, b"").await.unwrap(), c.join(7020, b"").await.unwrap());
+        self.attended(self.until_noticed(), &[&stays], &mut []).await;
+        let members = c.members().await.unwrap();
+        let epoch_of = |id| members.members.iter().find(|member| member.id == id).map(|member| member.epoch);
+        let failed_in = stays.epoch + 1;
+        assert_eq!((epoch_of(7019), epoch_of(7020)), (Some(failed_in), Some(stays.epoch)));
+        let again = c.join(7019, b"").await.unwrap();
+        c.leave(&again).await.unwrap();
+        c.leave(&stays).await.unwrap();
+        let left = |member, epoch| Happening::Left { member, epoch };
+        let expected = [
+            Happening::Joined { member: 7020, epoch: failed_in - 1 },
+            Happening::Failed { member: 7019, epoch: failed_in },
+            Happening::Joined { member: 7019, epoch: failed_in + 1 },
+            left(7019, failed_in + 2),
+            left(7020, failed_in + 3),
+        ];
+        let page = c.epochs(fails.epoch).await.unwrap();
+        assert!(!page.has_more && page.epochs.is_sorted_by_key(|change| (change.epoch, change.revision)));
+        assert_eq!(page.epochs.into_iter().flat_map(|change| change.changes).collect::<Vec<_>>(), expected);
+        assert!(c.epochs(failed_in + 3).await.unwrap().epochs.is_empty());
+        let early = c.cut_epochs(failed_in + 4).await;
+        assert!(matches!(early, Err(CoordError::EpochChanged { epoch }) if epoch == failed_in + 3), "{early:?}");
+        c.cut_epochs(failed_in).await.unwrap();
+        let cut = c.epochs(failed_in - 1).await;
+        assert!(matches!(cut, Err(CoordError::EpochsCut { epoch }) if epoch == failed_in), "{cut:?}");
+        assert_eq!(c.epochs(failed_in).await.unwrap().epochs.len(), 3);
+        c.cut_epochs(failed_in + 3).await.unwrap();
+        assert_eq!(c.epochs(failed_in + 3).await.unwrap().epochs, []);
+        assert!(c.epochs(failed_in + 2).await.is_err());
     }
 
     async fn leases_have_one_holder(&self) {
@@ -234,6 +418,11 @@ impl<S: Site> Bench<'_, S> {
         let second = c.acquire(&one, name, ttl).await.unwrap();
         assert!(second.token > first.token, "each grant has a token of its own");
         assert!(matches!(c.renew(&mut first.clone()).await, Err(CoordError::LeaseLost { .. })));
+        assert!(c.acquire(&one, name, ttl / 2).await.unwrap().ttl_ms >= first.ttl_ms, "no grant cuts the one before short");
+        let second = c.acquire(&one, name, ttl).await.unwrap();
+        let mut renewed = second.clone();
+        c.renew(&mut renewed).await.unwrap();
+        assert_eq!(renewed.ttl_ms, second.ttl_ms);
         c.release(&second).await.unwrap();
         assert!(matches!(c.release(&second).await, Err(CoordError::LeaseLost { .. })));
         let third = self.site.coordinator().acquire(&two, name, ttl).await.unwrap();
@@ -301,6 +490,41 @@ impl<S: Site> Bench<'_, S> {
         assert!(c.acquire(&waits, name, ttl).await.unwrap().token > lease.token);
         c.forget(7010).await.unwrap();
         c.leave(&waits).await.unwrap();
+    }
+
+    async fn leaders_follow_each_other(&self) {
+        let (c, name) = (&self.coordinator, "/conformance/leader");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let mut first = campaign(c, 7021, name, ttl).await.unwrap();
+        let mandate = first.mandate();
+        let deadline = c.now() + ttl.as_nanos() as u64 / 4;
+        let waits = with_deadline(c, deadline, campaign(c, 7022, name, ttl)).await.err();
+        assert_eq!(waits, Some(CoordError::TimedOut { may_have_run: true }), "one leads at a time");
+        // Longer than the lease lasts by itself.
+        assert_eq!(
+            first
+                .while_safe(async {
+                    self.site.pass(2 * ttl).await;
+                    5
+                })
+                .await,
+            Some(5)
+        );
+        assert!(first.is_safe() && mandate.is_safe(c.now()));
+        c.transact(&Transaction::new().if_lease(first.lease()).set(name, "first")).await.unwrap();
+        let fence = Transaction::new().if_lease(first.lease()).delete(name);
+        first.resign().await.unwrap();
+        assert!(!mandate.is_safe(0), "it ends before the next begins");
+        let second = campaign(c, 7022, name, ttl).await.unwrap();
+        assert!(second.token() > mandate.token());
+        assert!(matches!(c.transact(&fence).await, Err(CoordError::LeaseLost { .. })));
+        c.transact(&Transaction::new().if_lease(second.lease()).delete(name)).await.unwrap();
+        // One that is not polled loses it.
+        let mandate = second.mandate();
+        let third = campaign(c, 7023, name, ttl).await.unwrap();
+        assert!(third.token() > mandate.token() && !mandate.is_safe(c.now()), "the one before had stopped");
+        third.resign().await.unwrap();
+        let _ = c.forget(7022).await;
     }
 
     /// The revision of now.

@@ -8,8 +8,10 @@ use std::time::Duration;
 use dunlin_rpc::Timers;
 
 use crate::error::CoordError;
+use crate::transaction::Transaction;
 use crate::types::{
-    Changes, Condition, Entry, Event, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
+    Changes, Condition, Entry, Epochs, Event, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership,
+    Revision, Scope, View,
 };
 
 /// How often a member says that it is there, unless it is told otherwise (Assise, section 5.3).
@@ -21,17 +23,18 @@ pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 #[allow(async_fn_in_trait)]
 pub trait Coordinator {
     /// Joins the cluster, or joins it again after a failure or a restart. An epoch begins. An earlier incarnation of the same member is not live
-    /// any more, so a process must not join under an id that another uses.
+    /// any more, so a process must not join under an id that another uses. A member whose earlier incarnation holds leases joins when these have ended:
+    /// see [`join_after_leases`].
     ///
     /// # Errors
-    /// [`CoordError::TooLarge`], [`CoordError::Full`], or what any operation may give: [`CoordError::TimedOut`], [`CoordError::Backend`].
+    /// [`CoordError::LeasesRun`], [`CoordError::TooLarge`], [`CoordError::Full`], or what any operation may give: [`CoordError::TimedOut`], [`CoordError::Backend`].
     async fn join(&self, member: MemberId, about: &[u8]) -> Result<Membership, CoordError>;
 
-    /// Says that a member is there, and learns the epoch. [`attend`] does so regularly.
+    /// Says that a member is there, and learns the epoch and until when it may work as a member. [`attend`] does so regularly.
     ///
     /// # Errors
     /// [`CoordError::NotLive`]: it was taken for failed, or has left, or another joined in its place.
-    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError>;
+    async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError>;
 
     /// Leaves the cluster, which ends the member's leases at once. An epoch begins.
     ///
@@ -51,8 +54,21 @@ pub trait Coordinator {
     /// What any operation may give.
     async fn members(&self) -> Result<Members, CoordError>;
 
-    /// Asks for a lease, named like a path. Who holds it already gets it anew, with a higher token, and relies on the grant before no longer from when it asks: if
-    /// the answer is lost, the new grant may be over sooner. `ttl` is between 10 ms and 1 h, in whole milliseconds.
+    /// A page of the epochs after one: who came and went in each. A member that comes back learns what it missed by the epoch of its failure
+    /// ([`Member::epoch`](crate::Member::epoch)).
+    ///
+    /// # Errors
+    /// [`CoordError::EpochsCut`]: some of these epochs are known no more.
+    async fn epochs(&self, after: u64) -> Result<Epochs, CoordError>;
+
+    /// Has the epochs up to one forgotten: nobody needs them any more.
+    ///
+    /// # Errors
+    /// [`CoordError::EpochChanged`] if it has not begun.
+    async fn cut_epochs(&self, up_to: u64) -> Result<(), CoordError>;
+
+    /// Asks for a lease, named like a path. `ttl` is between 10 ms and 1 h, in whole milliseconds. Who holds it already gets it anew, with a higher token, and for no
+    /// shorter time than before: release it first for that. So the grant before is good until its time, also if the answer is lost.
     ///
     /// # Errors
     /// [`CoordError::Held`] by another; [`CoordError::NotLive`], [`CoordError::BadTtl`], [`CoordError::BadPath`], [`CoordError::Full`].
@@ -88,18 +104,37 @@ pub trait Coordinator {
     /// [`CoordError::BadPath`].
     async fn get(&self, path: &str) -> Result<Option<Entry>, CoordError>;
 
-    /// Sets an entry on a condition, and gives its version.
+    /// Does all writes of a transaction if every compare holds, and gives their revision, which is the version of each entry that was set. Without writes
+    /// it gives the revision of the moment.
+    ///
+    /// # Errors
+    /// What does not hold, or cannot be: [`CoordError::EpochChanged`], [`CoordError::LeaseLost`], [`CoordError::Exists`], [`CoordError::Changed`];
+    /// [`CoordError::NotFound`] for an entry that is to have a version, or to be deleted; [`CoordError::BadTransaction`], [`CoordError::BadPath`],
+    /// [`CoordError::TooLarge`], [`CoordError::Full`].
+    async fn transact(&self, transaction: &Transaction) -> Result<Revision, CoordError>;
+
+    /// All members, and the leases and entries at a path and below it (`/` for all), as of one moment.
+    ///
+    /// # Errors
+    /// [`CoordError::BadPath`]; [`CoordError::TooLarge`] if it has more than [`VIEW_BYTES_MAX`](crate::VIEW_BYTES_MAX) bytes.
+    async fn view(&self, root: &str) -> Result<View, CoordError>;
+
+    /// Sets an entry on a condition, and gives its version. To set it under a lease, see [`Transaction::if_lease`].
     ///
     /// # Errors
     /// [`CoordError::Exists`], [`CoordError::NotFound`] or [`CoordError::Changed`] if the condition is not met; [`CoordError::BadPath`],
     /// [`CoordError::TooLarge`], [`CoordError::Full`].
-    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError>;
+    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
+        self.transact(&Transaction::new().if_entry(path, condition).set(path, value)).await
+    }
 
     /// Deletes an entry on a condition.
     ///
     /// # Errors
     /// As [`Coordinator::set`]; [`CoordError::NotFound`] if there is none, whatever the condition.
-    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError>;
+    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError> {
+        self.transact(&Transaction::new().if_entry(path, condition).delete(path)).await
+    }
 
     /// A page of the entries strictly below a path (`/` for all), after the path that the page before gave.
     ///
@@ -157,22 +192,44 @@ impl<'a, C: Coordinator> Watch<'a, C> {
 }
 
 /// Sends a heartbeat `every` so often until that is of no use any more, and gives the error that says why: [`CoordError::NotLive`], after which the member must
-/// stop what it does as a member, and may join again. Answers that do not come in time are asked for again. `on_epoch` is told the epoch with each
-/// answer.
+/// stop what it does as a member, and may join again. Answers that do not come in time are asked for again. `on_heartbeat` is given each
+/// answer; [`Standing::attend`](crate::Standing::attend) keeps it for the rest of the process.
 pub async fn attend<C: Coordinator>(
     coordinator: &C,
     membership: &Membership,
     every: Duration,
-    mut on_epoch: impl FnMut(u64),
+    mut on_heartbeat: impl FnMut(&Heartbeat),
 ) -> CoordError {
     loop {
         let due = coordinator.now().saturating_add(every.as_nanos().try_into().unwrap_or(u64::MAX));
         match coordinator.heartbeat(membership).await {
-            Ok(epoch) => on_epoch(epoch),
-            Err(CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}
+            Ok(heartbeat) => on_heartbeat(&heartbeat),
+            Err(error) if error.is_of_the_moment() => {}
             Err(error) => return error,
         }
         coordinator.sleep_until(due).await;
+    }
+}
+
+/// Joins as soon as the leases have ended that an earlier incarnation held, and asks `every` so often. They end with their time: a process that
+/// holds leases of an hour and is killed joins up to an hour later.
+///
+/// # Errors
+/// As [`Coordinator::join`], but for [`CoordError::LeasesRun`].
+pub async fn join_after_leases<C: Coordinator>(
+    coordinator: &C,
+    member: MemberId,
+    about: &[u8],
+    every: Duration,
+) -> Result<Membership, CoordError> {
+    loop {
+        match coordinator.join(member, about).await {
+            Err(CoordError::LeasesRun { .. }) => {
+                let every = every.as_nanos().try_into().unwrap_or(u64::MAX);
+                coordinator.sleep_until(coordinator.now().saturating_add(every)).await;
+            }
+            joined => return joined,
+        }
     }
 }
 

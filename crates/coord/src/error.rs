@@ -16,6 +16,14 @@ pub enum CoordError {
         /// The incarnation that asked.
         incarnation: Incarnation,
     },
+    /// The member cannot join yet: a lease of an earlier incarnation of it has not ended.
+    #[error("member {member} held lease {name} when it was here before: it may join when that has ended")]
+    LeasesRun {
+        /// The member.
+        member: MemberId,
+        /// A lease that it held.
+        name: String,
+    },
     /// A member that lives cannot be forgotten.
     #[error("member {member} is live: only one that has failed can be forgotten")]
     Live {
@@ -67,6 +75,24 @@ pub enum CoordError {
         path: String,
         /// Its version.
         version: Revision,
+    },
+    /// The epoch is another than a transaction wants.
+    #[error("the epoch is {epoch} by now: look who is a member, and decide again")]
+    EpochChanged {
+        /// The epoch.
+        epoch: u64,
+    },
+    /// Who came and went in those epochs is not known any more.
+    #[error("the epochs up to {epoch} are cut: who was away since before must be given all anew")]
+    EpochsCut {
+        /// The last epoch that is known no more.
+        epoch: u64,
+    },
+    /// A transaction that none can be.
+    #[error("this is no transaction: {why}")]
+    BadTransaction {
+        /// What is wrong with it.
+        why: String,
     },
     /// What happened since that revision is not known any more.
     #[error("events up to revision {compacted} are gone: read what is there now, and watch from its revision")]
@@ -121,6 +147,11 @@ pub enum CoordError {
 }
 
 impl CoordError {
+    /// Whether the same may succeed when it is asked again, since no answer came.
+    pub fn is_of_the_moment(&self) -> bool {
+        matches!(self, CoordError::TimedOut { .. } | CoordError::Backend { .. })
+    }
+
     /// Whether what was asked may have been done, or may be yet.
     pub fn may_have_run(&self) -> bool {
         matches!(self, CoordError::TimedOut { may_have_run: true } | CoordError::Backend { may_have_run: true, .. })

@@ -3,11 +3,13 @@
 //! It is what Assise asks of ZooKeeper (Reda 2022, chapter 5: members, heartbeats, epochs, the map of subtrees to replicas) and what
 //! transactions need to be recovered (FaSST, section 6: configurations with epochs). It is never on the path of data.
 //!
-//! - **Members** join, send heartbeats, and leave. Who is not heard for the failure timeout is marked as failed, and must join again.
+//! - **Members** join, send heartbeats, and leave. Who is not heard for the failure timeout is marked as failed, and must join again. Each answer says
+//!   until when the member may work as one, by its own clock: [`Standing`] has the data plane stop by then.
 //! - **The epoch** rises whenever the set of live members changes: with failures and with recoveries.
 //! - **Leases** are held by one member at a time. Each grant has a *fencing token* above all before it: whoever guards a resource refuses
 //!   tokens below the highest that it has seen.
 //! - **The tree** holds small values under paths, with versions, changed on condition of them.
+//! - **A transaction** compares epoch, leases and versions, and makes several changes of the tree, or none.
 //! - Everything that happens has a *revision*, and can be watched from any that is not too old.
 //!
 //! One trait, [`Coordinator`], and two back ends: [`embedded`] keeps all of it in a replicated state machine of three nodes or one ([`dunlin_smr`]);
@@ -17,6 +19,7 @@
 //! [`coordinator`]; `docs/coordination.md` explains what users must know.
 #![forbid(unsafe_code)]
 
+mod campaign;
 pub mod conformance;
 pub mod coordinator;
 pub mod embedded;
@@ -28,16 +31,23 @@ pub mod model;
 #[doc(hidden)]
 pub mod mutation;
 mod path;
+mod standing;
+mod transaction;
 mod types;
 mod watchman;
 pub mod wire;
 
-pub use coordinator::{Coordinator, HEARTBEAT_EVERY, Watch, attend};
+pub use campaign::{Leadership, Mandate, campaign, keep, with_deadline};
+pub use coordinator::{Coordinator, HEARTBEAT_EVERY, Watch, attend, join_after_leases};
 pub use error::CoordError;
 pub use limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};
 pub use path::{PATH_BYTES_MAX, check_path};
+pub use standing::{NotSafe, Standing};
+pub use transaction::{
+    Compare, TRANSACTION_BYTES_MAX, TRANSACTION_COMPARES_MAX, TRANSACTION_WRITES_MAX, Transaction, Write,
+};
 pub use types::{
-    Changes, Condition, Entry, Event, Happening, Health, HeldLease, Holder, Incarnation, Lease, Leases, Listing, Member,
-    MemberId, Members, Membership, Revision, Scope, Token,
+    Changes, Condition, Entry, EpochChange, Epochs, Event, Happening, Health, Heartbeat, HeldLease, Holder, Incarnation,
+    Joined, Lease, Leases, Listing, Member, MemberId, Members, Membership, Revision, Scope, Token, VIEW_BYTES_MAX, View,
 };
 pub use watchman::{WatchmanConfig, WatchmanCounters};

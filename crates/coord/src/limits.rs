@@ -16,6 +16,8 @@ pub struct Limits {
     pub members_max: usize,
     /// Bytes that a member may say about itself. Default 1 KiB.
     pub about_bytes_max: usize,
+    /// Epochs that are kept. Default 4096.
+    pub epochs_max: usize,
     /// Leases that are held at a time. Default 4096.
     pub leases_max: usize,
     /// Entries of the tree. Default 65,536.
@@ -35,6 +37,7 @@ impl Default for Limits {
         Limits {
             members_max: 1024,
             about_bytes_max: 1 << 10,
+            epochs_max: 4096,
             leases_max: 4096,
             entries_max: 65_536,
             value_bytes_max: 64 << 10,

@@ -11,10 +11,16 @@ dunlin_rpc::mutations! {
     EpochKept,
     /// A change on condition of a version is made if the entry is newer.
     OlderVersionAccepted,
+    /// A transaction under a lease is done for whoever names a token of it that is over.
+    FormerHolderWrites,
     /// A watcher is not told of the first event that its page has no room for.
     EventLostBetweenPages,
     /// A watchman counts no more time of a lease than its holder does.
     NoMargin,
+    /// A watchman waits for its own failure timeout, whatever a member was told by one before.
+    PromiseForgotten,
+    /// A member that is being taken for failed is answered that it is live, and a lease that is being ended is renewed.
+    CondemnedHeard,
     /// A watchman goes on to count from the first look at a member or a lease, though it was heard since.
     RenewalNotCounted,
 }

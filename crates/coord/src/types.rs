@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use crate::error::CoordError;
 use crate::path::is_below;
 
 /// The name of a member. Chosen by whoever runs it, and used by one process at a time.
 pub type MemberId = u64;
-/// Counts what happened: an event has a higher revision than those before it, but for events that were decided together
-/// on an etcd, which share one. Some revisions may be left out.
+/// Counts what happened: an event has a higher revision than those before it. Events of one step share a revision: the writes of a transaction,
+/// what a watchman decided at once, the end of a lease and its next grant. Some revisions may be left out.
 pub type Revision = u64;
 /// The revision at which a member joined: tells the process of now from the one before its restart.
 pub type Incarnation = u64;
@@ -32,6 +33,8 @@ pub struct Member {
     pub incarnation: Incarnation,
     /// Whether it is heard.
     pub health: Health,
+    /// The epoch in which it joined, if it is live, or failed.
+    pub epoch: u64,
     /// What it said about itself when it joined: where it is reached, what it stores.
     pub about: Vec<u8>,
 }
@@ -47,6 +50,26 @@ pub struct Members {
     pub members: Vec<Member>,
 }
 
+/// Who came and went in an epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EpochChange {
+    /// The epoch.
+    pub epoch: u64,
+    /// At which it began.
+    pub revision: Revision,
+    /// Who joined, failed or left: the step that began it.
+    pub changes: Vec<Happening>,
+}
+
+/// A page of epochs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Epochs {
+    /// In order, none left out.
+    pub epochs: Vec<EpochChange>,
+    /// Whether there are more after the last of these.
+    pub has_more: bool,
+}
+
 /// What a member has when it has joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Membership {
@@ -56,6 +79,47 @@ pub struct Membership {
     pub incarnation: Incarnation,
     /// The epoch that began when it joined.
     pub epoch: u64,
+    /// How long this incarnation may be silent before it is taken for failed, in milliseconds. It stays the same when the cluster manager
+    /// is set to another. 0 if none was set yet: the first heartbeat tells of it.
+    pub failure_timeout_ms: u64,
+    /// As [`Heartbeat::safe_until`].
+    pub safe_until: u64,
+}
+
+/// What a heartbeat is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The epoch of now.
+    pub epoch: u64,
+    /// Until when the member may work as one, in nanoseconds of [`Coordinator::now`](crate::Coordinator::now) where it was sent: three quarters of the
+    /// failure timeout, from *before* it was sent. Nobody takes the member for failed sooner, as long as no clock runs a quarter faster than another.
+    pub safe_until: u64,
+}
+
+impl Membership {
+    /// One that was asked for at `sent_at`.
+    pub(crate) fn joined(member: MemberId, joined: Joined, sent_at: u64) -> Membership {
+        let Joined { incarnation, epoch, failure_timeout_ms } = joined;
+        Membership { member, incarnation, epoch, failure_timeout_ms, safe_until: safe_until(sent_at, failure_timeout_ms) }
+    }
+}
+
+impl Heartbeat {
+    /// The answer to one that was sent at `sent_at`.
+    pub(crate) fn heard(epoch: u64, failure_timeout_ms: u64, sent_at: u64) -> Heartbeat {
+        Heartbeat { epoch, safe_until: safe_until(sent_at, failure_timeout_ms) }
+    }
+}
+
+/// What the cluster manager says to a member that joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Joined {
+    /// This process of it.
+    pub incarnation: Incarnation,
+    /// The epoch that began.
+    pub epoch: u64,
+    /// As in [`Membership`].
+    pub failure_timeout_ms: u64,
 }
 
 /// A lease that is held.
@@ -65,7 +129,7 @@ pub struct Lease {
     pub name: String,
     /// Goes with everything that is done under the lease: whoever guards the resource refuses tokens below the highest it has seen.
     pub token: Token,
-    /// How long it was asked for, in milliseconds.
+    /// How long it is held after each renewal, in milliseconds: as asked for, or longer if its member held it for longer before.
     pub ttl_ms: u64,
     /// Until when the holder may rely on it without a fencing token, in nanoseconds of [`Coordinator::now`](crate::Coordinator::now) where it was asked
     /// for: three quarters of the time asked for, from *before* it was asked for. Right as long as no clock runs a quarter faster than another.
@@ -78,13 +142,14 @@ impl Lease {
         Lease { name: name.to_owned(), token, ttl_ms, safe_until: safe_until(sent_at, ttl_ms) }
     }
 
-    /// Counts a renewal that was asked for at `sent_at`. Those that run side by side may end in any order.
-    pub(crate) fn renewed(&mut self, sent_at: u64) {
-        self.safe_until = self.safe_until.max(safe_until(sent_at, self.ttl_ms));
+    /// Counts a renewal that was asked for at `sent_at`, by the time that the cluster manager keeps for the lease. Those that run side by side may end in any order.
+    pub(crate) fn renewed(&mut self, sent_at: u64, ttl_ms: u64) {
+        self.ttl_ms = ttl_ms;
+        self.safe_until = self.safe_until.max(safe_until(sent_at, ttl_ms));
     }
 }
 
-/// Until when the holder of a lease may rely on it: see [`crate::model`].
+/// Until when a holder may rely on a lease, or a member on its membership: see [`crate::model`].
 fn safe_until(sent_at: u64, ttl_ms: u64) -> u64 {
     sent_at.saturating_add(ttl_ms.saturating_mul(1_000_000) / 4 * 3)
 }
@@ -144,6 +209,39 @@ pub struct Listing {
     pub more_after: Option<String>,
 }
 
+/// Bytes of a [`View`].
+pub const VIEW_BYTES_MAX: usize = 4 << 20;
+/// What a member, a lease or an entry counts in a view beyond its name and value.
+pub(crate) const VIEW_ITEM_BYTES: usize = 40;
+
+/// Members, leases and a subtree as of one moment: that of [`Members::revision`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// All members, the epoch, and the moment; watch from there.
+    pub members: Members,
+    /// Leases whose names are the root or below it, in order.
+    pub leases: Vec<HeldLease>,
+    /// The entry of the root and those below it, in order.
+    pub entries: Vec<Entry>,
+}
+
+impl View {
+    /// Why there is none of this root.
+    pub(crate) fn too_large(root: &str) -> CoordError {
+        let what = format!("a view of {root} (choose a path below it, or read it in pages)");
+        CoordError::TooLarge { what, max: VIEW_BYTES_MAX as u64 }
+    }
+
+    /// Checks how much of a root it has.
+    pub(crate) fn check_bytes(self, root: &str) -> Result<View, CoordError> {
+        let of_members = self.members.members.iter().map(|member| member.about.len());
+        let of_leases = self.leases.iter().map(|lease| lease.name.len());
+        let of_entries = self.entries.iter().map(|entry| entry.path.len() + entry.value.len());
+        let bytes: usize = of_members.chain(of_leases).chain(of_entries).map(|bytes| bytes + VIEW_ITEM_BYTES).sum();
+        if bytes > VIEW_BYTES_MAX { Err(View::too_large(root)) } else { Ok(self) }
+    }
+}
+
 /// When an entry is to be set or deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Condition {
@@ -196,8 +294,7 @@ impl Scope {
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When. A watch that goes on after it leaves out others of the same revision: on an etcd, members that failed and
-    /// leases that were over at once share one.
+    /// When. Events of one step share it, so a watch that begins after it leaves out all of them.
     pub revision: Revision,
     /// What.
     pub happening: Happening,
@@ -260,6 +357,18 @@ pub enum Happening {
         /// Its path.
         path: String,
     },
+}
+
+impl Happening {
+    /// The epoch that it began.
+    pub fn epoch(&self) -> Option<u64> {
+        match self {
+            Happening::Joined { epoch, .. } | Happening::Failed { epoch, .. } | Happening::Left { epoch, .. } => {
+                Some(*epoch)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What happened in a scope after a revision.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::error::CoordError;
 use crate::mutation::{Mutation, is_planted};
 use crate::types::{Incarnation, MemberId, Token};
-use crate::wire::{Beat, Command, Pulse, Tenure};
 
 /// Members and leases together that are decided on in one command. Names have up to a kibibyte each, and a command fits
 /// its log by far.
@@ -17,7 +16,8 @@ const DECIDED_AT_ONCE: usize = 512;
 /// Settings of a watchman. All nodes should have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchmanConfig {
-    /// Who was not heard for so long has failed. Should be several times the time between heartbeats. Default 5 s.
+    /// Who was not heard for so long has failed. Should be several times the time between heartbeats. It is told to members as they join, and
+    /// each keeps what it was told until it joins again. Default 5 s.
     pub failure_timeout: Duration,
     /// How often it looks: so late may a failure or the end of a lease be noticed. At most a quarter of `failure_timeout`. Default 100 ms.
     pub look_every: Duration,
@@ -30,6 +30,11 @@ impl Default for WatchmanConfig {
 }
 
 impl WatchmanConfig {
+    /// As members are told it: in whole milliseconds, one at least.
+    pub(crate) fn failure_timeout_ms(&self) -> u64 {
+        (self.failure_timeout.as_millis() as u64).max(1)
+    }
+
     /// Checks every setting.
     ///
     /// # Errors
@@ -63,8 +68,39 @@ pub struct WatchmanCounters {
     pub lapses: u64,
     /// Steps in which it had these decided, each of all that a look found, or of a part of it if that was much.
     pub steps: u64,
-    /// Decisions that were refused, since something was heard meanwhile, or another watchman had begun.
+    /// Decisions that were not made, since something was heard or had ended meanwhile, or another watchman had begun.
     pub refused: u64,
+}
+
+/// What a watchman counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Pulse {
+    /// Live members.
+    pub members: Vec<Beat>,
+    /// Leases that are held.
+    pub leases: Vec<Tenure>,
+}
+
+/// How often a live member was heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Beat {
+    pub member: MemberId,
+    pub incarnation: Incarnation,
+    /// A count of heartbeats, or on an etcd the revision of the last.
+    pub heartbeats: u64,
+    /// How long it may be silent, in milliseconds; 0 if it was not told.
+    pub failure_timeout_ms: u64,
+}
+
+/// How often a lease was renewed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tenure {
+    pub name: String,
+    pub token: Token,
+    /// A count of renewals, or on an etcd the revision of the last.
+    pub renewals: u64,
+    /// For how long it is held each time, in milliseconds.
+    pub ttl_ms: u64,
 }
 
 /// Since when each count is what it is.
@@ -109,15 +145,15 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// What has all of it decided, in as few commands as hold it.
-    pub fn decisions(self, reign: u64) -> impl Iterator<Item = Command> {
+    /// All of it, in as few parts as commands hold it.
+    pub fn parts(self) -> impl Iterator<Item = Pulse> {
         let Pulse { members, leases } = self.over;
         let (mut members, mut leases) = (members.into_iter(), leases.into_iter());
         std::iter::from_fn(move || {
             let members: Vec<Beat> = members.by_ref().take(DECIDED_AT_ONCE).collect();
             let leases: Vec<Tenure> = leases.by_ref().take(DECIDED_AT_ONCE - members.len()).collect();
             let is_something = !members.is_empty() || !leases.is_empty();
-            is_something.then_some(Command::Decide { reign, over: Pulse { members, leases } })
+            is_something.then_some(Pulse { members, leases })
         })
     }
 }
@@ -138,11 +174,17 @@ impl Reign {
         if was_late {
             (self.members, self.leases) = (Silence::new(), Silence::new());
         }
-        let patience = config.failure_timeout.as_nanos() as u64;
+        // What the member was told, if it was. It may have been told by a watchman that waits longer.
+        let patience = |told: u64| match told {
+            told if told == 0 || is_planted(Mutation::PromiseForgotten) => config.failure_timeout.as_nanos() as u64,
+            told => told.saturating_mul(1_000_000),
+        };
         let beats = pulse.members.into_iter();
-        let beats = beats.map(|beat| ((beat.member, beat.incarnation), beat.heartbeats, patience));
+        let beats = beats.map(|beat| ((beat.member, beat.incarnation), beat.heartbeats, patience(beat.failure_timeout_ms)));
         let silent = self.members.look(now, beats).into_iter();
-        let members = silent.map(|((member, incarnation), heartbeats)| Beat { member, incarnation, heartbeats });
+        // How long that was does not matter any more.
+        let beat = |((member, incarnation), heartbeats)| Beat { member, incarnation, heartbeats, failure_timeout_ms: 0 };
+        let members = silent.map(beat);
         let tenures = pulse.leases.into_iter();
         let quarters = if is_planted(Mutation::NoMargin) { 3 } else { 4 };
         let time = |ttl_ms: u64| ttl_ms.saturating_mul(1_000_000) / 4 * quarters;
@@ -172,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_command_holds_as_many_decisions_as_it_may() {
-        let beat = |member| Beat { member, incarnation: 1, heartbeats: 2 };
+        let beat = |member| Beat { member, incarnation: 1, heartbeats: 2, failure_timeout_ms: 10 };
         let tenure = |number| Tenure { name: format!("/{number}"), token: number, renewals: 0, ttl_ms: 0 };
         let all = |members, leases| {
             let (members, leases) = ((0..members).map(beat), (0..leases).map(tenure));
@@ -182,13 +224,7 @@ mod tests {
             [(0, 0, vec![]), (3, 2, vec![(3, 2)]), (600, 700, vec![(512, 0), (88, 424), (0, 276)])]
         {
             let over = all(members, leases);
-            let parts: Vec<Pulse> = Seen { was_late: false, over: over.clone() }
-                .decisions(7)
-                .map(|command| match command {
-                    Command::Decide { reign: 7, over } => over,
-                    other => panic!("{other:?}"),
-                })
-                .collect();
+            let parts: Vec<Pulse> = Seen { was_late: false, over: over.clone() }.parts().collect();
             assert_eq!(parts.iter().map(|part| (part.members.len(), part.leases.len())).collect::<Vec<_>>(), expected);
             let [mut found, expected] = [Pulse::default(), over];
             for part in parts {
@@ -203,7 +239,7 @@ mod tests {
     fn time_in_which_nobody_was_looked_at_does_not_count() {
         let config = WatchmanConfig { failure_timeout: Duration::from_nanos(100), look_every: Duration::from_nanos(10) };
         let pulse = || Pulse {
-            members: vec![Beat { member: 1, incarnation: 7, heartbeats: 3 }],
+            members: vec![Beat { member: 1, incarnation: 7, heartbeats: 3, failure_timeout_ms: 0 }],
             leases: vec![Tenure { name: "/a".into(), token: 8, renewals: 2, ttl_ms: 0 }],
         };
         let (all, none) = (pulse(), Pulse::default());

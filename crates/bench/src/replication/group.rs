@@ -123,8 +123,10 @@ impl<L: LogStore + 'static> Replica<L> {
 
     /// Whether it has all that is committed. One that has just begun restores its first state meanwhile.
     pub fn is_up_to_date(&self) -> bool {
-        let status = self.node.status();
-        status.committed > 0 && status.applied == status.committed
+        self.host.nodes().all(|node| {
+            let status = node.status();
+            status.committed > 0 && status.applied == status.committed
+        })
     }
 
     /// Entries that it has executed.

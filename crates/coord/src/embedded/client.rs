@@ -8,9 +8,11 @@ use dunlin_smr::{Client, ClientError};
 
 use crate::coordinator::{Coordinator, sleep_until};
 use crate::error::CoordError;
+use crate::limits::Limits;
 use crate::path::{check_path, check_root};
+use crate::transaction::{TRANSACTION_BYTES_MAX, Transaction};
 use crate::types::{
-    Changes, Condition, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
+    Changes, Entry, Epochs, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
 };
 use crate::wire::{Answer, Command, Query, Wire};
 
@@ -88,6 +90,18 @@ impl<T: Transport> Embedded<T> {
         &self.client
     }
 
+    /// Asks until the leader hears it: after an election its watchman must begin to reign first.
+    async fn heard(&self, asked: Query) -> Result<Answer, CoordError> {
+        let give_up_at = self.timers.now().saturating_add(self.client.config().timeout.as_nanos() as u64);
+        loop {
+            match query(&self.client, asked.clone()).await? {
+                Answer::NotYet if self.timers.now() < give_up_at => self.timers.sleep(self.client.config().pause).await,
+                Answer::NotYet => return Err(CoordError::TimedOut { may_have_run: false }),
+                answer => return Ok(answer),
+            }
+        }
+    }
+
     async fn done(&self, command: Command) -> Result<Revision, CoordError> {
         answer_of!(execute(&self.client, command).await?, Answer::Done { revision } => revision)
     }
@@ -95,13 +109,18 @@ impl<T: Transport> Embedded<T> {
 
 impl<T: Transport> Coordinator for Embedded<T> {
     async fn join(&self, member: MemberId, about: &[u8]) -> Result<Membership, CoordError> {
-        let command = Command::Join { member, about: about.to_vec() };
-        answer_of!(execute(&self.client, command).await?, Answer::Joined { membership } => membership)
+        let (sent_at, command) = (self.now(), Command::Join { member, about: about.to_vec() });
+        let joined = answer_of!(execute(&self.client, command).await?, Answer::Joined { joined } => joined)?;
+        Ok(Membership::joined(member, joined, sent_at))
     }
 
-    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError> {
-        let command = Command::Heartbeat { member: membership.member, incarnation: membership.incarnation };
-        answer_of!(execute(&self.client, command).await?, Answer::Heard { epoch } => epoch)
+    async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError> {
+        let sent_at = self.now();
+        let beat = Query::Heartbeat { member: membership.member, incarnation: membership.incarnation };
+        answer_of!(
+            self.heard(beat).await?,
+            Answer::Heard { epoch, failure_timeout_ms } => Heartbeat::heard(epoch, failure_timeout_ms, sent_at)
+        )
     }
 
     async fn leave(&self, membership: &Membership) -> Result<(), CoordError> {
@@ -117,20 +136,31 @@ impl<T: Transport> Coordinator for Embedded<T> {
         answer_of!(query(&self.client, Query::Members).await?, Answer::Members { members } => members)
     }
 
+    async fn epochs(&self, after: u64) -> Result<Epochs, CoordError> {
+        answer_of!(query(&self.client, Query::Epochs { after }).await?, Answer::Epochs { epochs } => epochs)
+    }
+
+    async fn cut_epochs(&self, up_to: u64) -> Result<(), CoordError> {
+        self.done(Command::CutEpochs { up_to }).await.map(|_| ())
+    }
+
     async fn acquire(&self, membership: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError> {
         check_path(name)?;
         let sent_at = self.now();
         let ttl_ms = ttl.as_millis().try_into().unwrap_or(u64::MAX);
         let (member, incarnation) = (membership.member, membership.incarnation);
         let command = Command::Acquire { name: name.to_owned(), member, incarnation, ttl_ms };
-        let token = answer_of!(execute(&self.client, command).await?, Answer::Granted { token } => token)?;
+        let granted =
+            answer_of!(execute(&self.client, command).await?, Answer::Granted { token, ttl_ms } => (token, ttl_ms));
+        let (token, ttl_ms) = granted?;
         Ok(Lease::granted(name, token, ttl_ms, sent_at))
     }
 
     async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
         let sent_at = self.now();
-        self.done(Command::Renew { name: lease.name.clone(), token: lease.token }).await?;
-        lease.renewed(sent_at);
+        let renew = Query::Renew { name: lease.name.clone(), token: lease.token };
+        let ttl_ms = answer_of!(self.heard(renew).await?, Answer::Renewed { ttl_ms } => ttl_ms)?;
+        lease.renewed(sent_at, ttl_ms);
         Ok(())
     }
 
@@ -153,14 +183,15 @@ impl<T: Transport> Coordinator for Embedded<T> {
         answer_of!(query(&self.client, Query::Get { path: path.to_owned() }).await?, Answer::Found { entry } => entry)
     }
 
-    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
-        check_path(path)?;
-        self.done(Command::Set { path: path.to_owned(), value: value.to_vec(), condition }).await
+    async fn transact(&self, transaction: &Transaction) -> Result<Revision, CoordError> {
+        // What is too large for the nodes is not sent to them; their own limits may be others.
+        transaction.check(&Limits { value_bytes_max: TRANSACTION_BYTES_MAX, ..Limits::default() })?;
+        self.done(Command::Transact { transaction: transaction.clone() }).await
     }
 
-    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError> {
-        check_path(path)?;
-        self.done(Command::Delete { path: path.to_owned(), condition }).await
+    async fn view(&self, root: &str) -> Result<View, CoordError> {
+        check_root(root)?;
+        answer_of!(query(&self.client, Query::View { root: root.to_owned() }).await?, Answer::View { view } => view)
     }
 
     async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError> {

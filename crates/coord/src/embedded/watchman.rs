@@ -14,8 +14,9 @@ use dunlin_smr::{Client, LogStore, Node, StateMachine};
 use super::client::{answer_of, astray, execute, query};
 use crate::coordinator::within;
 use crate::error::CoordError;
-use crate::watchman::{Reign, WatchmanConfig, WatchmanCounters};
-use crate::wire::{Answer, Command, Pulse, Query};
+use crate::model::Hearing;
+use crate::watchman::{Pulse, Reign, WatchmanConfig, WatchmanCounters};
+use crate::wire::{Answer, Command, Query};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -38,13 +39,15 @@ struct Work<T: Transport, L> {
     client: Client<T>,
     timers: Timers,
     config: WatchmanConfig,
+    hearing: Hearing,
     leads: L,
     counters: Rc<Cell<WatchmanCounters>>,
 }
 
 impl Watchman {
     /// Watches beside a replica, whenever that leads. `client` is on `endpoint`, which may be that of the replica or another one of its thread. It follows the replica:
-    /// the number of the cluster and its members are as that replica knows them, whatever the client was made with.
+    /// the number of the cluster and its members are as that replica knows them, whatever the client was made with. `hearing` is that of the replica's
+    /// [machine](crate::model::Machine).
     ///
     /// # Errors
     /// [`CoordError::Backend`] if a setting is out of range.
@@ -52,6 +55,7 @@ impl Watchman {
         endpoint: &Endpoint<T>,
         node: &Node<M, L>,
         client: Client<T>,
+        hearing: Hearing,
         config: WatchmanConfig,
     ) -> Result<Watchman, CoordError>
     where
@@ -62,7 +66,7 @@ impl Watchman {
         config.check()?;
         let (node, counters) = (node.clone(), Rc::<Cell<WatchmanCounters>>::default());
         let leads = move || node.failure().is_none().then(|| node.status()).filter(|status| status.role == Role::Leader);
-        let work = Work { timers: client.timers(), client, config, leads, counters: counters.clone() };
+        let work = Work { timers: client.timers(), client, config, hearing, leads, counters: counters.clone() };
         let task: Rc<RefCell<Option<Task>>> = Rc::new(RefCell::new(Some(Box::pin(work.run()))));
         let running = task.clone();
         endpoint.spawn(poll_fn(move |context| {
@@ -82,7 +86,9 @@ impl<T: Transport, L: Fn() -> Option<Status>> Work<T, L> {
         loop {
             if let Some(status) = (self.leads)() {
                 self.client.follow(&status);
-                match self.reign().await {
+                let ended = self.reign().await;
+                self.hearing.close();
+                match ended {
                     Err(error) if (self.leads)().is_some() => {
                         tracing::warn!(id = status.id, %error, "members and leases are not watched until the watchman begins anew");
                     }
@@ -102,9 +108,11 @@ impl<T: Transport, L: Fn() -> Option<Status>> Work<T, L> {
 
     /// Watches as long as the replica leads, and nobody else does so.
     async fn reign(&self) -> Result<(), CoordError> {
-        let number = answer_of!(execute(&self.client, Command::Reign).await?, Answer::Reigns { reign } => reign)?;
+        let reigns = Command::Reign { failure_timeout_ms: self.config.failure_timeout_ms() };
+        let number = answer_of!(execute(&self.client, reigns).await?, Answer::Reigns { reign } => reign)?;
         self.count(|counters| counters.reigns += 1);
         tracing::info!(reign = number, "this replica watches members and leases from now on");
+        self.hearing.open(number);
         let mut reign = Reign::new(number, self.timers.now());
         while (self.leads)().is_some() {
             self.look(&mut reign).await?;
@@ -115,27 +123,38 @@ impl<T: Transport, L: Fn() -> Option<Status>> Work<T, L> {
 
     /// Looks at the counts, and has the state changed of those that were silent for too long.
     async fn look(&self, reign: &mut Reign) -> Result<(), CoordError> {
-        let looking = query(&self.client, Query::Pulse);
+        let number = reign.number();
+        let looking = query(&self.client, Query::Pulse { reign: number });
         // An answer that takes longer would be too late for anything but to begin anew.
         let answer = within(&self.timers, self.config.gap_max(), looking).await;
         let answer = answer.ok_or(CoordError::TimedOut { may_have_run: false })??;
-        let pulse: Pulse = answer_of!(answer, Answer::Pulse { pulse } => pulse)?;
+        answer_of!(answer, Answer::PulseTaken => ())?;
+        // It was taken there and not here if another replica leads by now.
+        let pulse = self.hearing.pulse().ok_or(CoordError::ReignOver { reign: number })?;
         self.count(|counters| counters.looks += 1);
         let seen = reign.see(self.timers.now(), pulse, &self.config);
         self.count(|counters| counters.late_looks += u64::from(seen.was_late));
-        for command in seen.decisions(reign.number()) {
-            self.decide(command).await?;
+        for part in seen.parts() {
+            self.decide(number, part).await?;
         }
         Ok(())
     }
 
-    /// Has what was found decided: a command of it is one step.
-    async fn decide(&self, command: Command) -> Result<(), CoordError> {
+    /// Has what was found decided: a command of it is one step. Without an answer the reign ends, and with it what is condemned.
+    async fn decide(&self, reign: u64, over: Pulse) -> Result<(), CoordError> {
+        let found = (over.members.len() + over.leases.len()) as u64;
+        let (members, leases) = self.hearing.condemn(over);
+        let heard_since = found - (members.len() + leases.len()) as u64;
+        self.count(|counters| counters.refused += heard_since);
+        if members.is_empty() && leases.is_empty() {
+            return Ok(());
+        }
         let decided = answer_of!(
-            execute(&self.client, command).await?,
+            execute(&self.client, Command::Decide { reign, members, leases }).await?,
             Answer::Decided { failures, lapses, refused } => [failures, lapses, refused]
         );
         let [failures, lapses, refused] = decided.inspect_err(|_| self.count(|counters| counters.refused += 1))?;
+        self.hearing.pardon_all();
         self.count(|counters| {
             counters.steps += 1;
             counters.failures += failures;

@@ -9,13 +9,12 @@ use super::members::id_of;
 use super::work::{Outcome, Work, delete, get, is_of, look, look_at_all, put, revision_for_etcd};
 use crate::error::CoordError;
 use crate::types::{Happening, MemberId, Revision};
-use crate::wire::{Beat, Pulse, Tenure};
+use crate::watchman::{Beat, Pulse, Tenure};
 
 /// Comparisons, and changes, that etcd takes in one transaction as it is delivered (`--max-txn-ops`).
 const TXN_OPS_MAX: usize = 128;
-/// Of these, those that do not depend on how much is decided: the comparisons of reign and epoch; the changes of epoch
-/// and history.
-const OPS_OF_ALL: usize = 2;
+/// Of these, those that do not depend on how much is decided: the changes of epoch, of the epochs and of the history.
+const OPS_OF_ALL: usize = 3;
 /// A failure takes one of each kind, and a lease that is over two.
 const FAILURES_AT_ONCE: usize = TXN_OPS_MAX - OPS_OF_ALL;
 const OPS_OF_LAPSE: usize = 2;
@@ -97,7 +96,7 @@ impl Work {
             if failures + lapses == 0 {
                 return Ok(decided);
             }
-            let epoch = (seen.0.number(5, &keys.epoch())?, seen.0.mod_revision(5));
+            let epoch = (seen.0.number(5)?, seen.0.mod_revision(5));
             if self.commit(self.decision(reign, epoch, &standing)).await?.done {
                 return Ok(decided);
             }
@@ -114,10 +113,12 @@ impl Work {
             // they were when it was read.
             conditions.push(is_of(&keys.epoch(), revision));
             changes.push(put(keys.epoch(), (epoch + 1).to_string()));
+            let failed = |beat: &Beat| Happening::Failed { member: beat.member, epoch: epoch + 1 };
+            changes.push(self.epoch_change(epoch + 1, &over.members.iter().map(failed).collect::<Vec<_>>()));
         }
         for Beat { member, heartbeats, .. } in &over.members {
             conditions.push(is_of(&keys.beat(*member), revision_for_etcd(*heartbeats)));
-            changes.push(put(keys.failed(*member), ""));
+            changes.push(put(keys.failed(*member), (epoch + 1).to_string()));
             happenings.push(Happening::Failed { member: *member, epoch: epoch + 1 });
         }
         for Tenure { name, token, renewals, .. } in &over.leases {
@@ -136,14 +137,14 @@ mod tests {
     use super::*;
 
     fn pulse(members: usize, leases: usize) -> Pulse {
-        let beat = |member| Beat { member, incarnation: 1, heartbeats: 1 };
+        let beat = |member| Beat { member, incarnation: 1, heartbeats: 1, failure_timeout_ms: 0 };
         let tenure = |name: usize| Tenure { name: format!("/{name}"), token: 1, renewals: 1, ttl_ms: 1 };
         Pulse { members: (0..members as u64).map(beat).collect(), leases: (0..leases).map(tenure).collect() }
     }
 
     #[test]
     fn what_is_decided_at_once_fits_a_transaction() {
-        for (members, leases) in [(0, 0), (1, 0), (0, 1), (126, 0), (127, 1), (10, 58), (10, 59), (1000, 4096)] {
+        for (members, leases) in [(0, 0), (1, 0), (0, 1), (125, 0), (126, 1), (10, 57), (10, 58), (1000, 4096)] {
             let (mut over, mut parts) = (pulse(members, leases), Vec::new());
             while let Some(part) = next_part(&mut over) {
                 assert!(OPS_OF_ALL + part.members.len() + OPS_OF_LAPSE * part.leases.len() <= TXN_OPS_MAX);

@@ -33,14 +33,37 @@ impl Keys {
         format!("{}/{kind}/", self.root)
     }
 
-    fn of_member(&self, kind: &str, member: MemberId) -> String {
+    fn numbered(&self, kind: &str, number: u64) -> String {
         // With all digits, so that the order is that of numbers.
-        format!("{}{member:020}", self.all(kind))
+        format!("{}{number:020}", self.all(kind))
     }
 
     /// The number of the epoch, as text.
     pub fn epoch(&self) -> String {
         format!("{}/epoch", self.root)
+    }
+
+    /// Who came and went in an epoch.
+    pub fn epoch_change(&self, epoch: u64) -> String {
+        self.numbered("epochs", epoch)
+    }
+
+    pub fn epoch_changes(&self) -> String {
+        self.all("epochs")
+    }
+
+    /// The epoch in which a member joined, as text.
+    pub fn joined(&self, member: MemberId) -> String {
+        self.numbered("joined", member)
+    }
+
+    pub fn all_joined(&self) -> String {
+        self.all("joined")
+    }
+
+    /// The failure timeout of the watchman who reigns, in milliseconds, as text.
+    pub fn failure_timeout(&self) -> String {
+        format!("{}/failure-timeout", self.root)
     }
 
     /// What happened last. The history of this key is that of everything.
@@ -60,25 +83,25 @@ impl Keys {
 
     /// What a member says about itself; its revision is the incarnation.
     pub fn member(&self, member: MemberId) -> String {
-        self.of_member("members", member)
+        self.numbered("members", member)
     }
 
     pub fn members(&self) -> String {
         self.all("members")
     }
 
-    /// There if the member has failed.
+    /// There if the member has failed: the epoch in which it did, as text.
     pub fn failed(&self, member: MemberId) -> String {
-        self.of_member("failed", member)
+        self.numbered("failed", member)
     }
 
     pub fn all_failed(&self) -> String {
         self.all("failed")
     }
 
-    /// Written with each heartbeat.
+    /// Written with each heartbeat: the failure timeout that the member was told, as text.
     pub fn beat(&self, member: MemberId) -> String {
-        self.of_member("beats", member)
+        self.numbered("beats", member)
     }
 
     pub fn beats(&self) -> String {
@@ -112,6 +135,11 @@ impl Keys {
 /// The member that a key below `prefix` is of.
 pub(super) fn member_of(key: &str, prefix: &str) -> Option<MemberId> {
     key.strip_prefix(prefix)?.parse().ok()
+}
+
+/// The epoch that a key below `prefix` is of.
+pub(super) fn epoch_of(key: &str, prefix: &str) -> Option<u64> {
+    member_of(key, prefix)
 }
 
 /// The path or name that a key below `prefix` is of; the slash at the end of the prefix is its first.

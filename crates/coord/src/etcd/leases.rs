@@ -24,17 +24,28 @@ pub(super) fn name_of(found: &KeyValue, prefix: &str) -> Result<String, CoordErr
     path_of(key, prefix).map(str::to_owned).ok_or_else(|| foreign(key, "it is no lease's"))
 }
 
+/// What a lease's key says, as others see it.
+pub(super) fn held_lease(found: &KeyValue, prefix: &str) -> Result<HeldLease, CoordError> {
+    let (token, held) = tenancy(found)?;
+    let holder = Holder { member: held.member, incarnation: held.incarnation, token };
+    Ok(HeldLease { name: name_of(found, prefix)?, holder, ttl_ms: held.ttl_ms })
+}
+
 impl Work {
-    pub async fn acquire(self, membership: Membership, name: String, ttl_ms: u64) -> Result<Token, CoordError> {
+    /// Gives the token, and the time that the lease has.
+    pub async fn acquire(self, membership: Membership, name: String, asked_ms: u64) -> Result<(Token, u64), CoordError> {
         check_path(&name)?;
-        check_ttl(ttl_ms)?;
+        check_ttl(asked_ms)?;
         let (keys, Membership { member, incarnation, .. }) = (&self.keys, membership);
         let lease = keys.lease(&name);
         loop {
             let its_state = [look(keys.member(member)), look(keys.failed(member))];
             let seen = self.read(its_state.into_iter().chain([get(lease.clone()), count(keys.leases())]).collect()).await?;
             check_live(&membership, seen.one(0), seen.one(1))?;
-            match seen.one(2).map(tenancy).transpose()? {
+            let held = seen.one(2).map(tenancy).transpose()?;
+            // The holder may not know of this grant yet, and rely on the one before.
+            let ttl_ms = held.as_ref().map_or(asked_ms, |(_, held)| held.ttl_ms.max(asked_ms));
+            match held {
                 Some((token, held)) if held.member != member => {
                     return Err(CoordError::Held { name, holder: held.member, token });
                 }
@@ -52,12 +63,13 @@ impl Work {
             let conditions = [live, not_failed, is_of(&lease, seen.mod_revision(2))];
             let outcome = self.commit(Txn::new().when(conditions).and_then(grant)).await?;
             if outcome.done {
-                return Ok(outcome.revision);
+                return Ok((outcome.revision, ttl_ms));
             }
         }
     }
 
-    pub async fn renew(self, name: String, token: Token) -> Result<(), CoordError> {
+    /// Gives the time of the lease.
+    pub async fn renew(self, name: String, token: Token) -> Result<u64, CoordError> {
         let lease = self.keys.lease(&name);
         let seen = self.read(vec![get(lease.clone())]).await?;
         let lost = || CoordError::LeaseLost { name: name.clone(), token };
@@ -71,7 +83,7 @@ impl Work {
         let renew = Txn::new().when(conditions).and_then([put(self.keys.renewal(&name), "")]).or_else([look(lease)]);
         let outcome = self.repeat(renew).await?;
         if outcome.done {
-            return Ok(());
+            return Ok(held.ttl_ms);
         }
         if outcome.mod_revision(0) as Token != token {
             return Err(lost());
@@ -110,12 +122,7 @@ impl Work {
     pub async fn all_leases(self, after: Option<String>) -> Result<Leases, CoordError> {
         let prefix = self.keys.leases();
         let seen = self.read(vec![page(&prefix, after.map(|after| self.keys.lease(&after)))]).await?;
-        let mut leases = Vec::with_capacity(seen.all(0).len());
-        for found in seen.all(0) {
-            let (token, held) = tenancy(found)?;
-            let holder = Holder { member: held.member, incarnation: held.incarnation, token };
-            leases.push(HeldLease { name: name_of(found, &prefix)?, holder, ttl_ms: held.ttl_ms });
-        }
+        let leases = seen.all(0).iter().map(|found| held_lease(found, &prefix)).collect::<Result<Vec<_>, _>>()?;
         let more_after = leases.last().filter(|_| seen.has_more(0)).map(|lease| lease.name.clone());
         Ok(Leases { revision: seen.revision, leases, more_after })
     }

@@ -1,44 +1,93 @@
 //! Members and the epoch.
 
-use etcd_client::{KeyValue, Txn};
+use std::collections::HashMap;
+
+use etcd_client::{Compare, KeyValue, Txn, TxnOp};
 
 use super::keys::member_of;
-use super::work::{Work, count, delete, foreign, get, get_all, is_of, look, look_at_all, put};
+use super::leases::held_lease;
+use super::work::{Outcome, Work, count, delete, foreign, get, get_all, is_of, look, none_since, number, put};
 use crate::error::CoordError;
-use crate::types::{Happening, Health, Incarnation, Member, MemberId, Members, Membership};
+use crate::types::{Happening, Health, Incarnation, Joined, Member, MemberId, Members, Membership};
 
 impl Work {
-    pub async fn join(self, member: MemberId, about: Vec<u8>) -> Result<Membership, CoordError> {
+    pub async fn join(self, member: MemberId, about: Vec<u8>) -> Result<Joined, CoordError> {
         self.limits.check_about(&about)?;
         let keys = &self.keys;
         loop {
-            let seen = self.read(vec![look(keys.member(member)), count(keys.members()), get(keys.epoch())]).await?;
+            let seen = self
+                .read(vec![
+                    look(keys.member(member)),
+                    count(keys.members()),
+                    get(keys.epoch()),
+                    get(keys.failure_timeout()),
+                    get_all(keys.leases()),
+                ])
+                .await?;
             if seen.one(0).is_none() && seen.count(1) >= self.limits.members_max {
                 return Err(CoordError::Full { what: "members".into(), max: self.limits.members_max as u64 });
             }
-            let epoch = seen.number(2, &keys.epoch())? + 1;
+            let leases = seen.all(4).iter().map(|found| held_lease(found, &keys.leases()));
+            let leases = leases.collect::<Result<Vec<_>, _>>()?;
+            if let Some(lease) = leases.into_iter().find(|lease| lease.holder.member == member) {
+                return Err(CoordError::LeasesRun { member, name: lease.name });
+            }
+            let epoch = seen.number(2)? + 1;
+            let failure_timeout_ms = seen.number(3)?;
             let join = [
                 put(keys.member(member), about.clone()),
                 delete(keys.failed(member)),
-                put(keys.beat(member), ""),
+                put(keys.beat(member), failure_timeout_ms.to_string()),
+                put(keys.joined(member), epoch.to_string()),
                 put(keys.epoch(), epoch.to_string()),
+                self.epoch_change(epoch, &[Happening::Joined { member, epoch }]),
                 self.event(Happening::Joined { member, epoch }),
             ];
-            let outcome = self.commit(Txn::new().when([is_of(&keys.epoch(), seen.mod_revision(2))]).and_then(join)).await?;
+            let conditions = [is_of(&keys.epoch(), seen.mod_revision(2)), none_since(keys.leases(), seen.revision)];
+            let outcome = self.commit(Txn::new().when(conditions).and_then(join)).await?;
             if outcome.done {
-                return Ok(Membership { member, incarnation: outcome.revision, epoch });
+                return Ok(Joined { incarnation: outcome.revision, epoch, failure_timeout_ms });
             }
         }
     }
 
-    pub async fn heartbeat(self, membership: Membership) -> Result<u64, CoordError> {
-        let Membership { member, incarnation, .. } = membership;
-        let beat = [put(self.keys.beat(member), ""), get(self.keys.epoch())];
-        let outcome = self.repeat(Txn::new().when(self.is_live(member, incarnation)).and_then(beat)).await?;
-        if !outcome.done {
-            return Err(CoordError::NotLive { member, incarnation });
+    /// Gives the epoch, and the failure timeout that the member goes by.
+    pub async fn heartbeat(self, membership: Membership) -> Result<(u64, u64), CoordError> {
+        match membership.failure_timeout_ms {
+            0 => self.first_heartbeat(membership).await,
+            failure_timeout_ms => Ok((self.beat(membership, failure_timeout_ms, Vec::new()).await?, failure_timeout_ms)),
         }
-        outcome.number(0, &self.keys.epoch())
+    }
+
+    /// The same for a member that joined before any watchman reigned, and knows no failure timeout.
+    async fn first_heartbeat(self, membership: Membership) -> Result<(u64, u64), CoordError> {
+        let keys = &self.keys;
+        let beat = keys.beat(membership.member);
+        loop {
+            let seen = self.read(vec![get(beat.clone()), get(keys.failure_timeout())]).await?;
+            let told = seen.number(0)?;
+            let failure_timeout_ms = if told > 0 { told } else { seen.number(1)? };
+            // Another heartbeat may be told of the timeout of another watchman meanwhile.
+            let unchanged = vec![is_of(&beat, seen.mod_revision(0))];
+            match self.beat(membership, failure_timeout_ms, unchanged).await {
+                Err(CoordError::NotLive { .. }) => self.check_is_live(&membership).await?,
+                epoch => return Ok((epoch?, failure_timeout_ms)),
+            }
+        }
+    }
+
+    /// Writes a heartbeat if these conditions hold and the member is live, and gives the epoch.
+    async fn beat(
+        &self,
+        membership: Membership,
+        failure_timeout_ms: u64,
+        mut conditions: Vec<Compare>,
+    ) -> Result<u64, CoordError> {
+        let Membership { member, incarnation, .. } = membership;
+        conditions.extend(self.is_live(member, incarnation));
+        let beat = [put(self.keys.beat(member), failure_timeout_ms.to_string()), get(self.keys.epoch())];
+        let outcome = self.repeat(Txn::new().when(conditions).and_then(beat)).await?;
+        if outcome.done { outcome.number(0) } else { Err(CoordError::NotLive { member, incarnation }) }
     }
 
     pub async fn leave(self, membership: Membership) -> Result<(), CoordError> {
@@ -49,11 +98,13 @@ impl Work {
         loop {
             let seen = self.read(vec![look(keys.member(member)), look(keys.failed(member)), get(keys.epoch())]).await?;
             check_live(&membership, seen.one(0), seen.one(1))?;
-            let epoch = seen.number(2, &keys.epoch())? + 1;
+            let epoch = seen.number(2)? + 1;
             let leave = [
                 delete(keys.member(member)),
                 delete(keys.beat(member)),
+                delete(keys.joined(member)),
                 put(keys.epoch(), epoch.to_string()),
+                self.epoch_change(epoch, &[Happening::Left { member, epoch }]),
                 self.event(Happening::Left { member, epoch }),
             ];
             let [live, not_failed] = self.is_live(member, incarnation);
@@ -80,6 +131,7 @@ impl Work {
                 delete(keys.member(member)),
                 delete(keys.failed(member)),
                 delete(keys.beat(member)),
+                delete(keys.joined(member)),
                 self.event(Happening::Forgotten { member }),
             ];
             let conditions =
@@ -91,18 +143,32 @@ impl Work {
     }
 
     pub async fn members(self) -> Result<Members, CoordError> {
+        self.members_in(&self.read(self.look_at_members()).await?)
+    }
+
+    /// What [`Work::members_in`] reads, at the first places of what is asked.
+    pub fn look_at_members(&self) -> Vec<TxnOp> {
         let keys = &self.keys;
-        let gets = vec![get_all(keys.members()), look_at_all(keys.all_failed()), get(keys.epoch())];
-        let seen = self.read(gets).await?;
-        let failed = seen.all(1).iter().map(|key| id_of(key, &keys.all_failed())).collect::<Result<Vec<_>, _>>()?;
+        vec![get_all(keys.members()), get_all(keys.all_failed()), get(keys.epoch()), get_all(keys.all_joined())]
+    }
+
+    /// The members that were found.
+    pub fn members_in(&self, seen: &Outcome) -> Result<Members, CoordError> {
+        let keys = &self.keys;
+        let epochs = |place, prefix: String| {
+            let found = seen.all(place).iter().map(|found| Ok((id_of(found, &prefix)?, number(found)?)));
+            found.collect::<Result<HashMap<_, _>, CoordError>>()
+        };
+        let (failed, joined) = (epochs(1, keys.all_failed())?, epochs(3, keys.all_joined())?);
         let member = |found: &KeyValue| {
             let id = id_of(found, &keys.members())?;
-            let health = if failed.contains(&id) { Health::Failed } else { Health::Live };
+            let health = if failed.contains_key(&id) { Health::Failed } else { Health::Live };
+            let epoch = failed.get(&id).or(joined.get(&id)).copied().unwrap_or(0);
             let (incarnation, about) = (found.mod_revision() as Incarnation, found.value().to_vec());
-            Ok(Member { id, incarnation, health, about })
+            Ok(Member { id, incarnation, health, epoch, about })
         };
         let members = seen.all(0).iter().map(member).collect::<Result<_, CoordError>>()?;
-        Ok(Members { epoch: seen.number(2, &keys.epoch())?, revision: seen.revision, members })
+        Ok(Members { epoch: seen.number(2)?, revision: seen.revision, members })
     }
 
     async fn check_is_live(&self, membership: &Membership) -> Result<(), CoordError> {

@@ -23,7 +23,7 @@
 //! |---|---|
 //! | `keys` | where what is in etcd |
 //! | `work` | transactions, and what is known of them if no answer comes |
-//! | `members`, `leases`, `tree`, `changes` | the operations |
+//! | `members`, `epochs`, `leases`, `tree`, `transactions`, `view`, `changes` | the operations |
 //! | `watchman` | who has failed, and which leases are over |
 //! | `decisions` | the transactions in which that is decided |
 //! | [`local`] | an etcd as child processes, for tests and experiments |
@@ -31,11 +31,14 @@
 mod changes;
 mod clock;
 mod decisions;
+mod epochs;
 mod keys;
 mod leases;
 pub mod local;
 mod members;
+mod transactions;
 mod tree;
+mod view;
 mod watchman;
 mod work;
 
@@ -56,8 +59,9 @@ use crate::coordinator::{Coordinator, sleep_until};
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::path::check_path;
+use crate::transaction::Transaction;
 use crate::types::{
-    Changes, Condition, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
+    Changes, Entry, Epochs, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
 };
 
 pub use watchman::Watchman;
@@ -234,11 +238,15 @@ impl Etcd {
 
 impl Coordinator for Etcd {
     async fn join(&self, member: MemberId, about: &[u8]) -> Result<Membership, CoordError> {
-        self.operate(|work| work.join(member, about.to_vec())).await
+        let sent_at = self.now();
+        let joined = self.operate(|work| work.join(member, about.to_vec())).await?;
+        Ok(Membership::joined(member, joined, sent_at))
     }
 
-    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError> {
-        self.operate(|work| work.heartbeat(*membership)).await
+    async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError> {
+        let sent_at = self.now();
+        let (epoch, failure_timeout_ms) = self.operate(|work| work.heartbeat(*membership)).await?;
+        Ok(Heartbeat::heard(epoch, failure_timeout_ms, sent_at))
     }
 
     async fn leave(&self, membership: &Membership) -> Result<(), CoordError> {
@@ -253,17 +261,25 @@ impl Coordinator for Etcd {
         self.operate(Work::members).await
     }
 
+    async fn epochs(&self, after: u64) -> Result<Epochs, CoordError> {
+        self.operate(|work| work.epochs(after)).await
+    }
+
+    async fn cut_epochs(&self, up_to: u64) -> Result<(), CoordError> {
+        self.operate(|work| work.cut_epochs(up_to)).await
+    }
+
     async fn acquire(&self, membership: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError> {
         let sent_at = self.now();
         let ttl_ms = ttl.as_millis().try_into().unwrap_or(u64::MAX);
-        let token = self.operate(|work| work.acquire(*membership, name.to_owned(), ttl_ms)).await?;
+        let (token, ttl_ms) = self.operate(|work| work.acquire(*membership, name.to_owned(), ttl_ms)).await?;
         Ok(Lease::granted(name, token, ttl_ms, sent_at))
     }
 
     async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
         let sent_at = self.now();
-        self.operate(|work| work.renew(lease.name.clone(), lease.token)).await?;
-        lease.renewed(sent_at);
+        let ttl_ms = self.operate(|work| work.renew(lease.name.clone(), lease.token)).await?;
+        lease.renewed(sent_at, ttl_ms);
         Ok(())
     }
 
@@ -284,12 +300,12 @@ impl Coordinator for Etcd {
         self.operate(|work| work.get(path.to_owned())).await
     }
 
-    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
-        self.operate(|work| work.set(path.to_owned(), value.to_vec(), condition)).await
+    async fn transact(&self, transaction: &Transaction) -> Result<Revision, CoordError> {
+        self.operate(|work| work.transact(transaction.clone())).await
     }
 
-    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError> {
-        self.operate(|work| work.delete(path.to_owned(), condition)).await
+    async fn view(&self, root: &str) -> Result<View, CoordError> {
+        self.operate(|work| work.view(root.to_owned())).await
     }
 
     async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError> {

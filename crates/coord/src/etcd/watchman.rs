@@ -1,20 +1,20 @@
 //! The watchman of an etcd: one of those that run reigns, the others stand by.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use etcd_client::Txn;
+use etcd_client::{KeyValue, Txn};
 use tokio::task::JoinHandle;
 
 use super::decisions::{Decided, next_part};
 use super::leases::{name_of, tenancy};
 use super::members::id_of;
-use super::work::{Work, get_all, is_of, look, look_at_all, put, revision_for_etcd};
+use super::work::{Work, get_all, is_of, look, look_at_all, number, put, revision_for_etcd};
 use super::{Etcd, WorkSource, clock};
 use crate::error::CoordError;
 use crate::types::{Incarnation, Revision};
-use crate::watchman::{Reign, Silence, WatchmanConfig, WatchmanCounters};
-use crate::wire::{Beat, Pulse, Tenure};
+use crate::watchman::{Beat, Pulse, Reign, Silence, Tenure, WatchmanConfig, WatchmanCounters};
 
 /// So often within the failure timeout does the watchman who reigns give a sign of life to those that stand by.
 const SIGNS_OF_TIMEOUT: u32 = 4;
@@ -109,7 +109,8 @@ impl Post {
             return Ok(None);
         }
         let conditions = [is_of(&reign, reigns), is_of(&watchman, sign)];
-        let outcome = work.commit(Txn::new().when(conditions).and_then([put(reign, "")])).await?;
+        let told = put(work.keys.failure_timeout(), self.config.failure_timeout_ms().to_string());
+        let outcome = work.commit(Txn::new().when(conditions).and_then([put(reign, ""), told])).await?;
         Ok(outcome.done.then_some(outcome.revision))
     }
 
@@ -173,24 +174,26 @@ async fn pulse(work: Work) -> Result<Pulse, CoordError> {
     let gets = vec![
         look_at_all(keys.members()),
         look_at_all(keys.all_failed()),
-        look_at_all(keys.beats()),
+        get_all(keys.beats()),
         get_all(keys.leases()),
         look_at_all(keys.renewals()),
     ];
     let seen = work.read(gets).await?;
     let by_id = |place, prefix: String| {
         let found = seen.all(place).iter().map(|found| Ok((id_of(found, &prefix)?, found.mod_revision() as Revision)));
-        found.collect::<Result<std::collections::HashMap<_, _>, CoordError>>()
+        found.collect::<Result<HashMap<_, _>, CoordError>>()
     };
-    let (failed, beats) = (by_id(1, keys.all_failed())?, by_id(2, keys.beats())?);
+    let failed = by_id(1, keys.all_failed())?;
+    let beat = |found: &KeyValue| Ok((id_of(found, &keys.beats())?, (found.mod_revision() as Revision, number(found)?)));
+    let beats = seen.all(2).iter().map(beat).collect::<Result<HashMap<_, _>, CoordError>>()?;
     let mut members = Vec::new();
     for (member, incarnation) in by_id(0, keys.members())? {
         if !failed.contains_key(&member) {
-            let heartbeats = beats.get(&member).copied().unwrap_or(0);
-            members.push(Beat { member, incarnation: incarnation as Incarnation, heartbeats });
+            let (heartbeats, failure_timeout_ms) = beats.get(&member).copied().unwrap_or_default();
+            members.push(Beat { member, incarnation: incarnation as Incarnation, heartbeats, failure_timeout_ms });
         }
     }
-    let mut renewals = std::collections::HashMap::new();
+    let mut renewals = HashMap::new();
     for found in seen.all(4) {
         renewals.insert(name_of(found, &keys.renewals())?, found.mod_revision() as Revision);
     }

@@ -76,6 +76,11 @@ pub(super) fn is_of(key: &str, revision: i64) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, revision)
 }
 
+/// A condition: no key with this prefix was written after a revision.
+pub(super) fn none_since(prefix: String, revision: Revision) -> Compare {
+    Compare::mod_revision(prefix, CompareOp::Less, revision_for_etcd(revision.saturating_add(1))).with_prefix()
+}
+
 /// A condition: there is such a key, or none.
 pub(super) fn exists(key: &str, expected: bool) -> Compare {
     Compare::create_revision(key, if expected { CompareOp::Greater } else { CompareOp::Equal }, 0)
@@ -127,6 +132,15 @@ pub(super) fn foreign(key: &str, why: impl std::fmt::Display) -> CoordError {
     CoordError::Backend { why, may_have_run: false }
 }
 
+/// The number that a key has as its value; 0 if that is empty.
+pub(super) fn number(found: &KeyValue) -> Result<u64, CoordError> {
+    let key = String::from_utf8_lossy(found.key());
+    match found.value_str().map_err(|error| foreign(&key, error))? {
+        "" => Ok(0),
+        text => text.parse().map_err(|error| foreign(&key, error)),
+    }
+}
+
 impl Outcome {
     /// What the get at this place of the operations that were done found.
     pub fn all(&self, place: usize) -> &[KeyValue] {
@@ -154,10 +168,8 @@ impl Outcome {
     }
 
     /// The number under a key; 0 if there is none.
-    pub fn number(&self, place: usize, key: &str) -> Result<u64, CoordError> {
-        let Some(found) = self.one(place) else { return Ok(0) };
-        let text = found.value_str().map_err(|error| foreign(key, error))?;
-        text.parse().map_err(|error| foreign(key, error))
+    pub fn number(&self, place: usize) -> Result<u64, CoordError> {
+        self.one(place).map_or(Ok(0), number)
     }
 }
 

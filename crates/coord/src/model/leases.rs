@@ -8,11 +8,19 @@ use crate::error::CoordError;
 use crate::limits::{Limits, check_ttl};
 use crate::mutation::{Mutation, is_planted};
 use crate::path::check_path;
-use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Token};
-use crate::wire::{Answer, Tenure};
+use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Revision, Token};
+use crate::wire::Answer;
 
 /// What a lease counts in a page beyond its name.
 const LEASE_BYTES: usize = 40;
+
+impl Held {
+    /// As others see it.
+    pub fn seen(&self, name: &str) -> HeldLease {
+        let holder = Holder { member: self.member, incarnation: self.incarnation, token: self.token };
+        HeldLease { name: name.to_owned(), holder, ttl_ms: self.ttl_ms }
+    }
+}
 
 impl State {
     pub fn acquire(
@@ -20,7 +28,7 @@ impl State {
         limits: &Limits,
         name: String,
         (member, incarnation): (MemberId, Incarnation),
-        ttl_ms: u64,
+        mut ttl_ms: u64,
     ) -> Result<Answer, CoordError> {
         check_path(&name)?;
         check_ttl(ttl_ms)?;
@@ -32,9 +40,11 @@ impl State {
             Some(held) if is_planted(Mutation::TokenKept) => {
                 let token = held.token;
                 self.happen(Happening::Granted { name, member });
-                return Ok(Answer::Granted { token });
+                return Ok(Answer::Granted { token, ttl_ms });
             }
             Some(held) => {
+                // The holder may not know of this grant yet, and rely on the one before.
+                ttl_ms = ttl_ms.max(held.ttl_ms);
                 let token = held.token;
                 self.end_lease(name.clone(), token);
             }
@@ -44,39 +54,37 @@ impl State {
             None => {}
         }
         let token = self.happen(Happening::Granted { name: name.clone(), member });
-        self.leases.insert(name, Held { member, incarnation, token, renewals: 0, ttl_ms });
-        Ok(Answer::Granted { token })
+        self.leases.insert(name, Held { member, incarnation, token, ttl_ms });
+        Ok(Answer::Granted { token, ttl_ms })
     }
 
     /// The lease, if it is held with this token.
-    fn held(&mut self, name: &str, token: Token) -> Result<&mut Held, CoordError> {
-        let held = self.leases.get_mut(name).filter(|held| held.token == token);
+    pub fn held(&self, name: &str, token: Token) -> Result<&Held, CoordError> {
+        let held = self.leases.get(name).filter(|held| held.token == token);
         held.ok_or_else(|| CoordError::LeaseLost { name: name.to_owned(), token })
     }
 
-    pub fn renew(&mut self, name: String, mut token: Token) -> Result<Answer, CoordError> {
-        if let Some(held) = self.leases.get(&name).filter(|_| is_planted(Mutation::FormerHolderRenews)) {
+    /// The token with which a lease may be renewed that is held with this one, and its time.
+    pub fn renewable(&self, name: &str, mut token: Token) -> Result<(Token, u64), CoordError> {
+        if let Some(held) = self.leases.get(name).filter(|_| is_planted(Mutation::FormerHolderRenews)) {
             token = token.max(held.token);
         }
-        let held = self.held(&name, token)?;
-        let (member, incarnation) = (held.member, held.incarnation);
+        let held = self.held(name, token)?;
         // Who was taken for failed shall come to an end, though not before its time.
         if !is_planted(Mutation::FailedHolderRenews) {
-            self.live(member, incarnation)?;
+            self.live(held.member, held.incarnation)?;
         }
-        self.held(&name, token)?.renewals += 1;
-        Ok(Answer::Done { revision: self.revision })
+        Ok((token, held.ttl_ms))
     }
 
     pub fn release(&mut self, name: String, token: Token) -> Result<Answer, CoordError> {
         self.held(&name, token)?;
-        self.end_lease(name, token);
-        Ok(Answer::Done { revision: self.revision })
+        Ok(Answer::Done { revision: self.end_lease(name, token) })
     }
 
-    /// The watchman has waited for long enough, if the lease was not renewed since; says whether.
-    pub fn lapse(&mut self, name: String, token: Token, renewals: u64) -> bool {
-        let is_over = self.held(&name, token).is_ok_and(|held| held.renewals == renewals);
+    /// The watchman has waited for long enough; says whether it is the lease that it waited for.
+    pub fn lapse(&mut self, name: String, token: Token) -> bool {
+        let is_over = self.held(&name, token).is_ok();
         if is_over {
             self.end_lease(name, token);
         }
@@ -86,18 +94,17 @@ impl State {
     pub fn end_leases_of(&mut self, member: MemberId) {
         let of_member = self.leases.iter().filter(|(_, held)| held.member == member);
         let ended: Vec<_> = of_member.map(|(name, held)| (name.clone(), held.token)).collect();
-        ended.into_iter().for_each(|(name, token)| self.end_lease(name, token));
+        ended.into_iter().for_each(|(name, token)| _ = self.end_lease(name, token));
     }
 
-    fn end_lease(&mut self, name: String, token: Token) {
+    fn end_lease(&mut self, name: String, token: Token) -> Revision {
         self.leases.remove(&name);
-        self.happen(Happening::Ended { name, token });
+        self.happen(Happening::Ended { name, token })
     }
 
     pub fn holder(&self, name: &str) -> Result<Answer, CoordError> {
         check_path(name)?;
-        let holder = |held: &Held| Holder { member: held.member, incarnation: held.incarnation, token: held.token };
-        Ok(Answer::Holder { holder: self.leases.get(name).map(holder) })
+        Ok(Answer::Holder { holder: self.leases.get(name).map(|held| held.seen(name).holder) })
     }
 
     /// A page of all.
@@ -110,19 +117,8 @@ impl State {
                 more_after = leases.last().map(|lease| lease.name.clone());
                 break;
             }
-            let holder = Holder { member: held.member, incarnation: held.incarnation, token: held.token };
-            leases.push(HeldLease { name: name.clone(), holder, ttl_ms: held.ttl_ms });
+            leases.push(held.seen(name));
         }
         Answer::Leases { leases: Leases { revision: self.revision, leases, more_after } }
-    }
-
-    pub fn tenures(&self) -> Vec<Tenure> {
-        let tenure = |(name, held): (&String, &Held)| Tenure {
-            name: name.clone(),
-            token: held.token,
-            renewals: held.renewals,
-            ttl_ms: held.ttl_ms,
-        };
-        self.leases.iter().map(tenure).collect()
     }
 }

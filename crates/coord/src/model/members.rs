@@ -1,18 +1,27 @@
 //! Members and the epoch.
 
-use super::state::{Record, State};
+use super::state::{Held, Record, State};
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::mutation::{Mutation, is_planted};
-use crate::types::{Happening, Health, Incarnation, Member, MemberId, Members, Membership};
-use crate::wire::{Answer, Beat, Pulse, Tenure};
+use crate::types::{Happening, Health, Incarnation, Joined, Member, MemberId, Members, Revision};
+use crate::watchman::{Beat, Pulse, Tenure};
+use crate::wire::{Answer, Lapsed, Silent};
 
 impl State {
     /// The record of a member that is live as this incarnation.
-    pub fn live(&mut self, member: MemberId, incarnation: Incarnation) -> Result<&mut Record, CoordError> {
-        let record = self.members.get_mut(&member);
+    pub fn live(&self, member: MemberId, incarnation: Incarnation) -> Result<&Record, CoordError> {
+        let record = self.members.get(&member);
         let live = record.filter(|record| record.health == Health::Live && record.incarnation == incarnation);
         live.ok_or(CoordError::NotLive { member, incarnation })
+    }
+
+    /// Another watchman begins, with this failure timeout: that of all who were told none yet.
+    pub fn begin_reign(&mut self, failure_timeout_ms: u64) {
+        self.reign += 1;
+        self.failure_timeout_ms = failure_timeout_ms;
+        let untold = self.members.values_mut().filter(|record| record.failure_timeout_ms == 0);
+        untold.for_each(|record| record.failure_timeout_ms = failure_timeout_ms);
     }
 
     pub fn join(&mut self, limits: &Limits, member: MemberId, about: Vec<u8>) -> Result<Answer, CoordError> {
@@ -20,21 +29,20 @@ impl State {
         if !self.members.contains_key(&member) && self.members.len() >= limits.members_max {
             return Err(CoordError::Full { what: "members".into(), max: limits.members_max as u64 });
         }
+        if let Some((name, _)) = self.leases.iter().find(|(_, held)| held.member == member) {
+            return Err(CoordError::LeasesRun { member, name: name.clone() });
+        }
         let is_known = self.members.contains_key(&member);
         self.epoch += u64::from(!(is_known && is_planted(Mutation::EpochKept)));
         let incarnation = self.happen(Happening::Joined { member, epoch: self.epoch });
-        self.members.insert(member, Record { incarnation, health: Health::Live, heartbeats: 0, about });
-        Ok(Answer::Joined { membership: Membership { member, incarnation, epoch: self.epoch } })
-    }
-
-    pub fn heartbeat(&mut self, member: MemberId, incarnation: Incarnation) -> Result<Answer, CoordError> {
-        self.live(member, incarnation)?.heartbeats += 1;
-        Ok(Answer::Heard { epoch: self.epoch })
+        let failure_timeout_ms = self.failure_timeout_ms;
+        self.members
+            .insert(member, Record { incarnation, health: Health::Live, epoch: self.epoch, failure_timeout_ms, about });
+        Ok(Answer::Joined { joined: Joined { incarnation, epoch: self.epoch, failure_timeout_ms } })
     }
 
     pub fn leave(&mut self, member: MemberId, incarnation: Incarnation) -> Result<Answer, CoordError> {
         self.live(member, incarnation)?;
-        // Also those of its earlier incarnations: an id is used by one process at a time.
         self.end_leases_of(member);
         self.members.remove(&member);
         self.epoch += 1;
@@ -52,26 +60,25 @@ impl State {
         }
     }
 
-    /// The watchman has waited for long enough for all of these, but for those that were heard since.
-    pub fn decide(&mut self, over: Pulse) -> Answer {
-        let (mut failures, mut lapses, mut refused) = (0, 0, 0);
-        for Beat { member, incarnation, heartbeats } in over.members {
-            match self.live(member, incarnation) {
-                Ok(record) if record.heartbeats == heartbeats => {
-                    record.health = Health::Failed;
-                    self.epoch += 1;
-                    self.happen(Happening::Failed { member, epoch: self.epoch });
-                    failures += 1;
-                }
-                _ => refused += 1,
+    /// The watchman has waited for long enough for all of these, but for those that have ended or begun anew since.
+    pub fn decide(&mut self, members: Vec<Silent>, leases: Vec<Lapsed>) -> Answer {
+        let asked = (members.len() + leases.len()) as u64;
+        let (mut failures, mut lapses) = (0, 0);
+        // All failures of a step begin one epoch.
+        let epoch = self.epoch + 1;
+        for Silent { member, incarnation } in members {
+            if self.live(member, incarnation).is_err() {
+                continue;
             }
+            self.members.entry(member).and_modify(|record| (record.health, record.epoch) = (Health::Failed, epoch));
+            self.epoch = epoch;
+            self.happen(Happening::Failed { member, epoch });
+            failures += 1;
         }
-        for Tenure { name, token, renewals, .. } in over.leases {
-            let is_over = self.lapse(name, token, renewals);
-            lapses += u64::from(is_over);
-            refused += u64::from(!is_over);
+        for Lapsed { name, token } in leases {
+            lapses += u64::from(self.lapse(name, token));
         }
-        Answer::Decided { failures, lapses, refused }
+        Answer::Decided { failures, lapses, refused: asked - failures - lapses }
     }
 
     pub fn all_members(&self) -> Members {
@@ -79,14 +86,27 @@ impl State {
             id: *id,
             incarnation: record.incarnation,
             health: record.health,
+            epoch: record.epoch,
             about: record.about.clone(),
         };
         Members { epoch: self.epoch, revision: self.revision, members: self.members.iter().map(member).collect() }
     }
 
-    pub fn beats(&self) -> Vec<Beat> {
+    /// Live members, and leases that are held, with what was heard of each by incarnation or token.
+    pub fn pulse(&self, heard: impl Fn(Revision) -> u64) -> Pulse {
         let live = self.members.iter().filter(|(_, record)| record.health == Health::Live);
-        live.map(|(member, record)| Beat { member: *member, incarnation: record.incarnation, heartbeats: record.heartbeats })
-            .collect()
+        let beat = |(member, record): (&MemberId, &Record)| Beat {
+            member: *member,
+            incarnation: record.incarnation,
+            heartbeats: heard(record.incarnation),
+            failure_timeout_ms: record.failure_timeout_ms,
+        };
+        let tenure = |(name, held): (&String, &Held)| Tenure {
+            name: name.clone(),
+            token: held.token,
+            renewals: heard(held.token),
+            ttl_ms: held.ttl_ms,
+        };
+        Pulse { members: live.map(beat).collect(), leases: self.leases.iter().map(tenure).collect() }
     }
 }

@@ -1,53 +1,66 @@
-//! The state of the cluster manager as a [`StateMachine`]: what commands do to it, and nothing else. It reads no clock and sends nothing.
+//! The state of the cluster manager as a [`StateMachine`]: what commands do to it. It reads no clock and sends nothing.
 //!
 //! # Failures without comparing clocks
 //!
 //! A member is failed when *somebody* has waited long enough. That somebody is the **watchman**, a task beside the replica that leads
-//! ([`crate::embedded::Watchman`]). The state counts the heartbeats of each member; the watchman reads the counts and keeps, by its own clock, since when
-//! it has seen a count unchanged. When that is the failure timeout, it has [`Command::Decide`] executed, which **names the count that it saw**. If a
-//! heartbeat was executed meanwhile the count is another, and the member stays live. So:
+//! ([`crate::embedded::Watchman`]). A heartbeat is a *query*: the leader answers it once it knows that a majority still follows it, and its [`Hearing`] counts it,
+//! beside the state. The watchman reads the counts and keeps, by its own clock, since when it has seen a count unchanged. When that is the failure timeout, it
+//! condemns the member, which is not heard from then on, and has [`Command::Decide`] executed. So:
 //!
 //! - *One clock decides.* Times are differences of readings of the watchman's clock. Nobody else's clock appears in any command.
-//! - *A failure is what all replicas see alike*: it is an entry of the log, behind or before each heartbeat, never between two opinions.
-//! - *A new watchman is patient.* It has seen no count for any time yet, so everyone gets the whole timeout again after a change of leaders.
+//! - *A failure is what all replicas see alike*: it is an entry of the log. A heartbeat is counted before the member is condemned, which saves it, or is not answered
+//!   until it is known whether the member has failed.
+//! - *A new watchman is patient.* It has seen no count for any time yet, so everyone gets the whole timeout again after a change of leaders: each member
+//!   and each lease counts as heard at the election.
 //! - *An old one is harmless.* A watchman begins with [`Command::Reign`], and its commands name the number that it got. Once another has begun they are
-//!   refused; otherwise one that was stopped for long, and leads no more, could end the patience of the new one: nothing needs to have
-//!   been heard of a member between the two, while nobody led.
-//! - *Time in which the watchman was not running, or the replicas had no majority, does not count*: members could not be heard then. A look
-//!   at the counts that comes late begins all waiting anew.
+//!   refused. A replica hears nothing before its own watchman's reign has begun: then all commands of the one before are executed, or refused.
+//! - *An old leader promises nothing.* It cannot answer once a majority follows another. What it answered before, it was asked before the other was
+//!   elected, and the other waits the whole timeout from its election on.
+//! - *Time in which the watchman was not running, or the replicas had no majority, does not count*: members could not be heard then. The watchman asks for the counts
+//!   with a query, too. A look at them that comes late begins all waiting anew.
 //!
-//! What is promised to a member is therefore only this: if its heartbeats are *executed* more often than the failure timeout (of the watchman's
+//! What is promised to a member is therefore only this: if its heartbeats are *answered* more often than the failure timeout (of the watchman's
 //! clock), it stays live. What is promised to the others: a member that sends none is failed within the timeout and some looks, once
 //! there is a leader. A member that is marked as failed while it lives is no contradiction: the epoch has risen, it learns of that with its next
 //! heartbeat, and joins again, which is another epoch.
 //!
+//! A member that joins is told the failure timeout of the watchman that reigns, and each heartbeat is answered as the renewal of a lease: until when the
+//! member may work as one ([`crate::Heartbeat::safe_until`]). What it was told is kept with the member, and is what every watchman waits for, whatever it is
+//! set to. So a shorter timeout of the next watchman fails nobody who was promised a longer one.
+//!
 //! # Leases
 //!
-//! The same with renewals: [`Command::Decide`] names token and count. The holder counts too, by its own clock: three quarters of the time,
-//! from **before it sent** the command that was granted; the watchman counts the whole time, from **after that was executed**. So the holder's
+//! The same with renewals. The holder counts too, by its own clock: three quarters of the time,
+//! from **before it sent** what was granted or renewed; the watchman counts the whole time, from **after that was executed or counted**. So the holder's
 //! count ends first unless its clock is slow by more than a quarter against the watchman's, however long messages take: `send <= execute
 //! <= see`, and 3/4 of a duration is shorter than the whole of it. Whoever does not want to rest on that uses the **token**. Tokens are revisions, which only
 //! rise, so each grant has a token above all before it, over changes of leaders and restarts; a resource that refuses tokens below the highest it has seen
 //! lets no former holder in.
 //!
 //! The failure of a member does not end its leases, since it may be cut off from here and not from the resource. They cannot be renewed any more, and
-//! lapse. The same member in a later incarnation may take over its own leases at once, with a higher token: an id is used by one process at a time.
+//! lapse. Until they have, the member cannot join again: what it had lent on may be in use still (Reda 2022, section 5.5).
 //!
 //! # Files
 //!
 //! | File | What it holds |
 //! |---|---|
 //! | `state` | what is replicated, its events and its snapshot |
-//! | `members`, `leases`, `tree` | what commands do to each |
+//! | `members`, `epochs`, `leases`, `tree`, `transactions` | what commands do to each |
+//! | [`hearing`](Hearing) | heartbeats and renewals, which are not replicated |
+//! | `view` | members, leases and a subtree at one revision |
 //! | `restore` | how a state is restored from a snapshot |
 
+mod epochs;
+mod hearing;
 mod leases;
 mod members;
 mod restore;
 mod state;
 #[cfg(test)]
 mod tests;
+mod transactions;
 mod tree;
+mod view;
 
 use dunlin_smr::StateMachine;
 use dunlin_smr::machine::{RestoreError, free_beside};
@@ -57,50 +70,57 @@ use self::state::State;
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::types::Scope;
-use crate::wire::{Answer, Command, Pulse, Query, Wire};
+use crate::wire::{Answer, Command, Query, Wire};
+
+pub use self::hearing::Hearing;
 
 /// Bytes of events or entries in one answer, unless a single one is longer.
 pub const PAGE_BYTES_MAX: usize = 256 << 10;
 /// The version of snapshots.
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
 
 /// The replicated state of the cluster manager.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Machine {
     state: State,
     limits: Limits,
+    hearing: Hearing,
     /// What was restored of a snapshot whose end has not come yet.
     restoring: Option<Box<Restore>>,
 }
 
 impl Machine {
-    /// An empty one. All replicas have the same limits.
-    pub fn new(limits: Limits) -> Machine {
-        Machine { state: State::default(), limits, restoring: None }
+    /// An empty one. All replicas have the same limits, and each has a hearing of its own, which the watchman beside it has, too.
+    pub fn new(limits: Limits, hearing: Hearing) -> Machine {
+        Machine { state: State::default(), limits, hearing, restoring: None }
     }
 
-    /// Does what a command says.
+    /// Does what a command says. All that happens has one revision.
     fn execute(&mut self, command: Command) -> Result<Answer, CoordError> {
+        let answer = self.change(command);
+        self.state.end_step(&self.limits);
+        answer
+    }
+
+    fn change(&mut self, command: Command) -> Result<Answer, CoordError> {
         let (state, limits) = (&mut self.state, &self.limits);
         match command {
             Command::Join { member, about } => state.join(limits, member, about),
-            Command::Heartbeat { member, incarnation } => state.heartbeat(member, incarnation),
             Command::Leave { member, incarnation } => state.leave(member, incarnation),
             Command::Forget { member } => state.forget(member),
+            Command::CutEpochs { up_to } => state.cut_epochs(up_to),
             Command::Acquire { name, member, incarnation, ttl_ms } => {
                 state.acquire(limits, name, (member, incarnation), ttl_ms)
             }
-            Command::Renew { name, token } => state.renew(name, token),
             Command::Release { name, token } => state.release(name, token),
-            Command::Set { path, value, condition } => state.set(limits, path, value, condition),
-            Command::Delete { path, condition } => state.delete(path, condition),
-            Command::Reign => {
-                state.reign += 1;
+            Command::Transact { transaction } => state.transact(limits, transaction),
+            Command::Reign { failure_timeout_ms } => {
+                state.begin_reign(failure_timeout_ms);
                 Ok(Answer::Reigns { reign: state.reign })
             }
-            Command::Decide { reign, over } => {
+            Command::Decide { reign, members, leases } => {
                 state.check_reign(reign)?;
-                Ok(state.decide(over))
+                Ok(state.decide(members, leases))
             }
         }
     }
@@ -109,18 +129,29 @@ impl Machine {
     fn answer(&self, query: Query) -> Result<Answer, CoordError> {
         let state = &self.state;
         match query {
+            Query::Epochs { after } => state.epochs_after(after),
             Query::Members => Ok(Answer::Members { members: state.all_members() }),
             Query::Holder { name } => state.holder(&name),
             Query::Leases { after } => Ok(state.all_leases(after)),
             Query::Get { path } => state.get(path),
             Query::List { root, after } => state.list(&root, after),
+            Query::View { root } => state.view(&root),
             Query::Changes { scope, after } => {
                 if let Scope::Tree { root } = &scope {
                     crate::path::check_root(root)?;
                 }
                 state.changes(&scope, after)
             }
-            Query::Pulse => Ok(Answer::Pulse { pulse: Pulse { members: state.beats(), leases: state.tenures() } }),
+            Query::Heartbeat { member, incarnation } => {
+                let failure_timeout_ms = state.live(member, incarnation)?.failure_timeout_ms;
+                let heard = Answer::Heard { epoch: state.epoch, failure_timeout_ms };
+                Ok(if self.hearing.hear(state, incarnation) { heard } else { Answer::NotYet })
+            }
+            Query::Renew { name, token } => {
+                let (token, ttl_ms) = state.renewable(&name, token)?;
+                Ok(if self.hearing.hear(state, token) { Answer::Renewed { ttl_ms } } else { Answer::NotYet })
+            }
+            Query::Pulse { reign } => self.hearing.take(state, reign),
         }
     }
 }
@@ -135,7 +166,6 @@ impl StateMachine for Machine {
             Ok(command) => self.execute(command).unwrap_or_else(Answer::from),
             Err(error) => no_message(error),
         };
-        self.state.trim(&self.limits);
         answer.put(reply);
     }
 
@@ -153,7 +183,7 @@ impl StateMachine for Machine {
     }
 
     fn fresh(&self) -> Result<Machine, RestoreError> {
-        Ok(Machine::new(self.limits))
+        Ok(Machine::new(self.limits, self.hearing.clone()))
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError> {

@@ -4,7 +4,7 @@ use dunlin_smr::machine::RestoreError;
 
 use super::SNAPSHOT_VERSION;
 use super::state::{Held, Leaf, Record, State};
-use crate::types::{Event, Revision};
+use crate::types::{EpochChange, Event, Revision};
 use crate::wire::{Wire, WireError, take_len};
 
 /// A state of which some of the snapshot was taken.
@@ -19,6 +19,7 @@ pub(super) struct Restore {
 enum Part {
     #[default]
     Head,
+    Epochs(usize),
     Members(usize),
     Leases(usize),
     Tree(usize),
@@ -69,7 +70,22 @@ impl Restore {
                     return Err(RestoreError::new(why));
                 }
                 (self.state.revision, self.state.epoch, self.state.reign) = (take(rest)?, take(rest)?, take(rest)?);
+                self.state.failure_timeout_ms = take(rest)?;
+                Part::Epochs(count(rest)?)
+            }
+            Part::Epochs(0) => {
+                let last = self.state.epochs.back().map_or(self.state.epoch, |last| last.epoch);
+                check(last == self.state.epoch, "its epochs end before it does")?;
                 Part::Members(count(rest)?)
+            }
+            Part::Epochs(left) => {
+                let change: EpochChange = take(rest)?;
+                self.check_time(change.revision)?;
+                let follows =
+                    self.state.epochs.back().is_none_or(|before| before.epoch.checked_add(1) == Some(change.epoch));
+                check(follows && change.epoch > 0, "its epochs have gaps")?;
+                self.state.epochs.push_back(change);
+                Part::Epochs(left - 1)
             }
             Part::Members(0) => Part::Leases(count(rest)?),
             Part::Members(left) => {

@@ -6,7 +6,7 @@ use super::PAGE_BYTES_MAX;
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::mutation::{Mutation, is_planted};
-use crate::types::{Changes, Event, Happening, Health, Incarnation, MemberId, Revision, Scope, Token};
+use crate::types::{Changes, EpochChange, Event, Happening, Health, Incarnation, MemberId, Revision, Scope, Token};
 use crate::wire::{Answer, wire_struct};
 
 /// What an event counts beyond its names and values.
@@ -17,7 +17,10 @@ const EVENT_BYTES: u64 = 64;
 pub(super) struct Record {
     pub incarnation: Incarnation,
     pub health: Health,
-    pub heartbeats: u64,
+    /// In which it joined, or failed.
+    pub epoch: u64,
+    /// What the member was told; 0 before the first watchman.
+    pub failure_timeout_ms: u64,
     pub about: Vec<u8>,
 }
 
@@ -27,7 +30,6 @@ pub(super) struct Held {
     pub member: MemberId,
     pub incarnation: Incarnation,
     pub token: Token,
-    pub renewals: u64,
     pub ttl_ms: u64,
 }
 
@@ -47,20 +49,36 @@ pub(super) struct State {
     pub epoch: u64,
     /// Number of the watchman that has a say. It only rises.
     pub reign: u64,
+    /// That of the watchman that has a say, in milliseconds; 0 before the first.
+    pub failure_timeout_ms: u64,
+    /// The last epochs, without a gap.
+    pub epochs: VecDeque<EpochChange>,
     pub members: BTreeMap<MemberId, Record>,
     pub leases: BTreeMap<String, Held>,
     pub tree: BTreeMap<String, Leaf>,
     /// Bytes of all paths and values.
     pub tree_bytes: u64,
-    /// The last events, without a gap up to `revision`.
+    /// The last events, all of each revision, and no revision left out up to `revision`.
     history: VecDeque<Event>,
     history_bytes: u64,
 }
 
-wire_struct!(Record { incarnation, health, heartbeats, about });
-wire_struct!(Held { member, incarnation, token, renewals, ttl_ms });
+wire_struct!(Record { incarnation, health, epoch, failure_timeout_ms, about });
+wire_struct!(Held { member, incarnation, token, ttl_ms });
 wire_struct!(Leaf { version, value });
-wire_struct!(State { revision, epoch, reign, members, leases, tree, tree_bytes, history, history_bytes });
+wire_struct!(State {
+    revision,
+    epoch,
+    reign,
+    failure_timeout_ms,
+    epochs,
+    members,
+    leases,
+    tree,
+    tree_bytes,
+    history,
+    history_bytes
+});
 
 fn cost(event: &Event) -> u64 {
     EVENT_BYTES
@@ -73,23 +91,35 @@ fn cost(event: &Event) -> u64 {
 }
 
 impl State {
-    /// The revision of what happens next.
+    /// The revision of all that happens in this step.
     pub fn next(&self) -> Revision {
         self.revision + 1
     }
 
     /// Notes that something happened; gives its revision.
     pub fn happen(&mut self, happening: Happening) -> Revision {
-        self.revision += 1;
-        let event = Event { revision: self.revision, happening };
+        self.note_epoch(self.next(), &happening);
+        let event = Event { revision: self.next(), happening };
         self.history_bytes += cost(&event);
         self.history.push_back(event);
-        self.revision
+        self.next()
     }
 
-    /// Forgets the oldest events beyond the limits.
-    pub fn trim(&mut self, limits: &Limits) {
+    /// Ends a step: if anything happened in it, its revision is that of the state. Forgets the oldest events beyond the limits.
+    pub fn end_step(&mut self, limits: &Limits) {
+        if self.history.back().is_some_and(|last| last.revision > self.revision) {
+            self.revision += 1;
+        }
+        self.trim_epochs(limits);
         while self.history.len() > limits.history_events_max || self.history_bytes > limits.history_bytes_max as u64 {
+            self.forget_first();
+        }
+    }
+
+    /// Forgets the oldest revision, with all its events: half of a step would be told as if it were all.
+    fn forget_first(&mut self) {
+        let first = self.history.front().map(|event| event.revision);
+        while self.history.front().map(|event| event.revision) == first {
             let Some(event) = self.history.pop_front() else { return };
             self.history_bytes -= cost(&event);
         }
@@ -101,19 +131,20 @@ impl State {
 
     /// What happened after a revision, a page of it.
     pub fn changes(&self, scope: &Scope, after: Revision) -> Result<Answer, CoordError> {
-        let compacted = self.revision - self.history.len() as u64;
+        let compacted = self.history.front().map_or(self.revision, |first| first.revision - 1);
         if after < compacted {
             return Err(CoordError::Compacted { compacted });
         }
         let (mut events, mut bytes) = (Vec::new(), 0);
         let mut up_to = self.revision.max(after);
-        // Revisions have no gaps: this many are older.
-        for event in self.history.iter().skip((after - compacted) as usize) {
+        let older = self.history.partition_point(|event| event.revision <= after);
+        for event in self.history.iter().skip(older) {
             if !scope.holds(&event.happening) {
                 continue;
             }
             bytes += cost(event) as usize;
-            if bytes > PAGE_BYTES_MAX && !events.is_empty() {
+            // What happened in one step stays together.
+            if bytes > PAGE_BYTES_MAX && events.last().is_some_and(|last: &Event| last.revision < event.revision) {
                 up_to = event.revision - u64::from(!is_planted(Mutation::EventLostBetweenPages));
                 break;
             }
@@ -124,7 +155,9 @@ impl State {
 
     /// Takes an event of a snapshot; says whether it follows the one before.
     pub fn restore_event(&mut self, event: Event) -> bool {
-        let follows = self.history.back().is_none_or(|before| before.revision.checked_add(1) == Some(event.revision));
+        let follows = self.history.back().is_none_or(|before| {
+            before.revision == event.revision || before.revision.checked_add(1) == Some(event.revision)
+        });
         self.history_bytes += cost(&event);
         self.history.push_back(event);
         follows
@@ -133,7 +166,7 @@ impl State {
     /// Whether the last event is that of the revision, and the first one not of before all.
     pub fn history_is_up_to_date(&self) -> bool {
         let ends = self.history.back().is_none_or(|last| last.revision == self.revision);
-        ends && self.history.len() as u64 <= self.revision
+        ends && self.history.front().is_none_or(|first| first.revision > 0)
     }
 
     pub fn history_bytes(&self) -> u64 {

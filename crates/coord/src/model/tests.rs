@@ -6,13 +6,16 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::{Condition, Event, Happening, Health, Revision, Token};
-use crate::wire::{Beat, Tenure};
+use crate::transaction::{Compare, Transaction, Write};
+use crate::types::{Condition, Event, Happening, Health, Revision, Token, View};
+use crate::watchman::{Pulse, Tenure};
+use crate::wire::{Lapsed, Silent};
 
 fn small() -> Limits {
     Limits {
         members_max: 3,
         about_bytes_max: 8,
+        epochs_max: 5,
         leases_max: 2,
         entries_max: 4,
         value_bytes_max: 16,
@@ -22,10 +25,18 @@ fn small() -> Limits {
     }
 }
 
+fn with_limits(limits: Limits) -> Machine {
+    Machine::new(limits, Hearing::default())
+}
+
 fn apply(machine: &mut Machine, command: &Command) -> Answer {
     let mut reply = Vec::new();
     machine.apply(0, &command.to_bytes(), &mut reply);
     Answer::from_bytes(&reply).unwrap()
+}
+
+fn set(path: &str, value: Vec<u8>) -> Command {
+    Command::Transact { transaction: Transaction::new().set(path, value) }
 }
 
 fn ask(machine: &Machine, query: Query) -> Answer {
@@ -41,6 +52,21 @@ fn path() -> impl Strategy<Value = String> {
     ]
 }
 
+fn transaction(condition: impl Strategy<Value = Condition>) -> impl Strategy<Value = Transaction> {
+    let small = || 0_u64..8;
+    let compare = prop_oneof![
+        1 => small().prop_map(|epoch| Compare::Epoch { epoch }),
+        1 => (path(), small()).prop_map(|(name, token)| Compare::Lease { name, token }),
+        4 => (path(), condition).prop_map(|(path, condition)| Compare::Entry { path, condition }),
+    ];
+    let write = prop_oneof![
+        2 => (path(), vec(any::<u8>(), 0..20)).prop_map(|(path, value)| Write::Set { path, value }),
+        1 => path().prop_map(|path| Write::Delete { path }),
+    ];
+    // The history holds what the writes are for watchers.
+    (vec(compare, 0..3), vec(write, 0..5)).prop_map(|(compares, writes)| Transaction { compares, writes })
+}
+
 /// The command means what it says with numbers of its own, or with those of the state, which makes it likely to be done.
 fn command() -> impl Strategy<Value = Command> {
     let small = || 0_u64..8;
@@ -52,22 +78,16 @@ fn command() -> impl Strategy<Value = Command> {
     ];
     prop_oneof![
         3 => (member(), vec(any::<u8>(), 0..10)).prop_map(|(member, about)| Command::Join { member, about }),
-        3 => (member(), small()).prop_map(|(member, incarnation)| Command::Heartbeat { member, incarnation }),
         1 => (member(), small()).prop_map(|(member, incarnation)| Command::Leave { member, incarnation }),
         1 => member().prop_map(|member| Command::Forget { member }),
         4 => (path(), member(), small(), prop_oneof![4 => Just(1000_u64), 1 => Just(1)])
             .prop_map(|(name, member, incarnation, ttl_ms)| Command::Acquire { name, member, incarnation, ttl_ms }),
-        2 => (path(), small()).prop_map(|(name, token)| Command::Renew { name, token }),
         1 => (path(), small()).prop_map(|(name, token)| Command::Release { name, token }),
-        4 => (path(), vec(any::<u8>(), 0..20), condition.clone())
-            .prop_map(|(path, value, condition)| Command::Set { path, value, condition }),
-        2 => (path(), condition).prop_map(|(path, condition)| Command::Delete { path, condition }),
-        1 => Just(Command::Reign),
-        6 => (small(), vec((member(), small(), 0_u64..3), 0..4), 0_u64..3).prop_map(|(reign, members, renewals)| {
-            let beat = |(member, incarnation, heartbeats)| Beat { member, incarnation, heartbeats };
-            let members = members.into_iter().map(beat).collect();
-            let lease = Tenure { name: "/a".into(), token: 1, renewals, ttl_ms: 0 };
-            Command::Decide { reign, over: Pulse { members, leases: vec![lease] } }
+        6 => transaction(condition).prop_map(|transaction| Command::Transact { transaction }),
+        1 => (0_u64..3).prop_map(|failure_timeout_ms| Command::Reign { failure_timeout_ms }),
+        6 => (small(), vec((member(), small()), 0..4)).prop_map(|(reign, members)| {
+            let members = members.into_iter().map(|(member, incarnation)| Silent { member, incarnation });
+            Command::Decide { reign, members: members.collect(), leases: vec![Lapsed { name: "/a".into(), token: 1 }] }
         }),
     ]
 }
@@ -78,35 +98,39 @@ fn made_true(machine: &Machine, command: Command, luck: u8) -> Command {
         return command;
     }
     let Answer::Members { members } = ask(machine, Query::Members) else { panic!() };
-    let Answer::Pulse { pulse } = ask(machine, Query::Pulse) else { panic!() };
+    let pulse = machine.state.pulse(|_| 0);
     let now = |id: u64, drawn: u64| {
         members.members.iter().find(|member| member.id == id).map_or(drawn, |member| member.incarnation)
     };
     let lease = (!pulse.leases.is_empty()).then(|| pulse.leases[usize::from(luck) % pulse.leases.len()].clone());
     match (command, lease) {
-        (Command::Heartbeat { member, incarnation }, _) => {
-            Command::Heartbeat { member, incarnation: now(member, incarnation) }
-        }
         (Command::Leave { member, incarnation }, _) => Command::Leave { member, incarnation: now(member, incarnation) },
         (Command::Acquire { name, member, incarnation, ttl_ms }, _) => {
             Command::Acquire { name, member, incarnation: now(member, incarnation), ttl_ms }
         }
-        (Command::Decide { over, .. }, _) => {
-            let reign = machine.state.reign;
-            let members = over.members.into_iter().filter_map(|drawn| {
-                let same = pulse.members.iter().find(|beat| beat.member == drawn.member)?;
-                Some(Beat { heartbeats: drawn.heartbeats, ..same.clone() })
-            });
-            // Of each lease that is held, as if so many renewals were seen.
-            let renewals = over.leases.first().map_or(0, |drawn| drawn.renewals);
-            let leases = pulse.leases.into_iter().map(|held| Tenure { renewals, ..held }).collect();
-            Command::Decide { reign, over: Pulse { members: members.collect(), leases } }
+        (Command::Decide { members, .. }, _) => {
+            let silent = |drawn: Silent| Silent { incarnation: now(drawn.member, drawn.incarnation), ..drawn };
+            let lapsed = |held: Tenure| Lapsed { name: held.name, token: held.token };
+            // Half of the leases, or all.
+            let leases = pulse.leases.into_iter().skip(usize::from(luck % 2)).map(lapsed).collect();
+            let members = members.into_iter().map(silent).collect();
+            Command::Decide { reign: machine.state.reign, members, leases }
         }
-        (Command::Renew { .. }, Some(Tenure { name, token, .. })) => Command::Renew { name, token },
         (Command::Release { .. }, Some(Tenure { name, token, .. })) => Command::Release { name, token },
-        (Command::Set { path, value, condition: Condition::Version { version } }, _) => {
-            let version = machine.state.tree.get(&path).map_or(version, |leaf| leaf.version);
-            Command::Set { path, value, condition: Condition::Version { version } }
+        (Command::Transact { transaction }, lease) => {
+            let Transaction { compares, writes } = transaction;
+            let compares = compares.into_iter().map(|compare| match (compare, &lease) {
+                (Compare::Epoch { .. }, _) => Compare::Epoch { epoch: machine.state.epoch },
+                (Compare::Lease { .. }, Some(Tenure { name, token, .. })) => {
+                    Compare::Lease { name: name.clone(), token: *token }
+                }
+                (Compare::Entry { path, condition: Condition::Version { version } }, _) => {
+                    let version = machine.state.tree.get(&path).map_or(version, |leaf| leaf.version);
+                    Compare::Entry { path, condition: Condition::Version { version } }
+                }
+                (other, _) => other,
+            });
+            Command::Transact { transaction: Transaction { compares: compares.collect(), writes } }
         }
         (other, _) => other,
     }
@@ -117,6 +141,8 @@ fn made_true(machine: &Machine, command: Command, luck: u8) -> Command {
 struct Follower {
     revision: Revision,
     epoch: u64,
+    /// The revision at which the epoch began.
+    epoch_of: Revision,
     live: BTreeMap<u64, u64>,
     failed: BTreeSet<u64>,
     leases: BTreeMap<String, (u64, Token)>,
@@ -126,10 +152,12 @@ struct Follower {
 
 impl Follower {
     fn follow(&mut self, event: &Event) {
-        assert_eq!(event.revision, self.revision + 1, "no event is left out or comes twice");
+        let is_new = event.revision == self.revision + 1;
+        assert!(is_new || event.revision == self.revision, "no event is left out or comes twice");
         self.revision = event.revision;
         let mut begin = |new: &u64| {
-            assert_eq!(*new, self.epoch + 1, "each change of the live members is an epoch");
+            let has_begun = std::mem::replace(&mut self.epoch_of, event.revision) == event.revision;
+            assert_eq!(*new, self.epoch + u64::from(!has_begun), "each step that changes the live members is an epoch");
             self.epoch = *new;
         };
         match &event.happening {
@@ -192,40 +220,46 @@ fn judge(before: &Machine, command: &Command, answer: &Answer) {
     let was_done = !matches!(answer, Answer::Refused { .. });
     let version = |path: &String| before.state.tree.get(path).map(|leaf| leaf.version);
     match command {
-        Command::Heartbeat { member, incarnation } | Command::Leave { member, incarnation } => {
-            assert_eq!(was_done, live(member, incarnation));
-        }
-        Command::Decide { reign, over } => {
+        Command::Leave { member, incarnation } => assert_eq!(was_done, live(member, incarnation)),
+        Command::Decide { reign, members, leases } => {
             assert_eq!(was_done, *reign == before.state.reign, "the present watchman's word");
             if let Answer::Decided { failures, lapses, refused } = answer {
-                assert_eq!(failures + lapses + refused, (over.members.len() + over.leases.len()) as u64);
-                let silent = |beat: &&Beat| {
-                    let record = before.state.members.get(&beat.member);
-                    live(&beat.member, &beat.incarnation) && record.is_some_and(|known| known.heartbeats == beat.heartbeats)
-                };
-                let failed: BTreeSet<u64> = over.members.iter().filter(silent).map(|beat| beat.member).collect();
-                assert_eq!(*failures, failed.len() as u64, "a member fails if nothing was heard since");
-                let is_same = |tenure: &&Tenure| {
-                    let held = before.state.leases.get(&tenure.name);
-                    held.is_some_and(|held| (held.token, held.renewals) == (tenure.token, tenure.renewals))
-                };
-                let over: BTreeSet<&String> = over.leases.iter().filter(is_same).map(|tenure| &tenure.name).collect();
-                assert_eq!(*lapses, over.len() as u64, "a lease is over if it was not renewed since");
+                assert_eq!(failures + lapses + refused, (members.len() + leases.len()) as u64);
+                let silent = members.iter().filter(|silent| live(&silent.member, &silent.incarnation));
+                let failed: BTreeSet<u64> = silent.map(|silent| silent.member).collect();
+                assert_eq!(*failures, failed.len() as u64, "a member fails once, and as the incarnation that was silent");
+                let is_same =
+                    |lapsed: &&Lapsed| before.state.leases.get(&lapsed.name).is_some_and(|held| held.token == lapsed.token);
+                let over: BTreeSet<&String> = leases.iter().filter(is_same).map(|lapsed| &lapsed.name).collect();
+                assert_eq!(*lapses, over.len() as u64, "a lease is over if it was not granted anew");
             }
         }
-        Command::Renew { name, token } => {
-            let held = before.state.leases.get(name).filter(|held| held.token == *token);
-            assert_eq!(was_done, held.is_some_and(|held| live(&held.member, &held.incarnation)));
+        Command::Join { member, .. } if was_done => {
+            assert!(before.state.leases.values().all(|held| held.member != *member), "its leases have ended");
         }
         Command::Acquire { name, member, incarnation, .. } if was_done => {
             assert!(live(member, incarnation));
             assert!(before.state.leases.get(name).is_none_or(|held| held.member == *member));
         }
-        Command::Set { path, condition, .. } | Command::Delete { path, condition } if was_done => match condition {
-            Condition::Always => {}
-            Condition::Absent => assert_eq!((version(path), matches!(command, Command::Set { .. })), (None, true)),
-            Condition::Version { version: wanted } => assert_eq!(version(path), Some(*wanted)),
-        },
+        Command::Transact { transaction } if was_done => {
+            for compare in &transaction.compares {
+                let holds = match compare {
+                    Compare::Epoch { epoch } => before.state.epoch == *epoch,
+                    Compare::Lease { name, token } => before.state.leases.get(name).is_some_and(|held| held.token == *token),
+                    Compare::Entry { condition: Condition::Always, .. } => true,
+                    Compare::Entry { path, condition: Condition::Absent } => version(path).is_none(),
+                    Compare::Entry { path, condition: Condition::Version { version: wanted } } => {
+                        version(path) == Some(*wanted)
+                    }
+                };
+                assert!(holds, "{compare:?}");
+            }
+            let missing = transaction
+                .writes
+                .iter()
+                .find(|write| matches!(write, Write::Delete { .. }) && version(&write.path().to_owned()).is_none());
+            assert_eq!(missing, None);
+        }
         _ => {}
     }
 }
@@ -235,18 +269,20 @@ proptest! {
 
     #[test]
     fn the_state_is_what_events_say_and_commands_allow(commands in vec((command(), any::<u8>()), 1..120)) {
-        let (mut machine, mut follower) = (Machine::new(small()), Follower::default());
+        let (mut machine, mut follower) = (with_limits(small()), Follower::default());
         for (command, luck) in commands {
             let command = made_true(&machine, command, luck);
             let before = machine.clone();
             let answer = apply(&mut machine, &command);
             judge(&before, &command, &answer);
             if matches!(answer, Answer::Refused { .. }) {
-                prop_assert_eq!(&machine, &before, "what is refused changes nothing");
+                prop_assert_eq!(&machine.state, &before.state, "what is refused changes nothing");
             }
             // One command makes few events: the history holds them.
             match ask(&machine, Query::Changes { scope: Scope::All, after: follower.revision }) {
                 Answer::Changes { changes } => {
+                    let revisions = changes.events.iter().map(|event| event.revision);
+                    prop_assert!(revisions.clone().all(|revision| revision == follower.revision + 1), "a step has one");
                     changes.events.iter().for_each(|event| follower.follow(event));
                     prop_assert_eq!(changes.up_to, machine.state.revision);
                 }
@@ -258,30 +294,30 @@ proptest! {
             }
             let mut snapshot = Vec::new();
             machine.snapshot(&mut snapshot);
-            let mut other = Machine::new(small());
+            let mut other = with_limits(small());
             apply(&mut other, &Command::Join { member: 9, about: vec![] });
             other.restore(&snapshot).unwrap();
-            prop_assert_eq!(&other, &machine);
+            prop_assert_eq!(&other.state, &machine.state);
             let (mut restored, mut at) = (machine.fresh().unwrap(), 0);
             while at < snapshot.len() {
                 let next = restored.restore_piece(&snapshot, at, 100).unwrap();
                 prop_assert!(next > at && next - at < 100 + 2000);
                 at = next;
             }
-            prop_assert_eq!(&restored, &machine);
+            prop_assert_eq!(&restored.state, &machine.state);
             let short = &snapshot[..snapshot.len() - 1];
             prop_assert!(other.restore(short).is_err());
             let by_pieces = |machine: &mut Machine, bytes: &[u8]| (0..bytes.len()).try_fold(0, |at, _| {
                 if at == bytes.len() { Ok(at) } else { machine.restore_piece(bytes, at, 1) }
             });
             prop_assert!(by_pieces(&mut machine.fresh().unwrap(), short).is_err());
-            prop_assert_eq!(&other, &machine, "what cannot be restored changes nothing");
+            prop_assert_eq!(&other.state, &machine.state, "what cannot be restored changes nothing");
         }
     }
 
     #[test]
     fn any_bytes_are_a_message_or_refused(bytes in vec(any::<u8>(), 0..80)) {
-        let mut machine = Machine::new(small());
+        let mut machine = with_limits(small());
         let mut reply = Vec::new();
         machine.apply(1, &bytes, &mut reply);
         machine.query(&bytes, &mut reply);
@@ -301,9 +337,9 @@ proptest! {
 
 #[test]
 fn what_is_gone_from_the_history_is_said_to_be() {
-    let mut machine = Machine::new(small());
+    let mut machine = with_limits(small());
     for number in 0..20_u8 {
-        apply(&mut machine, &Command::Set { path: "/a".into(), value: vec![number], condition: Condition::Always });
+        apply(&mut machine, &set("/a", vec![number]));
     }
     let gone = Answer::from(CoordError::Compacted { compacted: 14 });
     assert_eq!(ask(&machine, Query::Changes { scope: Scope::All, after: 13 }), gone);
@@ -315,10 +351,10 @@ fn what_is_gone_from_the_history_is_said_to_be() {
 
 #[test]
 fn pages_are_bounded_and_lose_nothing() {
-    let mut machine = Machine::new(Limits::default());
+    let mut machine = with_limits(Limits::default());
     let paths: Vec<String> = (0..30).map(|number| format!("/a/{number:02}")).collect();
     for path in paths.iter().map(String::as_str).chain(["/a", "/ab", "/b/c"]) {
-        apply(&mut machine, &Command::Set { path: path.into(), value: vec![7; 40_000], condition: Condition::Always });
+        apply(&mut machine, &set(path, vec![7; 40_000]));
     }
     let (mut listed, mut after, mut pages) = (Vec::new(), None, 0);
     loop {
@@ -331,10 +367,10 @@ fn pages_are_bounded_and_lose_nothing() {
         }
     }
     assert_eq!((listed, pages), (paths, 5));
-    let Ok(Answer::Joined { membership }) = machine.execute(Command::Join { member: 1, about: vec![] }) else { panic!() };
+    let Ok(Answer::Joined { joined }) = machine.execute(Command::Join { member: 1, about: vec![] }) else { panic!() };
     let names: Vec<String> = (0..600).map(|number| format!("/{number:03}/{}", "l".repeat(1000))).collect();
     for name in names.iter().cloned() {
-        let (member, incarnation) = (membership.member, membership.incarnation);
+        let (member, incarnation) = (1, joined.incarnation);
         machine.execute(Command::Acquire { name, member, incarnation, ttl_ms: 1000 }).unwrap();
     }
     let (mut listed, mut after, mut pages) = (Vec::new(), None, 0);
@@ -358,23 +394,202 @@ fn pages_are_bounded_and_lose_nothing() {
     assert_eq!(seen, 31, "those below, and the entry itself");
 }
 
+/// A machine at which a watchman reigns, and a member with a lease: the member, the incarnation and the token.
+fn watched() -> (Machine, Hearing, u64, Token) {
+    let hearing = Hearing::default();
+    let mut machine = Machine::new(small(), hearing.clone());
+    let Answer::Joined { joined } = apply(&mut machine, &Command::Join { member: 1, about: vec![] }) else { panic!() };
+    let acquire = Command::Acquire { name: "/a".into(), member: 1, incarnation: joined.incarnation, ttl_ms: 1000 };
+    let Answer::Granted { token, .. } = apply(&mut machine, &acquire) else { panic!() };
+    apply(&mut machine, &reign(700));
+    hearing.open(1);
+    (machine, hearing, joined.incarnation, token)
+}
+
+fn beat(machine: &Machine, incarnation: u64) -> Answer {
+    ask(machine, Query::Heartbeat { member: 1, incarnation })
+}
+
+fn renew(machine: &Machine, token: Token) -> Answer {
+    ask(machine, Query::Renew { name: "/a".into(), token })
+}
+
+fn pulse(machine: &Machine, hearing: &Hearing) -> Pulse {
+    assert_eq!(ask(machine, Query::Pulse { reign: 1 }), Answer::PulseTaken);
+    hearing.pulse().unwrap()
+}
+
 #[test]
-fn a_watchman_of_before_has_no_say() {
-    let mut machine = Machine::new(small());
-    apply(&mut machine, &Command::Join { member: 1, about: vec![] });
-    assert_eq!(apply(&mut machine, &Command::Reign), Answer::Reigns { reign: 1 });
-    assert_eq!(apply(&mut machine, &Command::Reign), Answer::Reigns { reign: 2 });
-    let Answer::Pulse { pulse } = ask(&machine, Query::Pulse) else { panic!() };
-    let Beat { member, incarnation, heartbeats } = pulse.members[0];
-    let decide = |reign, heartbeats| {
-        let members = vec![Beat { member, incarnation, heartbeats }];
-        Command::Decide { reign, over: Pulse { members, leases: Vec::new() } }
+fn a_replica_hears_only_while_its_own_watchman_reigns() {
+    let (mut machine, hearing, incarnation, token) = watched();
+    let heard = Answer::Heard { epoch: 1, failure_timeout_ms: 700 };
+    assert_eq!((beat(&machine, incarnation), renew(&machine, token)), (heard.clone(), Answer::Renewed { ttl_ms: 1000 }));
+    let counted = pulse(&machine, &hearing);
+    assert_eq!((counted.members[0].heartbeats, counted.leases[0].renewals), (1, 1));
+    hearing.close();
+    assert_eq!((beat(&machine, incarnation), renew(&machine, token)), (Answer::NotYet, Answer::NotYet));
+    let over = Answer::from(CoordError::ReignOver { reign: 1 });
+    assert_eq!(ask(&machine, Query::Pulse { reign: 1 }), over, "that of this replica does not reign");
+    hearing.open(1);
+    apply(&mut machine, &reign(700));
+    assert_eq!(beat(&machine, incarnation), Answer::NotYet, "another has begun");
+    assert_eq!(ask(&machine, Query::Pulse { reign: 1 }), over);
+    hearing.open(2);
+    assert_eq!(beat(&machine, incarnation), heard);
+    let not_live = Answer::from(CoordError::NotLive { member: 1, incarnation: 9 });
+    assert_eq!(beat(&machine, 9), not_live);
+    assert_eq!(renew(&machine, 9), CoordError::LeaseLost { name: "/a".into(), token: 9 }.into());
+}
+
+#[test]
+fn nothing_is_heard_of_those_that_are_condemned() {
+    let (mut machine, hearing, incarnation, token) = watched();
+    let counted = pulse(&machine, &hearing);
+    assert_eq!(renew(&machine, token), Answer::Renewed { ttl_ms: 1000 });
+    let (members, leases) = hearing.condemn(counted.clone());
+    assert_eq!(members, [Silent { member: 1, incarnation }]);
+    assert_eq!(leases, [], "it was renewed since it was counted");
+    assert_eq!(beat(&machine, incarnation), Answer::NotYet, "whether it has failed is not known");
+    assert!(matches!(renew(&machine, token), Answer::Renewed { .. }));
+    let stale = Command::Decide { reign: 0, members: members.clone(), leases: vec![] };
+    assert_eq!(apply(&mut machine, &stale), CoordError::ReignOver { reign: 0 }.into());
+    let decide = Command::Decide { reign: 1, members, leases };
+    assert_eq!(apply(&mut machine, &decide), Answer::Decided { failures: 1, lapses: 0, refused: 0 });
+    assert_eq!(apply(&mut machine, &decide), Answer::Decided { failures: 0, lapses: 0, refused: 1 });
+    let not_live = Answer::from(CoordError::NotLive { member: 1, incarnation });
+    assert_eq!((beat(&machine, incarnation), renew(&machine, token)), (not_live.clone(), not_live));
+    hearing.pardon_all();
+    let (members, leases) = hearing.condemn(pulse(&machine, &hearing));
+    assert_eq!((members, leases), (vec![], vec![Lapsed { name: "/a".into(), token }]));
+    assert!(hearing.condemn(pulse(&machine, &hearing)).1.is_empty(), "once");
+}
+
+fn reign(failure_timeout_ms: u64) -> Command {
+    Command::Reign { failure_timeout_ms }
+}
+
+#[test]
+fn a_member_keeps_the_failure_timeout_that_it_was_told() {
+    let mut machine = with_limits(small());
+    let join = |machine: &mut Machine, member| match apply(machine, &Command::Join { member, about: vec![] }) {
+        Answer::Joined { joined } => joined,
+        other => panic!("{other:?}"),
     };
-    assert_eq!(apply(&mut machine, &decide(1, heartbeats)), CoordError::ReignOver { reign: 1 }.into());
-    apply(&mut machine, &Command::Heartbeat { member, incarnation });
-    let decided = |failures, refused| Answer::Decided { failures, lapses: 0, refused };
-    assert_eq!(apply(&mut machine, &decide(2, heartbeats)), decided(0, 1), "it was heard since");
-    assert_eq!(apply(&mut machine, &decide(2, heartbeats + 1)), decided(1, 0));
-    let beat = apply(&mut machine, &Command::Heartbeat { member, incarnation });
-    assert_eq!(beat, CoordError::NotLive { member, incarnation }.into());
+    let told = |machine: &Machine| {
+        machine.state.pulse(|_| 0).members.iter().map(|beat| beat.failure_timeout_ms).collect::<Vec<_>>()
+    };
+    let early = join(&mut machine, 1);
+    assert_eq!(early.failure_timeout_ms, 0, "nobody knows it yet");
+    apply(&mut machine, &reign(700));
+    let late = join(&mut machine, 2);
+    assert_eq!((late.failure_timeout_ms, told(&machine)), (700, vec![700, 700]));
+    assert_eq!(ask(&machine, Query::Heartbeat { member: 1, incarnation: early.incarnation }), Answer::NotYet);
+    // A watchman that is set to less fails nobody sooner than it was told.
+    apply(&mut machine, &reign(500));
+    assert_eq!(told(&machine), [700, 700]);
+    join(&mut machine, 2);
+    assert_eq!(told(&machine), [700, 500]);
+}
+
+#[test]
+fn a_member_joins_again_when_its_leases_have_ended() {
+    let mut machine = with_limits(small());
+    let join = Command::Join { member: 1, about: vec![] };
+    let Answer::Joined { joined } = apply(&mut machine, &join) else { panic!() };
+    let acquire = Command::Acquire { name: "/a".into(), member: 1, incarnation: joined.incarnation, ttl_ms: 1000 };
+    let Answer::Granted { token, .. } = apply(&mut machine, &acquire) else { panic!() };
+    assert_eq!(apply(&mut machine, &join), CoordError::LeasesRun { member: 1, name: "/a".into() }.into());
+    assert!(matches!(apply(&mut machine, &Command::Join { member: 2, about: vec![] }), Answer::Joined { .. }));
+    apply(&mut machine, &Command::Release { name: "/a".into(), token });
+    assert!(matches!(apply(&mut machine, &join), Answer::Joined { .. }));
+}
+
+fn transact(machine: &mut Machine, transaction: Transaction) -> Answer {
+    apply(machine, &Command::Transact { transaction })
+}
+
+#[test]
+fn a_step_stays_together_in_the_history_and_in_pages() {
+    let mut machine = with_limits(Limits { history_events_max: 70, ..Limits::default() });
+    let many = |from: usize| {
+        (from..from + 64).fold(Transaction::new(), |all, number| all.set(&format!("/{number}"), vec![0; 8000]))
+    };
+    for round in 0..2 {
+        assert_eq!(transact(&mut machine, many(64 * round)), Answer::Done { revision: 1 + round as u64 });
+    }
+    let changes = |machine: &Machine, after| ask(machine, Query::Changes { scope: Scope::All, after });
+    assert_eq!(changes(&machine, 0), CoordError::Compacted { compacted: 1 }.into(), "of a step all or nothing is known");
+    let Answer::Changes { changes: page } = changes(&machine, 1) else { panic!() };
+    assert_eq!((page.events.len(), page.up_to), (64, 2), "a page ends where a step does");
+    // More than it remembers.
+    let paths: Vec<String> = (0..6).map(|number| format!("/few/{number}")).collect();
+    let mut little = with_limits(Limits { history_events_max: 4, ..Limits::default() });
+    transact(&mut little, paths.iter().fold(Transaction::new(), |all, path| all.set(path, "")));
+    assert_eq!(changes(&little, 0), CoordError::Compacted { compacted: 1 }.into());
+    let Answer::Changes { changes: page } = changes(&little, 1) else { panic!() };
+    assert_eq!((page.events.len(), page.up_to), (0, 1));
+    let mut snapshot = Vec::new();
+    little.snapshot(&mut snapshot);
+    assert_eq!(little.fresh().unwrap().restore(&snapshot), Ok(()));
+}
+
+#[test]
+fn a_transaction_has_room_for_all_or_none() {
+    let mut machine = with_limits(small());
+    for path in ["/1", "/2", "/3", "/4"] {
+        assert!(matches!(transact(&mut machine, Transaction::new().set(path, "12345678")), Answer::Done { .. }));
+    }
+    let full = transact(&mut machine, Transaction::new().delete("/1").set("/5", "").set("/6", ""));
+    assert_eq!(full, CoordError::Full { what: "entries".into(), max: 4 }.into());
+    let done = transact(&mut machine, Transaction::new().set("/5", "1234567812345678").delete("/1").delete("/2"));
+    assert_eq!(done, Answer::Done { revision: 5 }, "what it deletes makes room for what it sets");
+    let full = transact(&mut machine, Transaction::new().set("/3", "1234567812345678").set("/4", "1234567812345678"));
+    assert_eq!(full, Answer::Done { revision: 6 });
+    let full = transact(&mut machine, Transaction::new().set("/6", "123456"));
+    assert_eq!(full, CoordError::Full { what: "bytes in the tree".into(), max: 60 }.into());
+    let nothing = transact(&mut machine, Transaction::new());
+    assert_eq!(nothing, Answer::Done { revision: 6 });
+    for bad in [
+        Transaction::new().set("/3", "").delete("/3"),
+        (0..65).fold(Transaction::new(), |all, number| all.set(&format!("/{number}"), "")),
+        (0..65).fold(Transaction::new(), |all, _| all.if_epoch(0)),
+    ] {
+        let answer = transact(&mut machine, bad);
+        assert!(matches!(answer, Answer::Refused { error: CoordError::BadTransaction { .. } }), "{answer:?}");
+    }
+    let large = (0..32).fold(Transaction::new(), |all, number| all.set(&format!("/{number}"), vec![0; 16 << 10]));
+    let answer = transact(&mut with_limits(Limits::default()), large);
+    assert!(matches!(answer, Answer::Refused { error: CoordError::TooLarge { .. } }), "{answer:?}");
+}
+
+#[test]
+fn a_view_is_of_whole_names_and_bounded() {
+    let mut machine = with_limits(Limits::default());
+    for path in ["/a", "/a/b", "/a!", "/ab", "/a/c/d"] {
+        apply(&mut machine, &set(path, b"v".to_vec()));
+    }
+    let Ok(Answer::Joined { joined }) = machine.execute(Command::Join { member: 1, about: vec![] }) else { panic!() };
+    let (member, incarnation) = (1, joined.incarnation);
+    for name in ["/a", "/a/b", "/ab"] {
+        let name = name.to_owned();
+        machine.execute(Command::Acquire { name, member, incarnation, ttl_ms: 1000 }).unwrap();
+    }
+    let view = |machine: &Machine, root: &str| match ask(machine, Query::View { root: root.into() }) {
+        Answer::View { view: View { members, leases, entries } } => {
+            let leases: Vec<_> = leases.into_iter().map(|lease| lease.name).collect();
+            Ok((members.revision, leases, entries.into_iter().map(|entry| entry.path).collect::<Vec<_>>()))
+        }
+        Answer::Refused { error } => Err(error),
+        other => panic!("{other:?}"),
+    };
+    let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    assert_eq!(view(&machine, "/a"), Ok((9, names(&["/a", "/a/b"]), names(&["/a", "/a/b", "/a/c/d"]))));
+    assert_eq!(view(&machine, "/none"), Ok((9, vec![], vec![])));
+    assert_eq!(view(&machine, "/").unwrap().2.len(), 5);
+    assert!(matches!(view(&machine, "a"), Err(CoordError::BadPath { .. })));
+    for number in 0..70 {
+        apply(&mut machine, &set(&format!("/large/{number}"), vec![0; 64 << 10]));
+    }
+    assert!(matches!(view(&machine, "/"), Err(CoordError::TooLarge { .. })));
+    assert!(view(&machine, "/a").is_ok());
 }

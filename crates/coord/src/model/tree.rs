@@ -5,9 +5,9 @@ use std::ops::Bound;
 use super::PAGE_BYTES_MAX;
 use super::state::{Leaf, State};
 use crate::error::CoordError;
-use crate::limits::Limits;
 use crate::mutation::{Mutation, is_planted};
 use crate::path::{below, check_path, check_root, is_below};
+use crate::transaction::Write;
 use crate::types::{Condition, Entry, Happening, Listing};
 use crate::wire::Answer;
 
@@ -15,7 +15,8 @@ use crate::wire::Answer;
 const ENTRY_BYTES: usize = 16;
 
 impl State {
-    fn meets(&self, path: &str, condition: Condition) -> Result<(), CoordError> {
+    /// Whether an entry meets a condition.
+    pub fn meets(&self, path: &str, condition: Condition) -> Result<(), CoordError> {
         let version = self.tree.get(path).map(|leaf| leaf.version);
         match (condition, version) {
             (Condition::Absent, Some(version)) => Err(CoordError::Exists { path: path.to_owned(), version }),
@@ -32,36 +33,22 @@ impl State {
         }
     }
 
-    pub fn set(
-        &mut self,
-        limits: &Limits,
-        path: String,
-        value: Vec<u8>,
-        condition: Condition,
-    ) -> Result<Answer, CoordError> {
-        check_path(&path)?;
-        limits.check_value(&value)?;
-        self.meets(&path, condition)?;
-        let before = self.tree.get(&path).map(|leaf| (path.len() + leaf.value.len()) as u64);
-        if before.is_none() && self.tree.len() >= limits.entries_max {
-            return Err(CoordError::Full { what: "entries".into(), max: limits.entries_max as u64 });
-        }
-        let bytes = self.tree_bytes - before.unwrap_or(0) + (path.len() + value.len()) as u64;
-        if bytes > limits.tree_bytes_max as u64 {
-            return Err(CoordError::Full { what: "bytes in the tree".into(), max: limits.tree_bytes_max as u64 });
-        }
-        self.tree_bytes = bytes;
+    /// Does a write that was found to have room.
+    pub fn write(&mut self, write: Write) {
         let version = self.next();
-        self.tree.insert(path.clone(), Leaf { version, value: value.clone() });
-        Ok(Answer::Done { revision: self.happen(Happening::Set { path, value }) })
-    }
-
-    pub fn delete(&mut self, path: String, condition: Condition) -> Result<Answer, CoordError> {
-        check_path(&path)?;
-        self.meets(&path, condition)?;
-        let Some(leaf) = self.tree.remove(&path) else { return Err(CoordError::NotFound { what: path }) };
-        self.tree_bytes -= (path.len() + leaf.value.len()) as u64;
-        Ok(Answer::Done { revision: self.happen(Happening::Deleted { path }) })
+        match write {
+            Write::Set { path, value } => {
+                self.tree_bytes += (path.len() + value.len()) as u64;
+                let before = self.tree.insert(path.clone(), Leaf { version, value: value.clone() });
+                self.tree_bytes -= before.map_or(0, |leaf| (path.len() + leaf.value.len()) as u64);
+                self.happen(Happening::Set { path, value });
+            }
+            Write::Delete { path } => {
+                let leaf = self.tree.remove(&path);
+                self.tree_bytes -= leaf.map_or(0, |leaf| (path.len() + leaf.value.len()) as u64);
+                self.happen(Happening::Deleted { path });
+            }
+        }
     }
 
     pub fn get(&self, path: String) -> Result<Answer, CoordError> {

@@ -6,38 +6,34 @@ pub use codec::{Wire, WireError};
 pub(crate) use codec::{take_len, wire_enum, wire_struct, wire_vec};
 
 use crate::error::CoordError;
+use crate::transaction::{Compare, Transaction, Write};
 use crate::types::{
-    Changes, Condition, Entry, Event, Happening, Health, HeldLease, Holder, Incarnation, Leases, Listing, Member, MemberId,
-    Members, Membership, Revision, Scope, Token,
+    Changes, Condition, Entry, EpochChange, Epochs, Event, Happening, Health, HeldLease, Holder, Incarnation, Joined,
+    Leases, Listing, Member, MemberId, Members, Revision, Scope, Token, View,
 };
 
-/// What changes the state. Most are methods of [`Coordinator`](crate::Coordinator); the last four are the watchman's.
+/// What changes the state. Most are methods of [`Coordinator`](crate::Coordinator); the last two are the watchman's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Command {
     /// A member joins, or joins again.
     Join { member: MemberId, about: Vec<u8> },
-    /// It is there.
-    Heartbeat { member: MemberId, incarnation: Incarnation },
     /// It leaves, and gives up its leases.
     Leave { member: MemberId, incarnation: Incarnation },
     /// One that has failed will not come back.
     Forget { member: MemberId },
+    /// Epochs are not needed any more.
+    CutEpochs { up_to: u64 },
     /// A lease is asked for.
     Acquire { name: String, member: MemberId, incarnation: Incarnation, ttl_ms: u64 },
-    /// It is needed for longer.
-    Renew { name: String, token: Token },
     /// It is given up.
     Release { name: String, token: Token },
-    /// An entry is set.
-    Set { path: String, value: Vec<u8>, condition: Condition },
-    /// An entry is deleted.
-    Delete { path: String, condition: Condition },
-    /// A watchman begins: only the last one to begin has a say.
-    Reign,
-    /// What a look found, in one step: members that were silent for the failure timeout since so many heartbeats of each were counted, and leases whose time is over
-    /// since so many renewals were. What was heard meanwhile is left out.
-    Decide { reign: u64, over: Pulse },
+    /// Entries are set and deleted, all or none.
+    Transact { transaction: Transaction },
+    /// A watchman begins: only the last one to begin has a say. Members are told of its failure timeout.
+    Reign { failure_timeout_ms: u64 },
+    /// What a look found, in one step: members that were silent for the failure timeout, and leases whose time is over.
+    Decide { reign: u64, members: Vec<Silent>, leases: Vec<Lapsed> },
 }
 
 /// What asks for the state.
@@ -46,6 +42,8 @@ pub enum Command {
 pub enum Query {
     /// All members.
     Members,
+    /// A page of the epochs after one.
+    Epochs { after: u64 },
     /// Who holds a lease.
     Holder { name: String },
     /// A page of the leases.
@@ -54,10 +52,16 @@ pub enum Query {
     Get { path: String },
     /// A page of the entries below a path.
     List { root: String, after: Option<String> },
+    /// Members, leases and a subtree at one revision.
+    View { root: String },
     /// What happened after a revision.
     Changes { scope: Scope, after: Revision },
-    /// All that a watchman counts.
-    Pulse,
+    /// A member is there. The leader hears it, beside the state: see [`Hearing`](crate::model::Hearing).
+    Heartbeat { member: MemberId, incarnation: Incarnation },
+    /// A lease is needed for longer; heard in the same way.
+    Renew { name: String, token: Token },
+    /// The watchman beside the leader wants all that was heard.
+    Pulse { reign: u64 },
 }
 
 /// What either is answered.
@@ -67,17 +71,19 @@ pub enum Answer {
     /// It was not done, and changed nothing.
     Refused { error: CoordError },
     /// To [`Command::Join`].
-    Joined { membership: Membership },
-    /// To [`Command::Heartbeat`].
-    Heard { epoch: u64 },
+    Joined { joined: Joined },
+    /// To [`Query::Heartbeat`].
+    Heard { epoch: u64, failure_timeout_ms: u64 },
     /// To [`Command::Acquire`].
-    Granted { token: Token },
+    Granted { token: Token, ttl_ms: u64 },
     /// To other commands: done, and so much has happened by now.
     Done { revision: Revision },
     /// To [`Command::Reign`].
     Reigns { reign: u64 },
     /// To [`Query::Members`].
     Members { members: Members },
+    /// To [`Query::Epochs`].
+    Epochs { epochs: Epochs },
     /// To [`Query::Holder`].
     Holder { holder: Option<Holder> },
     /// To [`Query::Leases`].
@@ -86,59 +92,49 @@ pub enum Answer {
     Found { entry: Option<Entry> },
     /// To [`Query::List`].
     Listing { listing: Listing },
+    /// To [`Query::View`].
+    View { view: View },
     /// To [`Query::Changes`].
     Changes { changes: Changes },
-    /// To [`Query::Pulse`].
-    Pulse { pulse: Pulse },
-    /// To [`Command::Decide`]: how many members have failed, how many leases are over, and how many of both were heard meanwhile.
+    /// To [`Query::Renew`].
+    Renewed { ttl_ms: u64 },
+    /// To [`Query::Heartbeat`] and [`Query::Renew`]: ask again, since no watchman reigns yet, or it is not known yet whether the member has failed or the
+    /// lease is over.
+    NotYet,
+    /// To [`Query::Pulse`]: it is in the hearing of the replica.
+    PulseTaken,
+    /// To [`Command::Decide`]: how many members have failed, how many leases are over, and how many of both had ended or begun anew meanwhile.
     Decided { failures: u64, lapses: u64, refused: u64 },
 }
 
-/// What a watchman counts.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pulse {
-    /// Live members.
-    pub members: Vec<Beat>,
-    /// Leases that are held.
-    pub leases: Vec<Tenure>,
-}
-
-/// How often a live member was heard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beat {
+/// A member that was not heard for the failure timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Silent {
     /// The member.
     pub member: MemberId,
     /// Its incarnation.
     pub incarnation: Incarnation,
-    /// Heartbeats since it joined.
-    pub heartbeats: u64,
 }
 
-/// How often a lease was renewed.
+/// A lease that was not renewed in its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tenure {
-    /// The lease.
+pub struct Lapsed {
+    /// Its name.
     pub name: String,
     /// Its token.
     pub token: Token,
-    /// Renewals since it was granted.
-    pub renewals: u64,
-    /// For how long it is held each time, in milliseconds.
-    pub ttl_ms: u64,
 }
 
 wire_enum!(Command {
     1 => Join { member, about },
-    2 => Heartbeat { member, incarnation },
     3 => Leave { member, incarnation },
     4 => Forget { member },
     5 => Acquire { name, member, incarnation, ttl_ms },
-    6 => Renew { name, token },
     7 => Release { name, token },
-    8 => Set { path, value, condition },
-    9 => Delete { path, condition },
-    10 => Reign {},
-    13 => Decide { reign, over },
+    10 => Reign { failure_timeout_ms },
+    14 => Transact { transaction },
+    15 => Decide { reign, members, leases },
+    16 => CutEpochs { up_to },
 });
 
 wire_enum!(Query {
@@ -147,15 +143,19 @@ wire_enum!(Query {
     3 => Get { path },
     4 => List { root, after },
     5 => Changes { scope, after },
-    6 => Pulse {},
     7 => Leases { after },
+    8 => View { root },
+    9 => Heartbeat { member, incarnation },
+    10 => Renew { name, token },
+    11 => Pulse { reign },
+    12 => Epochs { after },
 });
 
 wire_enum!(Answer {
     0 => Refused { error },
-    1 => Joined { membership },
-    2 => Heard { epoch },
-    3 => Granted { token },
+    1 => Joined { joined },
+    2 => Heard { epoch, failure_timeout_ms },
+    3 => Granted { token, ttl_ms },
     4 => Done { revision },
     5 => Reigns { reign },
     6 => Members { members },
@@ -163,9 +163,13 @@ wire_enum!(Answer {
     8 => Found { entry },
     9 => Listing { listing },
     10 => Changes { changes },
-    11 => Pulse { pulse },
     12 => Leases { leases },
     13 => Decided { failures, lapses, refused },
+    14 => View { view },
+    15 => Renewed { ttl_ms },
+    16 => NotYet {},
+    17 => PulseTaken {},
+    18 => Epochs { epochs },
 });
 
 wire_enum!(CoordError {
@@ -184,9 +188,15 @@ wire_enum!(CoordError {
     13 => ReignOver { reign },
     14 => TimedOut { may_have_run },
     15 => Backend { why, may_have_run },
+    16 => EpochChanged { epoch },
+    17 => BadTransaction { why },
+    18 => LeasesRun { member, name },
+    19 => EpochsCut { epoch },
 });
 
 wire_enum!(Condition { 0 => Always {}, 1 => Absent {}, 2 => Version { version } });
+wire_enum!(Compare { 1 => Epoch { epoch }, 2 => Lease { name, token }, 3 => Entry { path, condition } });
+wire_enum!(Write { 1 => Set { path, value }, 2 => Delete { path } });
 wire_enum!(Scope { 0 => All {}, 1 => Members {}, 2 => Leases {}, 3 => Tree { root } });
 wire_enum!(Health { 0 => Live {}, 1 => Failed {} });
 
@@ -202,19 +212,22 @@ wire_enum!(Happening {
 });
 
 wire_struct!(Event { revision, happening });
-wire_struct!(Member { id, incarnation, health, about });
+wire_struct!(Member { id, incarnation, health, epoch, about });
+wire_struct!(EpochChange { epoch, revision, changes });
+wire_struct!(Epochs { epochs, has_more });
 wire_struct!(Members { epoch, revision, members });
-wire_struct!(Membership { member, incarnation, epoch });
+wire_struct!(Joined { incarnation, epoch, failure_timeout_ms });
 wire_struct!(Holder { member, incarnation, token });
 wire_struct!(Entry { path, version, value });
 wire_struct!(Listing { revision, entries, more_after });
 wire_struct!(HeldLease { name, holder, ttl_ms });
 wire_struct!(Leases { revision, leases, more_after });
+wire_struct!(View { members, leases, entries });
+wire_struct!(Transaction { compares, writes });
 wire_struct!(Changes { events, up_to });
-wire_struct!(Pulse { members, leases });
-wire_struct!(Beat { member, incarnation, heartbeats });
-wire_struct!(Tenure { name, token, renewals, ttl_ms });
-wire_vec!(Event, Member, Entry, HeldLease, Beat, Tenure);
+wire_struct!(Silent { member, incarnation });
+wire_struct!(Lapsed { name, token });
+wire_vec!(Event, Happening, EpochChange, Member, Entry, HeldLease, Silent, Lapsed, Compare, Write);
 
 impl From<CoordError> for Answer {
     fn from(error: CoordError) -> Self {

@@ -231,8 +231,8 @@ async fn stays_and_leaves(coordinator: &Etcd, member: u64) -> Membership {
         assert_eq!(members.members.iter().map(|member| member.health).collect::<Vec<_>>(), [Health::Live]);
         other.leave(&membership).await.unwrap();
     };
-    let attending = attend(coordinator, &membership, WATCHMEN.failure_timeout / 10, |epoch| {
-        assert_eq!(epoch, membership.epoch);
+    let attending = attend(coordinator, &membership, WATCHMEN.failure_timeout / 10, |heartbeat| {
+        assert_eq!(heartbeat.epoch, membership.epoch);
         heard += 1;
     });
     let (why, ()) = futures::join!(attending, leaver);

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_coord::embedded::{Embedded, Watchman};
-use dunlin_coord::model::Machine;
+use dunlin_coord::model::{Hearing, Machine};
 use dunlin_coord::{Coordinator as _, Limits, WatchmanConfig, WatchmanCounters};
 use dunlin_net::{Addr, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
@@ -90,12 +90,13 @@ impl Replica {
             clock: Rc::new(move || node_clock.now()),
             ..NodeConfig::new(id)
         };
-        let machine = Machine::new(Limits { history_events_max: HISTORY, ..Limits::default() });
+        let hearing = Hearing::default();
+        let machine = Machine::new(Limits { history_events_max: HISTORY, ..Limits::default() }, hearing.clone());
         let log = shared.logs[place].borrow().clone();
         let node = Node::start(&endpoint, config, log, machine, Beginning::First(shared.members.clone())).unwrap();
         let client = Client::new(&endpoint, shared.listed.clone(), client_config());
         let config = WatchmanConfig { failure_timeout: FAILURE_TIMEOUT, look_every: LOOK_EVERY };
-        let watchman = Watchman::start(&endpoint, &node, client, config).unwrap();
+        let watchman = Watchman::start(&endpoint, &node, client, hearing, config).unwrap();
         Replica { shared: shared.clone(), place, node, watchman: Some(watchman), endpoint }
     }
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_coord::conformance;
-use dunlin_coord::{Condition, CoordError, Coordinator, Happening, Health, Lease, Scope, Watch, attend};
+use dunlin_coord::{Condition, CoordError, Coordinator, Happening, Health, Lease, Scope, Watch, attend, join_after_leases};
 use dunlin_sim::Datacenter;
 use dunlin_trial::Random;
 
@@ -120,7 +120,7 @@ async fn contend(user: User, id: u64, locks: Rc<Locks>) {
             }
             Err(CoordError::NotLive { .. }) => {
                 locks.rejoins.set(locks.rejoins.get() + 1);
-                membership = coordinator.join(id, b"").await.unwrap();
+                membership = join_after_leases(&coordinator, id, b"", LEASE / 10).await.unwrap();
             }
             Err(CoordError::Held { .. } | CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}
             Err(error) => panic!("{error}"),
@@ -158,7 +158,7 @@ fn a_member_that_stops_is_failed_and_watchers_are_told() {
         let coordinator = user.coordinator();
         let membership = coordinator.join(1, b"").await.unwrap();
         // For some time; then nothing is heard of it.
-        let beating = attend(&coordinator, &membership, BEAT, |epoch| heard.set(epoch));
+        let beating = attend(&coordinator, &membership, BEAT, |heartbeat| heard.set(heartbeat.epoch));
         assert_eq!(harness::first(beating, user.timers.sleep(3 * FAILURE_TIMEOUT)).await, None);
         let stopped = user.timers.now();
         let other = user.coordinator();
@@ -239,6 +239,8 @@ fn a_lease_runs_out_while_its_holder_is_suspended() {
 fn many_failures_at_once_are_decided_in_one_step() {
     const MEMBERS: u64 = 200;
     let mut cluster = Cluster::new(8, 3);
+    let epoch = Rc::new(Cell::new(0));
+    let last = epoch.clone();
     cluster.user(move |user| async move {
         let coordinator = user.coordinator();
         let mut revision = 0;
@@ -250,7 +252,9 @@ fn many_failures_at_once_are_decided_in_one_step() {
         let mut watch = Watch::new(&coordinator, Scope::Members, revision);
         for member in 1..=MEMBERS {
             let event = watch.next().await.unwrap();
-            assert_eq!(event.happening, Happening::Failed { member, epoch: MEMBERS + member });
+            let Happening::Failed { member: failed, epoch } = event.happening else { panic!("{event}") };
+            assert_eq!(failed, member);
+            last.set(epoch);
         }
     });
     cluster.run(60, 0);
@@ -258,6 +262,7 @@ fn many_failures_at_once_are_decided_in_one_step() {
     drop(cluster);
     let watched = shared.watched.get();
     assert!(watched.failures == MEMBERS && watched.steps < MEMBERS / 10, "{watched:?}");
+    assert_eq!(epoch.get(), MEMBERS + watched.steps, "one epoch for each step");
 }
 
 /// A watcher of something quiet that polls now and then does not fall behind the history of what is not quiet.
@@ -294,6 +299,34 @@ fn members_fail_whatever_the_watchman_was_told_of_the_replicas() {
         user.timers.sleep(8 * FAILURE_TIMEOUT).await;
         let heard = coordinator.heartbeat(&membership).await;
         assert!(matches!(heard, Err(CoordError::NotLive { .. })), "{heard:?}");
+    });
+    cluster.run(60, 0);
+}
+
+/// Heartbeats and renewals are heard beside the state: the log does not grow, and nothing is flushed for them.
+#[test]
+fn a_thousand_members_are_heard_without_an_entry_of_the_log() {
+    const MEMBERS: u64 = 1000;
+    let mut cluster = Cluster::new(10, 3);
+    cluster.user(|user| async move {
+        let coordinator = user.coordinator();
+        let mut members = Vec::new();
+        for id in 1..=MEMBERS {
+            // Slow joins must not let the first fail.
+            members.push(coordinator.join(id, b"").await.unwrap());
+            let beats = members.iter().filter(|member| member.member % 20 == id % 20);
+            futures::future::join_all(beats.map(|member| coordinator.heartbeat(member))).await;
+        }
+        let mut lease = coordinator.acquire(&members[0], "/lease", Duration::from_secs(1)).await.unwrap();
+        let committed = async || coordinator.client().status(1).await.unwrap().committed;
+        user.timers.sleep(LOOK_EVERY).await;
+        let before = committed().await;
+        for _ in 0..5 {
+            let beats = futures::future::join_all(members.iter().map(|member| coordinator.heartbeat(member))).await;
+            assert!(beats.iter().all(|beat| beat.as_ref().is_ok_and(|beat| beat.epoch == MEMBERS)));
+            coordinator.renew(&mut lease).await.unwrap();
+        }
+        assert_eq!(committed().await, before);
     });
     cluster.run(60, 0);
 }

@@ -267,6 +267,11 @@ impl<T: Transport> Client<T> {
         self.ask(&Request::Command(command), self.deadline()).await.map(|_| ())
     }
 
+    /// Its settings.
+    pub fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
     /// Sleeping, on its endpoint.
     pub fn timers(&self) -> Timers {
         self.endpoint.timers()

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dunlin_coord::{CoordError, Coordinator, Incarnation, MemberId, Membership, attend};
+use dunlin_coord::{CoordError, Coordinator, Heartbeat, Incarnation, MemberId, Membership, attend};
 use dunlin_trial::Random;
 
 use super::caller::Caller;
@@ -77,7 +77,19 @@ pub async fn live(caller: Rc<Caller>, mut random: Random) {
             caller.timers().sleep(part(failure_timeout, random.between(1, 10 * SILENT_MAX))).await;
         }
         caller.membership.set(None);
+        caller.end_standing();
         caller.timers().sleep(part(failure_timeout, random.between(0, 10))).await;
+    }
+}
+
+/// Has something executed now and then when the work is over, so that there are states to compare: heartbeats are no commands.
+pub async fn stir(caller: Rc<Caller>) {
+    loop {
+        caller.timers().sleep(caller.shared.service.settings.watchman.failure_timeout).await;
+        if caller.shared.clients.phase() != Phase::Working {
+            // It changes nothing: there was no epoch before the first.
+            let _ = caller.coordinator.cut_epochs(0).await;
+        }
     }
 }
 
@@ -93,9 +105,10 @@ async fn join(caller: &Caller) -> Option<Membership> {
         Ok(membership) => {
             testimony.told_revision(floor, membership.incarnation);
             testimony.told_epoch(floor, membership.epoch);
+            caller.stand(membership.incarnation, membership.safe_until);
             Some(membership)
         }
-        Err(CoordError::TimedOut { .. } | CoordError::Backend { .. }) => None,
+        Err(CoordError::TimedOut { .. } | CoordError::Backend { .. } | CoordError::LeasesRun { .. }) => None,
         Err(error) => panic!("who wants to join is told: {error}"),
     }
 }
@@ -106,16 +119,21 @@ async fn attend_as(caller: &Caller, membership: Membership) -> CoordError {
     let service = &caller.shared.service;
     // One heartbeat is sent after the other: what was known at the end of one was known when the next was sent.
     let floor = Cell::new(service.testimony.floor());
-    let on_epoch = |epoch| {
-        service.testimony.told_epoch(floor.get(), epoch);
+    let sent_at = Cell::new(caller.virtual_now());
+    let on_heartbeat = |heartbeat: &Heartbeat| {
+        // It was sent after the answer to the one before.
+        service.testimony.was_heard(membership.incarnation, sent_at.replace(caller.virtual_now()));
+        service.testimony.told_epoch(floor.get(), heartbeat.epoch);
         floor.set(service.testimony.floor());
+        caller.stand(membership.incarnation, heartbeat.safe_until);
     };
-    attend(&caller.coordinator, &membership, service.settings.heartbeat_every, on_epoch).await
+    attend(&caller.coordinator, &membership, service.settings.heartbeat_every, on_heartbeat).await
 }
 
 /// Leaves, which ends all leases of the member; says whether it may have.
 async fn leave(caller: &Caller, membership: &Membership) -> bool {
     caller.give_up_all();
+    caller.end_standing();
     match caller.coordinator.leave(membership).await {
         Ok(()) | Err(CoordError::NotLive { .. }) => true,
         Err(error) => error.may_have_run(),

@@ -8,20 +8,24 @@ use std::time::Duration;
 
 use dunlin_coord::embedded::Embedded;
 use dunlin_coord::wire::{Command, Wire};
-use dunlin_coord::{Condition, CoordError, Coordinator, Health, LEASE_TTL_MIN, Lease, Membership, Revision};
+use dunlin_coord::{
+    Condition, CoordError, Coordinator, Health, Incarnation, LEASE_TTL_MIN, Lease, Membership, Revision, Transaction,
+};
 use dunlin_rpc::{EndpointConfig, Timers};
 use dunlin_sim::{SimTransport, ThreadClock};
 use dunlin_smr::Client;
 use dunlin_trial::Random;
 
 use super::settings::name;
-use super::subject::{End, Input, Output, Subject, Value};
+use super::subject::{End, Input, Output, Part, Subject, Value};
 use super::{Shared, attendance, watcher};
 use crate::hunt::clients::driver::{self, Driver, Pace, Place, Tasks};
 use crate::hunt::clients::patience::within;
 
 /// Operations that a client has in progress at most: what may be concurrent, the judge must try in every order.
 const IN_PROGRESS_MAX: u32 = 3;
+/// Dots of a value that a transaction sets, at most.
+const TRANSACTION_VALUE_DOTS_MAX: usize = 32;
 /// Most watchers of a client.
 const WATCHERS_MAX: u64 = 2;
 
@@ -48,6 +52,13 @@ enum Action {
     Members,
     /// Lists a part of the tree.
     List,
+    /// Looks at members, leases and a part of the tree at one moment.
+    View,
+    /// Asks what happened in the epochs after one, or has those up to it forgotten.
+    Epochs(u64),
+    CutEpochs(u64),
+    /// Changes paths if all holds, or none of them.
+    Transact(Vec<(usize, Input)>, Transaction),
 }
 
 /// What a client draws.
@@ -92,6 +103,7 @@ impl driver::Work for Work {
     /// Its life as a member, and what it watches.
     fn arrive(&mut self, tasks: &mut Tasks) {
         tasks.keep(attendance::live(self.caller.clone(), Random::new(self.random.next())));
+        tasks.keep(attendance::stir(self.caller.clone()));
         for _ in 0..self.random.between(0, WATCHERS_MAX) {
             tasks.keep(watcher::watch(self.caller.clone(), Random::new(self.random.next())));
         }
@@ -109,6 +121,10 @@ impl driver::Work for Work {
                 Action::On(key, input) => _ = caller.call(key, input, patience).await,
                 Action::Members => caller.look_at_members(forgets).await,
                 Action::List => _ = caller.list("/t").await,
+                Action::View => caller.view().await,
+                Action::Epochs(after) => caller.epochs(after).await,
+                Action::CutEpochs(up_to) => _ = caller.coordinator.cut_epochs(up_to).await,
+                Action::Transact(parts, transaction) => caller.transact(parts, transaction, patience).await,
             }
         });
     }
@@ -122,7 +138,10 @@ impl Work {
         let key = r.index(settings.keys());
         match r.between(0, 99) {
             0..=4 => Some(Action::Members),
-            5..=9 => Some(Action::List),
+            5..=7 => Some(Action::List),
+            8..=10 => Some(Action::View),
+            11..=25 => Some(self.draw_transaction()),
+            26..=28 => Some(self.draw_epochs()),
             _ if settings.is_lease(key) => self.draw_for_lease(key).map(|input| Action::On(key, input)),
             _ => Some(Action::On(key, self.draw_for_path(key))),
         }
@@ -143,6 +162,50 @@ impl Work {
             85..=92 => Input::Delete { condition: Condition::Always },
             _ => Input::Delete { condition: unchanged },
         }
+    }
+
+    fn draw_epochs(&mut self) -> Action {
+        let known = self.caller.shared.service.testimony.epoch();
+        let epoch = known.saturating_sub(self.random.between(0, 8));
+        if self.random.chance(15) { Action::CutEpochs(epoch) } else { Action::Epochs(epoch) }
+    }
+
+    /// Compares and writes some paths, at times in an epoch and under a lease that it knows, which may be over.
+    fn draw_transaction(&mut self) -> Action {
+        let caller = self.caller.clone();
+        let (settings, testimony) = (&caller.shared.service.settings, &caller.shared.service.testimony);
+        let (mut parts, mut transaction) = (Vec::new(), Transaction::new());
+        if let Some(membership) = caller.membership.get().filter(|_| self.random.chance(20)) {
+            let known = testimony.epoch();
+            transaction = transaction.if_epoch(if self.random.chance(50) { known } else { membership.epoch });
+        }
+        for key in settings.paths..settings.keys() {
+            let lease = caller.leases.borrow().get(&key).map(|(_, lease)| lease.clone());
+            if let Some(lease) = lease.filter(|_| self.random.chance(40)) {
+                transaction = transaction.if_lease(&lease);
+                parts.push((key, Input::Under { token: lease.token }));
+            }
+        }
+        for key in 0..settings.paths {
+            let (path, input) = (name(key), self.draw_for_path(key));
+            let (condition, write) = match input {
+                _ if self.random.chance(30) => continue,
+                Input::Set { value, condition } => {
+                    // Long values of several paths at once would make the state longer than it is estimated.
+                    let value = value.shortened(TRANSACTION_VALUE_DOTS_MAX);
+                    transaction = transaction.set(&path, value.bytes());
+                    (condition, Part::Set(value))
+                }
+                Input::Delete { condition } => {
+                    transaction = transaction.delete(&path);
+                    (condition, Part::Delete)
+                }
+                _ => (Condition::Always, Part::Nothing),
+            };
+            transaction = transaction.if_entry(&path, condition);
+            parts.push((key, Input::Part { write, condition }));
+        }
+        Action::Transact(parts, transaction)
     }
 
     fn draw_for_lease(&mut self, key: usize) -> Option<Input> {
@@ -175,6 +238,7 @@ impl driver::Caller for Caller {
 impl Drop for Caller {
     fn drop(&mut self) {
         self.shared.service.reliance.give_up(self.number, None);
+        self.end_standing();
     }
 }
 
@@ -225,7 +289,8 @@ impl Caller {
             Input::Holder => Output::Holder(coordinator.holder(&name).await?),
             Input::Acquire { member, incarnation, ttl_ms } => {
                 let turn = self.give_up(key);
-                let membership = Membership { member: *member, incarnation: *incarnation, epoch: 0 };
+                let (member, incarnation) = (*member, *incarnation);
+                let membership = Membership { member, incarnation, epoch: 0, failure_timeout_ms: 0, safe_until: 0 };
                 let lease = coordinator.acquire(&membership, &name, Duration::from_millis(*ttl_ms)).await?;
                 testimony.told_revision(floor, lease.token);
                 self.rely(key, turn, &lease);
@@ -235,10 +300,13 @@ impl Caller {
                 let lease = self.leases.borrow().get(&key).filter(|(_, lease)| lease.token == *token).cloned();
                 // Of a turn that is over it is renewed, but not relied on: its time may be that of a later grant.
                 let (turn, mut lease) = lease.expect("a client renews the lease that it has seen last");
+                let sent_at = self.clock.virtual_now();
                 coordinator.renew(&mut lease).await?;
+                testimony.was_heard(*token, sent_at);
                 self.rely(key, turn, &lease);
                 Output::Done
             }
+            Input::Part { .. } | Input::Under { .. } => unreachable!("parts of transactions are done together"),
             Input::Release { token } => {
                 self.give_up(key);
                 let lease = self.leases.borrow().get(&key).filter(|(_, lease)| lease.token == *token).cloned();
@@ -247,6 +315,56 @@ impl Caller {
                 Output::Done
             }
         })
+    }
+
+    /// Does a transaction, and records it in the history of each path and lease.
+    async fn transact(&self, parts: Vec<(usize, Input)>, transaction: Transaction, patience: Option<Duration>) {
+        let testimony = &self.shared.service.testimony;
+        let (floor, begun) = (testimony.floor(), self.clock.virtual_now());
+        let begin = |(key, input): &(usize, Input)| self.shared.clients.begin(*key, self.number, input.clone(), begun);
+        let numbers: Vec<usize> = parts.iter().map(begin).collect();
+        let result = within(&self.timers(), patience, self.coordinator.transact(&transaction)).await;
+        let now = self.clock.virtual_now();
+        if let Some(Ok(revision)) = &result {
+            testimony.told_revision(floor, *revision);
+        }
+        for ((key, input), number) in parts.into_iter().zip(numbers) {
+            let end = match &result {
+                None => End::Unknown(now, "given up".into()),
+                Some(Err(error @ (CoordError::TimedOut { .. } | CoordError::Backend { .. }))) if error.may_have_run() => {
+                    End::Unknown(now, error.to_string())
+                }
+                Some(Err(error @ (CoordError::TimedOut { .. } | CoordError::Backend { .. }))) => {
+                    End::NotExecuted(now, error.to_string())
+                }
+                Some(Err(error)) if is_of(error, &name(key)) => End::Answered(now, Output::Refused(error.clone())),
+                // Why it was not done says nothing of this one.
+                Some(Err(error)) => End::NotExecuted(now, error.to_string()),
+                Some(Ok(_)) if !input.changes() => End::Answered(now, Output::Done),
+                Some(Ok(revision)) => {
+                    self.saw_version(key, *revision);
+                    End::Answered(now, Output::Changed(*revision))
+                }
+            };
+            self.shared.clients.end(number, end);
+        }
+    }
+
+    /// Looks at members, leases and a part of the tree.
+    async fn view(&self) {
+        let testimony = &self.shared.service.testimony;
+        let floor = testimony.floor();
+        if let Ok(view) = self.coordinator.view("/t/1").await {
+            testimony.told_view(floor, "/t/1", view);
+        }
+    }
+
+    async fn epochs(&self, after: u64) {
+        let testimony = &self.shared.service.testimony;
+        let floor = testimony.floor();
+        if let Ok(epochs) = self.coordinator.epochs(after).await {
+            testimony.told_epochs(floor, after, epochs);
+        }
     }
 
     fn saw_version(&self, key: usize, version: Revision) {
@@ -261,6 +379,21 @@ impl Caller {
     fn give_up(&self, key: usize) -> u64 {
         self.shared.service.reliance.give_up(self.number, Some(&name(key)));
         *self.turns.borrow_mut().entry(key).and_modify(|turn| *turn += 1).or_insert(1)
+    }
+
+    /// Now, for the judge.
+    pub fn virtual_now(&self) -> u64 {
+        self.clock.virtual_now()
+    }
+
+    /// Works as a member until then.
+    pub fn stand(&self, incarnation: Incarnation, safe_until: u64) {
+        self.shared.service.witness.stand(self.number, incarnation, safe_until, &self.clock);
+    }
+
+    /// Works as a member no more.
+    pub fn end_standing(&self) {
+        self.shared.service.witness.end_standing(self.number);
     }
 
     /// Before it leaves, a client gives up all leases.
@@ -310,11 +443,23 @@ impl Caller {
     }
 }
 
+/// Whether a transaction was refused for what this path or lease is.
+fn is_of(error: &CoordError, name: &str) -> bool {
+    match error {
+        CoordError::Exists { path, .. } | CoordError::Changed { path, .. } => path == name,
+        CoordError::NotFound { what } => what == name,
+        CoordError::LeaseLost { name: lost, .. } => lost == name,
+        _ => false,
+    }
+}
+
 /// What replicas are asked to execute for what changes a path, of which no two are the same.
 pub fn command(key: usize, input: &Input) -> Option<Vec<u8>> {
     match input {
         Input::Set { value, condition } => {
-            Some(Command::Set { path: name(key), value: value.bytes(), condition: *condition }.to_bytes())
+            let path = name(key);
+            let transaction = Transaction::new().if_entry(&path, *condition).set(&path, value.bytes());
+            Some(Command::Transact { transaction }.to_bytes())
         }
         _ => None,
     }

@@ -29,11 +29,12 @@ mod watcher;
 mod witness;
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_coord::embedded::Watchman;
-use dunlin_coord::model::Machine;
+use dunlin_coord::model::{Hearing, Machine};
 use dunlin_rpc::{CongestionControl, Endpoint};
 use dunlin_sim::{Datacenter, SimTransport, ThreadClock};
 use dunlin_smr::{Client, Node};
@@ -82,6 +83,8 @@ type Shared = run::Shared<Manager>;
 pub struct Manager {
     settings: Settings,
     witness: Rc<Witness>,
+    /// By replica: that of its present machine.
+    hearings: RefCell<HashMap<u64, Hearing>>,
     testimony: Testimony,
     reliance: Reliance,
     attendance: RefCell<Vec<Attendance>>,
@@ -129,16 +132,19 @@ impl Service for Manager {
         let settings = Settings::draw(scenario);
         Manager {
             witness: Rc::default(),
+            hearings: RefCell::default(),
             testimony: Testimony::default(),
             reliance: Reliance::default(),
             attendance: RefCell::new(vec![Attendance::Away; scenario.clients as usize]),
-            book: RefCell::new(Book::new(&settings)),
+            book: RefCell::new(Book::new()),
             settings,
         }
     }
 
     fn machine(&self, _: &Scenario, id: u64, clock: &ThreadClock) -> Witnessed {
-        Witnessed::new(Machine::new(self.settings.limits), id, self.witness.clone(), clock.clone())
+        let hearing = Hearing::default();
+        self.hearings.borrow_mut().insert(id, hearing.clone());
+        Witnessed::new(Machine::new(self.settings.limits, hearing), id, self.witness.clone(), clock.clone())
     }
 
     type Machine = Witnessed;
@@ -148,12 +154,14 @@ impl Service for Manager {
 
     fn accompany(
         shared: &Rc<Shared>,
-        _: u64,
+        id: u64,
         endpoint: &Rc<Endpoint<SimTransport>>,
         node: &Node<Witnessed, Log>,
     ) -> Watchman {
         let client = Client::new(endpoint, shared.scenario.known_members(), shared.scenario.client);
-        Watchman::start(endpoint, node, client, shared.service.settings.watchman).expect("drawn settings are valid")
+        let hearing = shared.service.hearings.borrow()[&id].clone();
+        let config = shared.service.settings.watchman_of(id);
+        Watchman::start(endpoint, node, client, hearing, config).expect("drawn settings are valid")
     }
 
     fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: SimTransport) -> Driver<Work> {

@@ -20,7 +20,7 @@ const SET_EVERY: u64 = 4;
 /// Drawn for each run.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Of all watchmen.
+    /// Of the watchmen that wait least.
     pub watchman: WatchmanConfig,
     /// Between two heartbeats of a member.
     pub heartbeat_every: Duration,
@@ -48,7 +48,7 @@ impl Settings {
             watchman: WatchmanConfig { failure_timeout, look_every: failure_timeout / r.between(8, 40) as u32 },
             heartbeat_every: failure_timeout / r.between(5, 10) as u32,
             watch_every: millis(r, 2, 40),
-            limits: Limits { history_events_max: history, ..Limits::default() },
+            limits: Limits { history_events_max: history, epochs_max: r.between(3, 40) as usize, ..Limits::default() },
             paths: r.between(1, 3) as usize,
             leases: r.between(1, 2) as usize,
             ttl_max: millis(r, 10, 150),
@@ -66,6 +66,12 @@ impl Settings {
     /// Whether values together may fill pages of answers.
     pub fn has_long_answers(&self) -> bool {
         self.value_bytes_max == BULKY_BYTES_MAX
+    }
+
+    /// The settings of the watchman beside a replica: not all wait for the same time.
+    pub fn watchman_of(&self, id: u64) -> WatchmanConfig {
+        let failure_timeout = self.watchman.failure_timeout * (2 + id as u32 % 3) / 2;
+        WatchmanConfig { failure_timeout, ..self.watchman }
     }
 
     /// Keys of histories: first the paths, then the leases.

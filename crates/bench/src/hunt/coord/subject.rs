@@ -26,6 +26,11 @@ impl Value {
         Value { text, dots }
     }
 
+    /// With no more dots than this.
+    pub fn shortened(self, dots_max: usize) -> Value {
+        Value { dots: self.dots.min(dots_max), ..self }
+    }
+
     /// What these bytes are.
     pub fn of(bytes: &[u8]) -> Value {
         let dots = bytes.iter().rev().take_while(|byte| **byte == b'.').count();
@@ -49,12 +54,53 @@ impl fmt::Display for Value {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     Get,
-    Set { value: Value, condition: Condition },
-    Delete { condition: Condition },
+    Set {
+        value: Value,
+        condition: Condition,
+    },
+    Delete {
+        condition: Condition,
+    },
+    /// What a transaction compares and does of this path.
+    Part {
+        write: Part,
+        condition: Condition,
+    },
+    /// A transaction was done under this lease.
+    Under {
+        token: Token,
+    },
     Holder,
-    Acquire { member: MemberId, incarnation: Incarnation, ttl_ms: u64 },
-    Renew { token: Token },
-    Release { token: Token },
+    Acquire {
+        member: MemberId,
+        incarnation: Incarnation,
+        ttl_ms: u64,
+    },
+    Renew {
+        token: Token,
+    },
+    Release {
+        token: Token,
+    },
+}
+
+/// What a transaction does to a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    Nothing,
+    Set(Value),
+    Delete,
+}
+
+impl Input {
+    /// Whether it changes a path.
+    pub fn changes(&self) -> bool {
+        match self {
+            Input::Part { write, .. } => *write != Part::Nothing,
+            Input::Set { .. } | Input::Delete { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// An answer.
@@ -122,8 +168,14 @@ impl Object for Subject {
                 let is_met = self.leaf.is_some() && self.may_meet(*condition) && *revision > self.highest;
                 is_met.then(|| Subject { leaf: None, highest: *revision, ..self.clone() })
             }
-            (Input::Set { condition, .. } | Input::Delete { condition }, Some(Output::Refused(why))) => {
-                let is_deletion = matches!(entry.input, Input::Delete { .. });
+            (Input::Part { write, condition }, answer) if !matches!(answer, Some(Output::Refused(_))) => {
+                self.after_part(write, *condition, answer)
+            }
+            (
+                Input::Set { condition, .. } | Input::Delete { condition } | Input::Part { condition, .. },
+                Some(Output::Refused(why)),
+            ) => {
+                let is_deletion = matches!(entry.input, Input::Delete { .. } | Input::Part { write: Part::Delete, .. });
                 self.refused(*condition, is_deletion, why)
             }
             (Input::Holder, Some(Output::Holder(None))) => Some(self.ended()),
@@ -142,28 +194,33 @@ impl Object for Subject {
                 let is_it = self.held.as_ref()?.member == *holder && holder != member;
                 is_it.then(|| self.learned(*token)).flatten()
             }
-            (Input::Renew { token }, Some(Output::Done)) => self.is_held_with(*token).then(|| self.clone()),
+            (Input::Renew { token } | Input::Under { token }, Some(Output::Done)) => {
+                self.is_held_with(*token).then(|| self.clone())
+            }
             (Input::Renew { token }, Some(Output::Refused(CoordError::NotLive { .. }))) => {
                 self.is_held_with(*token).then(|| self.clone())
             }
             (Input::Release { token }, Some(Output::Done)) => self.is_held_with(*token).then(|| self.ended()),
-            (Input::Renew { token } | Input::Release { token }, Some(Output::Refused(CoordError::LeaseLost { .. }))) => {
-                Some(if self.is_held_with(*token) { self.ended() } else { self.clone() })
-            }
+            (
+                Input::Renew { token } | Input::Release { token } | Input::Under { token },
+                Some(Output::Refused(CoordError::LeaseLost { .. })),
+            ) => Some(if self.is_held_with(*token) { self.ended() } else { self.clone() }),
             _ => None,
         }
     }
 
     /// That a lease was renewed changes nothing here, and it may end without being given up.
     fn is_silent(input: &Input) -> bool {
-        matches!(input, Input::Get | Input::Holder | Input::Renew { .. } | Input::Release { .. })
+        let is_read = matches!(input, Input::Get | Input::Holder | Input::Part { write: Part::Nothing, .. });
+        is_read || matches!(input, Input::Renew { .. } | Input::Release { .. } | Input::Under { .. })
     }
 
     fn is_blind(entry: &Entry) -> bool {
         match (&entry.input, entry.answer()) {
             (Input::Set { condition: Condition::Always, .. }, None | Some(Output::Changed(_))) => true,
-            (Input::Delete { .. }, None) => true,
-            (Input::Get | Input::Set { .. } | Input::Delete { .. }, _) => false,
+            (Input::Delete { .. } | Input::Part { write: Part::Delete, .. }, None) => true,
+            (Input::Part { write: Part::Set(_), condition: Condition::Always }, None | Some(Output::Changed(_))) => true,
+            (Input::Get | Input::Set { .. } | Input::Delete { .. } | Input::Part { .. }, _) => false,
             // Of leases, only these see that one was granted without an answer.
             (Input::Holder, Some(Output::Holder(Some(_)))) => false,
             (_, Some(Output::Refused(CoordError::Held { .. }))) => false,
@@ -187,6 +244,23 @@ impl Object for Subject {
 }
 
 impl Subject {
+    /// What a transaction that was done, or may have been, leaves of this path: the same as if that had been done alone.
+    fn after_part(&self, write: &Part, condition: Condition, answer: Option<&Output>) -> Option<Subject> {
+        let input = match write {
+            Part::Nothing => {
+                let seen = |version| self.leaf.as_ref().and_then(|_| self.learned(version));
+                return match condition {
+                    Condition::Version { version } => seen(version),
+                    _ => self.may_meet(condition).then(|| self.clone()),
+                };
+            }
+            Part::Set(value) => Input::Set { value: value.clone(), condition },
+            Part::Delete => Input::Delete { condition },
+        };
+        let end = answer.map_or(End::Unknown(0, String::new()), |answer| End::Answered(0, answer.clone()));
+        self.after(&Entry { key: 0, client: None, input, begun: 0, end, place: None })
+    }
+
     fn with_leaf(&self, leaf: Option<Leaf>) -> Subject {
         Subject { leaf, ..self.clone() }
     }
@@ -383,6 +457,35 @@ mod tests {
             (Input::Renew { token: 4 }, lost(4)),
             (Input::Holder, held(1, 4))
         ]));
+    }
+
+    #[test]
+    fn parts_of_transactions_are_right_as_if_done_alone() {
+        let version = |version| Condition::Version { version };
+        let part = |write, condition| Input::Part { write, condition };
+        let old = [(set("a", Condition::Always), Some(Output::Changed(3)))];
+        let then = |rest: &[(Input, Option<Output>)]| is_right(&[&old[..], rest].concat());
+        assert!(then(&[
+            (part(Part::Nothing, version(3)), Some(Output::Done)),
+            (part(Part::Set(value("b")), version(3)), Some(Output::Changed(5))),
+            (part(Part::Delete, version(3)), refused(CoordError::Changed { path: "/a".into(), version: 5 })),
+            (part(Part::Delete, Condition::Always), None),
+            (Input::Get, Some(Output::Found(None))),
+            (part(Part::Delete, Condition::Always), refused(CoordError::NotFound { what: "/a".into() })),
+        ]));
+        for wrong in [
+            (part(Part::Nothing, version(2)), Some(Output::Done)),
+            (part(Part::Nothing, Condition::Absent), Some(Output::Done)),
+            (part(Part::Set(value("b")), version(2)), Some(Output::Changed(5))),
+            (part(Part::Set(value("b")), Condition::Always), Some(Output::Changed(3))),
+            (part(Part::Delete, Condition::Always), refused(CoordError::NotFound { what: "/a".into() })),
+        ] {
+            assert!(!then(std::slice::from_ref(&wrong)), "{wrong:?}");
+        }
+        let granted = [(FIRST, Some(Output::Granted(4))), (SECOND, Some(Output::Granted(6)))];
+        let under = |token, output| is_right(&[&granted[..], &[(Input::Under { token }, output)]].concat());
+        assert!(under(6, Some(Output::Done)) && under(4, lost(4)) && under(6, lost(6)));
+        assert!(!under(4, Some(Output::Done)), "a former holder writes nothing");
     }
 
     /// Many requests for a lease without an answer, of which some were granted.

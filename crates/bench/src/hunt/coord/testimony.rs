@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use dunlin_coord::{Event, Health, Incarnation, Listing, MemberId, Members, Revision, Scope};
+use dunlin_coord::{Epochs, Event, Health, Incarnation, Listing, MemberId, Members, Revision, Scope, View};
 
 /// What a watcher saw.
 pub struct Watched {
@@ -22,6 +22,12 @@ pub struct Listed {
     pub listing: Listing,
 }
 
+/// A view that was read.
+pub struct Viewed {
+    pub root: String,
+    pub view: View,
+}
+
 /// What was known when a question was asked: an answer cannot be older.
 #[derive(Debug, Clone, Copy)]
 pub struct Floor {
@@ -36,12 +42,27 @@ pub struct Testimony {
     epoch: Cell<u64>,
     /// By epoch.
     live: RefCell<HashMap<u64, Vec<(MemberId, Incarnation)>>>,
+    /// By incarnation or token: when heartbeats or renewals were sent that were answered as heard, in nanoseconds of virtual time.
+    pub heard: RefCell<HashMap<Revision, Vec<u64>>>,
     pub members: RefCell<Vec<Members>>,
     pub listed: RefCell<Vec<Listed>>,
+    pub viewed: RefCell<Vec<Viewed>>,
+    /// Epochs that were asked for, and after which.
+    pub epochs: RefCell<Vec<(u64, Epochs)>>,
     pub watched: RefCell<Vec<Watched>>,
 }
 
 impl Testimony {
+    /// A heartbeat or a renewal that was sent then was heard.
+    pub fn was_heard(&self, revision: Revision, sent_at: u64) {
+        self.heard.borrow_mut().entry(revision).or_default().push(sent_at);
+    }
+
+    /// The last epoch that anybody was told.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.get()
+    }
+
     /// What anybody was told by now.
     pub fn floor(&self) -> Floor {
         Floor { revision: self.revision.get(), epoch: self.epoch.get() }
@@ -86,6 +107,22 @@ impl Testimony {
         self.listed.borrow_mut().push(Listed { root: root.to_owned(), listing });
     }
 
+    /// Somebody who asked then was told of members, leases and the tree.
+    pub fn told_view(&self, floor: Floor, root: &str, view: View) {
+        self.told_revision(floor, view.members.revision);
+        self.told_epoch(floor, view.members.epoch);
+        self.viewed.borrow_mut().push(Viewed { root: root.to_owned(), view });
+    }
+
+    /// Somebody who asked then was told of the epochs after one.
+    pub fn told_epochs(&self, floor: Floor, after: u64, told: Epochs) {
+        let last = told.epochs.last().map_or(after, |change| change.epoch);
+        if !told.has_more {
+            self.told_epoch(floor, last);
+        }
+        self.epochs.borrow_mut().push((after, told));
+    }
+
     /// Somebody begins to watch; gives its number.
     pub fn watches(&self, client: usize, scope: Scope, after: Revision) -> usize {
         let mut watched = self.watched.borrow_mut();
@@ -99,8 +136,8 @@ impl Testimony {
     /// If it saw a later one before.
     pub fn saw(&self, number: usize, event: Event) {
         let watched = &mut self.watched.borrow_mut()[number];
-        let before = watched.events.last().map_or(watched.after, |event| event.revision);
-        assert!(event.revision > before, "a watcher of client {} sees {event} after {before}", watched.client);
+        let before = watched.events.last().map_or(watched.after + 1, |event| event.revision);
+        assert!(event.revision >= before, "a watcher of client {} sees {event} after {before}", watched.client);
         self.revision.set(self.revision.get().max(event.revision));
         watched.events.push(event);
     }

@@ -87,9 +87,9 @@ impl super::Manager {
         let last = watched.events.last().map_or(watched.after, |event| event.revision);
         let mut book = self.book.borrow_mut();
         book.read(&self.witness);
-        let kept = self.settings.limits.history_events_max as u64;
+        let kept = self.settings.limits.history_events_max;
         assert!(
-            last < compacted && compacted + kept <= book.revision(),
+            last < compacted && book.after(compacted - 1).len() > kept,
             "a watcher that saw revision {last} is told that those up to {compacted} are gone, of {} with {kept} kept",
             book.revision()
         );

@@ -7,9 +7,13 @@ use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use dunlin_coord::model::Machine;
+use dunlin_coord::wire::{Answer, Command, Query, Wire};
+use dunlin_coord::{Health, Incarnation, Member};
 use dunlin_sim::ThreadClock;
 use dunlin_smr::StateMachine;
 use dunlin_smr::machine::{Piece, RestoreError};
+
+use super::attendance::member;
 
 /// A command that was executed.
 pub struct Executed {
@@ -17,6 +21,13 @@ pub struct Executed {
     pub reply: Vec<u8>,
     /// When the first replica executed it, in nanoseconds of virtual time.
     pub at: u64,
+}
+
+/// A member that works as one until its clock says otherwise.
+struct Standing {
+    incarnation: Incarnation,
+    safe_until: u64,
+    clock: ThreadClock,
 }
 
 /// All that was executed by any replica: each must have executed the same.
@@ -30,17 +41,56 @@ pub struct Witness {
     states: RefCell<BTreeMap<u64, u64>>,
     /// By replica: how many of its states were compared with those of others.
     compared: RefCell<BTreeMap<u64, u64>>,
+    /// By client.
+    standings: RefCell<BTreeMap<usize, Standing>>,
 }
 
 impl Witness {
     /// # Panics
     /// If another replica executed something else there, or gave another reply.
-    fn note(&self, id: u64, index: u64, command: &[u8], reply: &[u8], at: u64) {
+    fn note(&self, id: u64, index: u64, command: &[u8], reply: &[u8], at: u64, machine: &Machine) {
         let mut executed = self.executed.borrow_mut();
-        let new = || Executed { command: command.to_vec(), reply: reply.to_vec(), at };
+        let new = || {
+            if matches!(Command::from_bytes(command), Ok(Command::Decide { .. })) {
+                self.check_standings(machine);
+            }
+            Executed { command: command.to_vec(), reply: reply.to_vec(), at }
+        };
         let first = executed.entry(index).or_insert_with(new);
         assert_eq!(first.command, command, "replica {id} executes another command at index {index} than others");
         assert_eq!(first.reply, reply, "replica {id} gives another reply at index {index} than others");
+    }
+
+    /// A client works as a member until then, by its clock that goes on while its machine is suspended.
+    pub fn stand(&self, client: usize, incarnation: Incarnation, safe_until: u64, clock: &ThreadClock) {
+        let standing = Standing { incarnation, safe_until, clock: clock.clone() };
+        let mut standings = self.standings.borrow_mut();
+        let known = standings.get(&client).filter(|known| known.incarnation == incarnation);
+        let safe_until = known.map_or(safe_until, |known| known.safe_until.max(safe_until));
+        standings.insert(client, Standing { safe_until, ..standing });
+    }
+
+    /// It does so no more.
+    pub fn end_standing(&self, client: usize) {
+        self.standings.borrow_mut().remove(&client);
+    }
+
+    /// # Panics
+    /// If a client works as a member, and is none.
+    fn check_standings(&self, machine: &Machine) {
+        let mut reply = Vec::new();
+        machine.query(&Query::Members.to_bytes(), &mut reply);
+        let Ok(Answer::Members { members }) = Answer::from_bytes(&reply) else { panic!("members are known") };
+        for (client, standing) in &*self.standings.borrow() {
+            let left = standing.safe_until.saturating_sub(standing.clock.boot_now());
+            let is_it = |found: &Member| found.id == member(*client) && found.incarnation == standing.incarnation;
+            let is_live = members.members.iter().any(|found| is_it(found) && found.health == Health::Live);
+            assert!(
+                left == 0 || is_live,
+                "client {client} works as member {} for {left} ns more by its clock, and was taken for failed",
+                member(*client)
+            );
+        }
     }
 
     /// # Panics
@@ -90,7 +140,8 @@ impl StateMachine for Witnessed {
     fn apply(&mut self, index: u64, command: &[u8], reply: &mut Vec<u8>) {
         let start = reply.len();
         self.machine.apply(index, command, reply);
-        self.witness.note(self.id, index, command, &reply[start..], self.clock.virtual_now());
+        let now = self.clock.virtual_now();
+        self.witness.note(self.id, index, command, &reply[start..], now, &self.machine);
         if self.witness.compares.get() {
             self.witness.compare(self.id, index, &self.machine);
         }

@@ -79,6 +79,9 @@ fn exit_code(error: &CoordError) -> u8 {
         | CoordError::Live { .. }
         | CoordError::Held { .. }
         | CoordError::LeaseLost { .. }
+        | CoordError::EpochChanged { .. }
+        | CoordError::EpochsCut { .. }
+        | CoordError::LeasesRun { .. }
         | CoordError::Exists { .. }
         | CoordError::Changed { .. } => EXIT_CONDITION,
         _ => EXIT_FAILED,

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
-use dunlin_coord::{CoordError, Coordinator, HEARTBEAT_EVERY, Membership, Token};
+use dunlin_coord::{Coordinator, HEARTBEAT_EVERY, Heartbeat, Membership, Token, join_after_leases, keep};
 use dunlin_serve::Interrupt;
 
 use super::asks::{Outcome, Target, attend, pause, unless_interrupted};
@@ -17,12 +17,12 @@ use crate::commands::raft::cluster::Interrupted;
 use crate::commands::seconds;
 use crate::output;
 
-/// A renewal is asked for so many times within the time of a lease.
-const RENEWALS_OF_TTL: u32 = 4;
+/// Between two tries to join while leases of an earlier process of the member run.
+const JOIN_EVERY: Duration = Duration::from_millis(200);
 
 /// Be a member, and hold leases, until ctrl-C
 ///
-/// It is heard each second and renews its leases. ctrl-C and SIGTERM let it leave, which ends them; a process that is killed fails after the failure timeout.
+/// It joins when the leases have ended that an earlier process of the member held. It is heard each second and renews its leases. ctrl-C and SIGTERM let it leave, which ends them; a process that is killed fails after the failure timeout.
 /// Exit code 3 if it was taken for failed, a lease was lost or could not be renewed, or is held by another. A lease that could not be renewed for three quarters of
 /// its time ends it at once, before another can have it.
 #[derive(Debug, clap::Args)]
@@ -49,10 +49,10 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     attend(&arguments.target, async |manager| {
-        let joining = manager.join(arguments.member, arguments.about.as_bytes());
+        let joining = join_after_leases(manager, arguments.member, arguments.about.as_bytes(), JOIN_EVERY);
         let joined = unless_interrupted(manager, interrupt, joining).await;
         let membership = joined.ok_or(Interrupted)??;
-        let Membership { member, incarnation, epoch } = membership;
+        let Membership { member, incarnation, epoch, .. } = membership;
         output::line(format_args!("joined as member {member}, incarnation {incarnation}: epoch {epoch}; ctrl-C leaves"))?;
         if let Some(stayed) = unless_interrupted(manager, interrupt, stay(arguments, manager, &membership)).await {
             // To leave would be to wait for answers that do not come, while others think that the lease is held.
@@ -108,7 +108,7 @@ async fn heard(manager: &Manager, membership: &Membership) -> Error {
     let (mut epoch, mut is_unheard) = (membership.epoch, false);
     loop {
         match manager.heartbeat(membership).await {
-            Ok(now) if now != epoch => {
+            Ok(Heartbeat { epoch: now, .. }) if now != epoch => {
                 epoch = now;
                 if let Err(error) = output::line(format_args!("epoch {epoch}")) {
                     return error.into();
@@ -116,7 +116,7 @@ async fn heard(manager: &Manager, membership: &Membership) -> Error {
                 is_unheard = false;
             }
             Ok(_) => is_unheard = false,
-            Err(error) if is_of_the_moment(&error) => {
+            Err(error) if error.is_of_the_moment() => {
                 if !std::mem::replace(&mut is_unheard, true) {
                     eprintln!("dunlin: {error}; asking again, but this member may be taken for failed meanwhile");
                 }
@@ -138,32 +138,8 @@ async fn hold(manager: &Manager, membership: &Membership, name: &str, ttl: Durat
     {
         return error.into();
     }
-    let every = ttl / RENEWALS_OF_TTL;
-    while manager.now() < lease.safe_until {
-        let safe_until = lease.safe_until;
-        let renewed = async {
-            pause(manager, every).await;
-            manager.renew(&mut lease).await
-        };
-        match until(manager, safe_until, renewed).await {
-            Some(Err(error)) if !is_of_the_moment(&error) => return error.into(),
-            _ => {}
-        }
+    match keep(manager, &mut lease, |_| ()).await {
+        Some(error) => error.into(),
+        None => NotSafe { name: lease.name, token: lease.token }.into(),
     }
-    NotSafe { name: lease.name, token: lease.token }.into()
-}
-
-/// Whether the same may succeed when it is asked again.
-fn is_of_the_moment(error: &CoordError) -> bool {
-    matches!(error, CoordError::TimedOut { .. } | CoordError::Backend { .. })
-}
-
-/// Does some work until a time comes.
-async fn until<R>(manager: &Manager, time: u64, work: impl Future<Output = R>) -> Option<R> {
-    let (mut work, mut end) = (pin!(work), pin!(manager.sleep_until(time)));
-    poll_fn(|context| match work.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => end.as_mut().poll(context).map(|()| None),
-    })
-    .await
 }

@@ -6,8 +6,8 @@ use dunlin_coord::embedded::Embedded;
 #[cfg(feature = "etcd")]
 use dunlin_coord::etcd::Etcd;
 use dunlin_coord::{
-    Changes, Condition, CoordError, Coordinator, Entry, Holder, Lease, Leases, Listing, MemberId, Members, Membership,
-    Revision, Scope,
+    Changes, CoordError, Coordinator, Entry, Epochs, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members,
+    Membership, Revision, Scope, Transaction, View,
 };
 use dunlin_net::AnyTransport;
 
@@ -59,7 +59,7 @@ impl Coordinator for Manager {
         on!(self, back_end => back_end.join(member, about).await)
     }
 
-    async fn heartbeat(&self, membership: &Membership) -> Result<u64, CoordError> {
+    async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError> {
         on!(self, back_end => back_end.heartbeat(membership).await)
     }
 
@@ -73,6 +73,14 @@ impl Coordinator for Manager {
 
     async fn members(&self) -> Result<Members, CoordError> {
         on!(self, back_end => back_end.members().await)
+    }
+
+    async fn epochs(&self, after: u64) -> Result<Epochs, CoordError> {
+        on!(self, back_end => back_end.epochs(after).await)
+    }
+
+    async fn cut_epochs(&self, up_to: u64) -> Result<(), CoordError> {
+        on!(self, back_end => back_end.cut_epochs(up_to).await)
     }
 
     async fn acquire(&self, membership: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError> {
@@ -99,12 +107,12 @@ impl Coordinator for Manager {
         on!(self, back_end => back_end.get(path).await)
     }
 
-    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
-        on!(self, back_end => back_end.set(path, value, condition).await)
+    async fn transact(&self, transaction: &Transaction) -> Result<Revision, CoordError> {
+        on!(self, back_end => back_end.transact(transaction).await)
     }
 
-    async fn delete(&self, path: &str, condition: Condition) -> Result<Revision, CoordError> {
-        on!(self, back_end => back_end.delete(path, condition).await)
+    async fn view(&self, root: &str) -> Result<View, CoordError> {
+        on!(self, back_end => back_end.view(root).await)
     }
 
     async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError> {

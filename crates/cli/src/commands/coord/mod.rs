@@ -2,6 +2,7 @@
 
 mod asks;
 mod deletes;
+mod epochs;
 mod forgets;
 mod gets;
 mod joins;
@@ -9,6 +10,7 @@ mod manager;
 mod serve;
 mod sets;
 mod status;
+mod transacts;
 mod watch;
 mod watchman;
 
@@ -49,9 +51,11 @@ enum Command {
     Watch(watch::Arguments),
     Join(joins::Arguments),
     Forget(forgets::Arguments),
+    Epochs(epochs::Arguments),
     Get(gets::Arguments),
     Set(sets::Arguments),
     Del(deletes::Arguments),
+    Txn(transacts::Arguments),
 }
 
 impl Arguments {
@@ -75,8 +79,10 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         Command::Watch(arguments) => watch::run(&arguments, &interrupt),
         Command::Join(arguments) => joins::run(&arguments, &interrupt),
         Command::Forget(arguments) => forgets::run(&arguments, &interrupt),
+        Command::Epochs(arguments) => epochs::run(&arguments, &interrupt),
         Command::Get(arguments) => gets::run(&arguments, &interrupt),
         Command::Set(arguments) => sets::run(&arguments, &interrupt),
         Command::Del(arguments) => deletes::run(&arguments, &interrupt),
+        Command::Txn(arguments) => transacts::run(&arguments, &interrupt),
     }
 }

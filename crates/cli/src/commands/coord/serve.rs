@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use dunlin_coord::embedded::Watchman;
-use dunlin_coord::model::Machine;
+use dunlin_coord::model::{Hearing, Machine};
 use dunlin_coord::{Limits, WatchmanConfig};
 use dunlin_net::AnyTransport;
 use dunlin_rpc::Endpoint;
@@ -65,6 +65,7 @@ pub struct Arguments {
 /// A node that a command line describes.
 struct Coordination {
     watchman: WatchmanConfig,
+    hearing: Hearing,
     members: Vec<(u64, dunlin_net::Addr)>,
 }
 
@@ -73,7 +74,7 @@ impl Machinery for Coordination {
     type Companion = Watchman;
 
     fn machine(&self) -> Result<Machine> {
-        Ok(Machine::new(Limits::default()))
+        Ok(Machine::new(Limits::default(), self.hearing.clone()))
     }
 
     fn kind(&self) -> Kind {
@@ -86,7 +87,7 @@ impl Machinery for Coordination {
         node: &Node<Machine, L>,
     ) -> Result<Watchman> {
         let client = Client::new(endpoint, self.members.iter().cloned(), ClientConfig::default());
-        Ok(Watchman::start(endpoint, node, client, self.watchman)?)
+        Ok(Watchman::start(endpoint, node, client, self.hearing.clone(), self.watchman)?)
     }
 }
 
@@ -94,5 +95,5 @@ impl Machinery for Coordination {
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let watchman = arguments.patience.config()?;
     let members = arguments.replica.members().to_vec();
-    serve(&arguments.replica, Coordination { watchman, members }, interrupt)
+    serve(&arguments.replica, Coordination { watchman, hearing: Hearing::default(), members }, interrupt)
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use dunlin_coord::{CoordError, Coordinator, Entry, Health, HeldLease, Member, Members};
+use dunlin_coord::{CoordError, Coordinator, Entry, Health, HeldLease, Member, Members, View};
 use dunlin_serve::Interrupt;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ const VALUE_CHARS_MAX: usize = 60;
 /// Show the members, the epoch, the leases and the tree
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Members, leases and the pages of the tree are of moments shortly after each other. Values and what members say about themselves are shown as text.
+All of it is of one moment, unless it has more than 4 MiB: then it is read in pages, of moments shortly after each other. Values and what members say about themselves are shown as text.
 
 Examples, with P=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
   dunlin coord status --peers $P
@@ -39,7 +39,16 @@ struct Overview {
 }
 
 impl Overview {
+    /// As of one moment, unless that is too much.
     async fn look(manager: &Manager) -> Result<Overview, CoordError> {
+        match manager.view("/").await {
+            Ok(View { members, leases, entries }) => Ok(Overview { members, leases, entries }),
+            Err(CoordError::TooLarge { .. }) => Overview::look_in_pages(manager).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn look_in_pages(manager: &Manager) -> Result<Overview, CoordError> {
         let members = manager.members().await?;
         let (mut leases, mut after) = (Vec::new(), None);
         loop {
@@ -88,6 +97,7 @@ fn as_json(Overview { members, leases, entries }: &Overview) -> Value {
             "id": member.id,
             "health": health_name(member.health),
             "incarnation": member.incarnation,
+            "epoch": member.epoch,
             "about": String::from_utf8_lossy(&member.about),
         })
     };
@@ -130,7 +140,9 @@ fn as_text(Overview { members, leases, entries }: &Overview) -> String {
     };
     let member = |member: &Member| {
         let (id, health, about) = (member.id, health_name(member.health), shown(&member.about));
-        format!("{id}  {health}  incarnation {}  {about}", member.incarnation).trim_end().to_owned()
+        format!("{id}  {health} since epoch {}  incarnation {}  {about}", member.epoch, member.incarnation)
+            .trim_end()
+            .to_owned()
     };
     section("members", members.members.iter().map(member).collect());
     let lease = |lease: &HeldLease| {
