@@ -209,8 +209,16 @@ impl<'a, C: Coordinator> Leadership<'a, C> {
         lost
     }
 
-    /// Works for as long as it leads. `None` if that ended first: the work was dropped where it waited.
+    /// Works for as long as it leads. `None` if that ended first: the work was dropped where it waited. The clock is read each time before the work goes on, since
+    /// this process may have stood still.
     pub async fn while_safe<F: Future>(&mut self, work: F) -> Option<F::Output> {
+        let (coordinator, safe_until) = (self.coordinator, self.safe_until.clone());
+        let mut work = pin!(work);
+        let work = poll_fn(|context| match coordinator.now() < safe_until.load(Ordering::Acquire) {
+            true => work.as_mut().poll(context),
+            // What it waits for ends at once: a time that is over.
+            false => Poll::Pending,
+        });
         match either(self.lost(), work).await {
             Either::Left(_) => None,
             Either::Right(output) => Some(output),

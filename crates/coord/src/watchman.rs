@@ -51,6 +51,12 @@ impl WatchmanConfig {
     pub(crate) fn gap_max(&self) -> Duration {
         self.failure_timeout / 2
     }
+
+    /// The same, for one that may be silent for so many nanoseconds; never less than two looks.
+    fn gap_max_of(&self, patience: u64) -> u64 {
+        let looks = 2 * self.look_every.as_nanos() as u64;
+        (patience / 2).max(looks).min(self.gap_max().as_nanos() as u64)
+    }
 }
 
 /// What a watchman has counted.
@@ -113,13 +119,20 @@ impl<K: Hash + Eq + Clone> Silence<K> {
         Silence { since: HashMap::new() }
     }
 
-    /// Takes the counts of a look at `now`; gives those that are unchanged for their time, in nanoseconds. Who is not counted any more is forgotten.
-    pub fn look(&mut self, now: u64, counts: impl Iterator<Item = (K, u64, u64)>) -> Vec<(K, u64)> {
+    /// Takes the counts of a look at `now`; gives those that are unchanged for their time, in nanoseconds. Who is not counted any more is forgotten. For whom
+    /// `is_late` of that time says that nobody may have been heard since the look before, it begins anew.
+    pub fn look(
+        &mut self,
+        now: u64,
+        is_late: impl Fn(u64) -> bool,
+        counts: impl Iterator<Item = (K, u64, u64)>,
+    ) -> Vec<(K, u64)> {
         let before = std::mem::take(&mut self.since);
         let mut over = Vec::new();
         for (key, count, patience) in counts {
             let is_same = |seen: u64| seen == count || is_planted(Mutation::RenewalNotCounted);
-            let since = before.get(&key).filter(|(seen, _)| is_same(*seen)).map_or(now, |(_, since)| *since);
+            let goes_on = |(seen, _): &&(u64, u64)| is_same(*seen) && !is_late(patience);
+            let since = before.get(&key).filter(goes_on).map_or(now, |(_, since)| *since);
             if now - since >= patience {
                 over.push((key.clone(), count));
             }
@@ -171,6 +184,7 @@ impl Reign {
     pub fn see(&mut self, now: u64, pulse: Pulse, config: &WatchmanConfig) -> Seen {
         let gap = now - std::mem::replace(&mut self.looked_at, now);
         let was_late = gap > config.gap_max().as_nanos() as u64;
+        let is_late = |patience| gap > config.gap_max_of(patience);
         if was_late {
             (self.members, self.leases) = (Silence::new(), Silence::new());
         }
@@ -181,7 +195,7 @@ impl Reign {
         };
         let beats = pulse.members.into_iter();
         let beats = beats.map(|beat| ((beat.member, beat.incarnation), beat.heartbeats, patience(beat.failure_timeout_ms)));
-        let silent = self.members.look(now, beats).into_iter();
+        let silent = self.members.look(now, is_late, beats).into_iter();
         // How long that was does not matter any more.
         let beat = |((member, incarnation), heartbeats)| Beat { member, incarnation, heartbeats, failure_timeout_ms: 0 };
         let members = silent.map(beat);
@@ -189,7 +203,7 @@ impl Reign {
         let quarters = if is_planted(Mutation::NoMargin) { 3 } else { 4 };
         let time = |ttl_ms: u64| ttl_ms.saturating_mul(1_000_000) / 4 * quarters;
         let tenures = tenures.map(|held| ((held.name, held.token), held.renewals, time(held.ttl_ms)));
-        let over = self.leases.look(now, tenures).into_iter();
+        let over = self.leases.look(now, is_late, tenures).into_iter();
         // How long they were held does not matter any more.
         let leases = over.map(|((name, token), renewals)| Tenure { name, token, renewals, ttl_ms: 0 });
         Seen { was_late, over: Pulse { members: members.collect(), leases: leases.collect() } }
@@ -203,7 +217,8 @@ mod tests {
     #[test]
     fn silence_is_counted_from_the_first_sight_of_a_count() {
         let mut silence = Silence::new();
-        let mut look = |now, counts: &[(u64, u64)]| silence.look(now, counts.iter().map(|(key, count)| (*key, *count, 100)));
+        let mut look =
+            |now, counts: &[(u64, u64)]| silence.look(now, |_| false, counts.iter().map(|(key, count)| (*key, *count, 100)));
         assert_eq!(look(1000, &[(1, 5), (2, 0)]), []);
         assert_eq!(look(1099, &[(1, 5), (2, 1)]), []);
         assert_eq!(look(1100, &[(1, 5), (2, 1)]), [(1, 5)]);
@@ -233,6 +248,21 @@ mod tests {
             }
             assert_eq!(found, expected);
         }
+    }
+
+    /// Of a watchman that waits longer than the one before it, which told the members.
+    #[test]
+    fn a_gap_counts_by_the_time_that_a_member_was_told() {
+        let (failure_timeout, look_every) = (Duration::from_millis(5000), Duration::from_millis(100));
+        let config = WatchmanConfig { failure_timeout, look_every };
+        let mut reign = Reign::new(4, 0);
+        let mut failed_at = |millis: u64| {
+            let members = vec![Beat { member: 1, incarnation: 7, heartbeats: 3, failure_timeout_ms: 1000 }];
+            let pulse = Pulse { members, leases: Vec::new() };
+            reign.see(millis * 1_000_000, pulse, &config).over.members.len()
+        };
+        assert_eq!([0, 2000, 2400, 2800].map(&mut failed_at), [0; 4]);
+        assert_eq!(failed_at(3000), 1);
     }
 
     #[test]

@@ -44,6 +44,13 @@ struct Work<T: Transport, L> {
     counters: Rc<Cell<WatchmanCounters>>,
 }
 
+/// Dropped in the middle of a reign, it hears nobody any more.
+impl<T: Transport, L> Drop for Work<T, L> {
+    fn drop(&mut self) {
+        self.hearing.close();
+    }
+}
+
 impl Watchman {
     /// Watches beside a replica, whenever that leads. `client` is on `endpoint`, which may be that of the replica or another one of its thread. It follows the replica:
     /// the number of the cluster and its members are as that replica knows them, whatever the client was made with. `hearing` is that of the replica's

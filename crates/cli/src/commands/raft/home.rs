@@ -45,6 +45,9 @@ impl Kind {
     }
 }
 
+/// The version of the cluster manager's commands. A log of other ones would be executed as something else.
+const COMMANDS: &str = "2";
+
 /// Whose a directory is. All of it stays as it was at the first start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
@@ -201,6 +204,10 @@ fn parse(text: &str) -> Result<(Owner, State)> {
             let groups = u16::try_from(number("groups")?).ok().filter(|groups| *groups > 0);
             Kind::KeyValue { limit: number("limit")?, groups: groups.context("it has no such number of groups")? }
         }
+        Some("coordinator") if table.get("commands").and_then(toml::Value::as_str) != Some(COMMANDS) => bail!(
+            "it is of a cluster manager of an earlier version, whose commands this program does not execute: begin a new cluster \
+             in another directory, or go on with that version"
+        ),
         Some("coordinator") => Kind::Coordinator,
         _ => bail!("it does not say what is replicated"),
     };
@@ -220,7 +227,7 @@ fn write(directory: &Directory, path: &Path, owner: Owner, state: State) -> Resu
     let begun = state == State::Begun;
     let limit = match kind {
         Kind::KeyValue { limit, groups } => format!("limit = \"{limit}\"\ngroups = \"{groups}\"\n"),
-        Kind::Coordinator => String::new(),
+        Kind::Coordinator => format!("commands = \"{COMMANDS}\"\n"),
     };
     let kind = kind.name();
     let text = format!("{EXPLANATION}id = \"{id}\"\nkind = \"{kind}\"\n{limit}begun = {begun}\n");
@@ -251,6 +258,15 @@ mod tests {
     fn refused_to(start: Start, path: &Path, owner: Owner, why: &str) {
         let error = format!("{:#}", open(path, owner, start).unwrap_err());
         assert!(error.contains(why), "{error}");
+    }
+
+    #[test]
+    fn a_cluster_manager_of_other_commands_is_refused() {
+        let of = |commands: &str| parse(&format!("id = \"3\"\nkind = \"coordinator\"\n{commands}begun = true\n"));
+        assert_eq!(of("commands = \"2\"\n").unwrap().0, Owner { id: 3, kind: Kind::Coordinator });
+        for earlier in ["", "commands = \"1\"\n"] {
+            assert!(of(earlier).unwrap_err().to_string().contains("of an earlier version"));
+        }
     }
 
     #[test]
