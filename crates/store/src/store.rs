@@ -1,5 +1,7 @@
 //! The [`Store`] trait: what a service asks of one partition.
 
+use std::time::Duration;
+
 use crate::error::{KeyError, Refused};
 use crate::item::{Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 use crate::key::Key;
@@ -91,6 +93,13 @@ pub trait Store {
     /// whose room is needed and that are near.
     fn expire_some(&mut self) -> u32 {
         0
+    }
+
+    /// Returns how long changes have waited for the disk of a snapshot, all together, since the snapshot had its last turn: in this turn of the
+    /// event loop. A change that added to it has held the thread for up to 10 ms, so a caller that has more changes to make lets other tasks of
+    /// the thread run first.
+    fn stalled(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Whether [`Store::foresee`] makes a difference now.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::time::Duration;
 
 use dunlin_store::{Store, StoreStats, UnixSeconds, Visit};
 
@@ -10,6 +11,7 @@ use super::budget::{Budget, CONNECTION_BYTES_DEFAULT};
 use super::connections::{ConnectionReport, Connections};
 use super::counters::{Counters, Counts};
 use super::dump::{self, DumpPart};
+use super::limits::STALL_TURN_MAX;
 use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
 
@@ -122,6 +124,27 @@ impl CoreState {
             }
         }
         report
+    }
+}
+
+/// How long a task waits for its core to have another turn before it looks again.
+const STALL_WAIT: Duration = Duration::from_millis(1);
+/// How often it looks. A snapshot that has no turn any more must not stop a connection for good.
+const STALL_WAITS_MAX: u32 = 1_000;
+
+/// Whether changes have waited for the disk of a snapshot for [`STALL_TURN_MAX`] in this turn of the core.
+pub(crate) fn has_stalled(backend: &impl Backend) -> bool {
+    backend.with_store(|store| store.stalled()) >= STALL_TURN_MAX
+}
+
+/// Lets the core have another turn, and the snapshot with it, if changes have waited for long enough in this one. Commands that would wait on the
+/// core's thread wait as a task instead, so that changes slow down to the pace of the disk and the core goes on.
+pub(crate) async fn wait_for_turn(backend: &impl Backend) {
+    for _ in 0..STALL_WAITS_MAX {
+        if !has_stalled(backend) {
+            return;
+        }
+        tokio::time::sleep(STALL_WAIT).await;
     }
 }
 
