@@ -95,9 +95,8 @@ pub trait Store {
         0
     }
 
-    /// Returns how long changes have waited for the disk of a snapshot, all together, since the snapshot had its last turn: in this turn of the
-    /// event loop. A change that added to it has held the thread for up to 10 ms, so a caller that has more changes to make lets other tasks of
-    /// the thread run first.
+    /// Returns how long changes have waited for the disk of a snapshot, all together, since the snapshot had its last turn. A change that adds to
+    /// it has held the thread for up to 10 ms: let other tasks of the thread run before the next.
     fn stalled(&self) -> Duration {
         Duration::ZERO
     }

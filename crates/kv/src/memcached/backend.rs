@@ -206,3 +206,43 @@ pub trait Backend: 'static {
     /// Asks all cores, this one too.
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>>;
 }
+
+#[cfg(test)]
+mod tests {
+    use dunlin_store::{KeyHash, Model, Sweep as _, Watch};
+    use futures::poll;
+    use std::pin::pin;
+
+    use super::*;
+    use crate::memcached::Single;
+
+    /// A snapshot that has held changes up for so long.
+    #[derive(Debug)]
+    struct Stalled(Duration);
+
+    impl Watch for Stalled {
+        fn before_change(&mut self, _items: &dyn Visit, _hash: KeyHash) {}
+
+        fn before_flush(&mut self, _items: &dyn Visit) {}
+
+        fn stalled(&self) -> Duration {
+            self.0
+        }
+    }
+
+    #[tokio::test]
+    async fn commands_wait_for_the_next_turn_of_a_snapshot_that_has_held_the_core_up() {
+        let core = Single::new(Model::new(), 0);
+        let stall = |time| core.with_store(|store| drop(store.watch(Box::new(Stalled(time)))));
+        stall(STALL_TURN_MAX - Duration::from_millis(1));
+        assert!(poll!(pin!(wait_for_turn(&core))).is_ready());
+        stall(STALL_TURN_MAX);
+        let mut waiting = pin!(wait_for_turn(&core));
+        tokio::time::timeout(4 * STALL_WAIT, &mut waiting).await.unwrap_err();
+        stall(Duration::ZERO);
+        waiting.await;
+        // One that has no turn any more.
+        stall(STALL_TURN_MAX);
+        wait_for_turn(&core).await;
+    }
+}
