@@ -81,6 +81,10 @@ impl Model {
 }
 
 impl Store for Model {
+    fn stalled(&self) -> std::time::Duration {
+        self.watch.as_ref().map_or(std::time::Duration::ZERO, |watch| watch.stalled())
+    }
+
     fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, KeyError> {
         Key::new(bytes, |bytes| KeyHash(self.hasher.hash_one(bytes)))
     }

@@ -1,5 +1,7 @@
 //! The [`Store`] trait: what a service asks of one partition.
 
+use std::time::Duration;
+
 use crate::error::{KeyError, Refused};
 use crate::item::{Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 use crate::key::Key;
@@ -91,6 +93,12 @@ pub trait Store {
     /// whose room is needed and that are near.
     fn expire_some(&mut self) -> u32 {
         0
+    }
+
+    /// Returns how long changes have waited for the disk of a snapshot, all together, since the snapshot had its last turn. A change that adds to
+    /// it has held the thread for up to 10 ms: let other tasks of the thread run before the next.
+    fn stalled(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Whether [`Store::foresee`] makes a difference now.

@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use crate::item::Item;
 use crate::key::KeyHash;
@@ -31,6 +32,11 @@ pub trait Watch: Any + Debug + Send {
 
     /// Everything is about to be deleted.
     fn before_flush(&mut self, items: &dyn Visit);
+
+    /// Returns how long changes have waited in [`Watch::before_change`], all together, in this turn of the event loop. See [`Store::stalled`].
+    fn stalled(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// A store that can be swept while it is in use.

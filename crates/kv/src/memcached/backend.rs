@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::time::Duration;
 
 use dunlin_store::{Store, StoreStats, UnixSeconds, Visit};
 
@@ -10,6 +11,7 @@ use super::budget::{Budget, CONNECTION_BYTES_DEFAULT};
 use super::connections::{ConnectionReport, Connections};
 use super::counters::{Counters, Counts};
 use super::dump::{self, DumpPart};
+use super::limits::STALL_TURN_MAX;
 use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
 
@@ -125,6 +127,27 @@ impl CoreState {
     }
 }
 
+/// How long a task waits for its core to have another turn before it looks again.
+const STALL_WAIT: Duration = Duration::from_millis(1);
+/// How often it looks. A snapshot that has no turn any more must not stop a connection for good.
+const STALL_WAITS_MAX: u32 = 1_000;
+
+/// Whether changes have waited for the disk of a snapshot for [`STALL_TURN_MAX`] in this turn of the core.
+pub(crate) fn has_stalled(backend: &impl Backend) -> bool {
+    backend.with_store(|store| store.stalled()) >= STALL_TURN_MAX
+}
+
+/// Lets the core have another turn, and the snapshot with it, if changes have waited for long enough in this one. Commands that would wait on the
+/// core's thread wait as a task instead, so that changes slow down to the pace of the disk and the core goes on.
+pub(crate) async fn wait_for_turn(backend: &impl Backend) {
+    for _ in 0..STALL_WAITS_MAX {
+        if !has_stalled(backend) {
+            return;
+        }
+        tokio::time::sleep(STALL_WAIT).await;
+    }
+}
+
 /// When everything is to be deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlushTime {
@@ -182,4 +205,44 @@ pub trait Backend: 'static {
 
     /// Asks all cores, this one too.
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_store::{KeyHash, Model, Sweep as _, Watch};
+    use futures::poll;
+    use std::pin::pin;
+
+    use super::*;
+    use crate::memcached::Single;
+
+    /// A snapshot that has held changes up for so long.
+    #[derive(Debug)]
+    struct Stalled(Duration);
+
+    impl Watch for Stalled {
+        fn before_change(&mut self, _items: &dyn Visit, _hash: KeyHash) {}
+
+        fn before_flush(&mut self, _items: &dyn Visit) {}
+
+        fn stalled(&self) -> Duration {
+            self.0
+        }
+    }
+
+    #[tokio::test]
+    async fn commands_wait_for_the_next_turn_of_a_snapshot_that_has_held_the_core_up() {
+        let core = Single::new(Model::new(), 0);
+        let stall = |time| core.with_store(|store| drop(store.watch(Box::new(Stalled(time)))));
+        stall(STALL_TURN_MAX - Duration::from_millis(1));
+        assert!(poll!(pin!(wait_for_turn(&core))).is_ready());
+        stall(STALL_TURN_MAX);
+        let mut waiting = pin!(wait_for_turn(&core));
+        tokio::time::timeout(4 * STALL_WAIT, &mut waiting).await.unwrap_err();
+        stall(Duration::ZERO);
+        waiting.await;
+        // One that has no turn any more.
+        stall(STALL_TURN_MAX);
+        wait_for_turn(&core).await;
+    }
 }

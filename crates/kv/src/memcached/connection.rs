@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use futures::future::join_all;
 use tokio::task::yield_now;
 
-use super::backend::Backend;
+use super::backend::{Backend, wait_for_turn};
 use super::batch::Batch;
 use super::budget::{Held, Memory};
 use super::buffers::{Input, SPARE_OUTPUT_BYTES_MAX};
@@ -368,6 +368,9 @@ impl<B: Backend> Connection<B> {
     /// Does what the input asks.
     async fn consume(&mut self) -> Result<(), End> {
         loop {
+            if self.output.is_empty() {
+                wait_for_turn(self.service.backend()).await;
+            }
             let memory = if self.has_memory() { Memory::Ample } else { Memory::Short };
             self.session.set_memory(memory);
             if memory == Memory::Short {

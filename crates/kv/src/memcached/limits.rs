@@ -1,5 +1,7 @@
 //! The limits of the protocol and of a connection. What memcached has, it has with the same number unless the text says otherwise.
 
+use std::time::Duration;
+
 /// Longest command line that is not a retrieval of several keys, with its end, in bytes. memcached closes a connection that sends more
 /// than this without a line end; here a longer line closes it even if it came in one piece, so that the answer does not depend on how
 /// the bytes were cut.
@@ -49,6 +51,10 @@ pub const FAIR_UNITS_MAX: usize = 512;
 /// Bytes that commands may move, values that they add to included, before the other tasks of their core get their turn, plus one command: some tens
 /// of microseconds.
 pub const WORK_BYTES_MAX: usize = 256 << 10;
+
+/// How long changes of a core may wait for the disk of a snapshot, all together, before further commands wait for another turn of its event
+/// loop. One change may exceed it by 10 ms. Meanwhile the core answers pings.
+pub const STALL_TURN_MAX: Duration = Duration::from_millis(20);
 
 /// Bytes that a connection may hold of each kind (the rest of a command, answers, commands for other cores) when the budget has no more: enough for
 /// small commands, so that clients that hold much do not keep others from being served.

@@ -17,7 +17,7 @@ use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
 use crate::memcached::{
     Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, FlushTime, Inquiry, Listen, Ran, Report, Service, Settings,
-    Socket, Unavailable,
+    Socket, Unavailable, has_stalled, wait_for_turn,
 };
 use crate::metrics::{ConnectionCounts, CoreMetrics, CoreStats, Operation, Outcome};
 use crate::routing::Core;
@@ -214,7 +214,8 @@ impl<P: Sweep + 'static> Memcached<P> {
 
     /// Runs some commands of another core's connections.
     pub fn run(&self, batch: &mut Batch) -> Ran {
-        self.core.as_ref().map_or(Ran::Over, |(backend, _)| batch.run(&**backend))
+        let Some((backend, _)) = &self.core else { return Ran::Over };
+        if has_stalled(&**backend) { Ran::More } else { batch.run(&**backend) }
     }
 
     /// Runs the rest of them in a task, so that other tasks have their turn in between, and gives them back.
@@ -223,8 +224,10 @@ impl<P: Sweep + 'static> Memcached<P> {
         let (backend, health) = (backend.clone(), backend.health.clone());
         let rest = async move {
             yield_now().await;
+            wait_for_turn(&*backend).await;
             while !backend.health.has_failed() && batch.run(&*backend) == Ran::More {
                 yield_now().await;
+                wait_for_turn(&*backend).await;
             }
             if !backend.health.has_failed() {
                 // Whoever asked may have gone away.

@@ -17,8 +17,11 @@ use crate::routing::Core;
 
 /// Files of rescues that are kept. A server that fails again and again must not fill the disk.
 const RESCUES_MAX: u32 = 8;
-/// What stands behind the name of a file that a rescue writes. When it is known what that holds, it gets another name or goes.
-const UNNAMED: &str = ".rescue.new";
+/// Suffix of the file that a rescue writes. Once its contents are known, it gets another name or is removed; a rescue of all cores for which no
+/// name is free stays.
+const UNNAMED: &str = ".rescue.part";
+/// Suffix of one more name, for rescues of all cores only. A later rescue of some cores cannot take it.
+const LAST_NAME: &str = ".rescue.new";
 
 /// Where and how snapshots are saved.
 #[derive(Debug, Clone)]
@@ -172,14 +175,17 @@ impl Saver {
     /// Saves what can be saved after cores failed. Says what was saved, and where. It ends if every core that hangs is given up meanwhile.
     ///
     /// A snapshot of all cores takes the place of the one before, which is kept beside it, unless something is kept there already. One that
-    /// lacks a core does not. No file of an earlier rescue is replaced: if there are many, only a snapshot of all cores is saved.
+    /// lacks a core does not. No named file of an earlier rescue is replaced: if there are many, only a snapshot of all cores is saved. That one
+    /// is never removed.
     pub fn save_after_failure(&self) -> String {
         let Some(target) = &self.saving.target else { return "nothing was saved: the server has no snapshot file".into() };
         let _turn = Turn::take(&self.saving.turns);
         let unnamed = beside(&target.path, UNNAMED);
         let told = self.rescue_to(target, &unnamed);
-        // What was written there, to find a core whose items can be read, is not all that can.
-        let _ = fs::remove_file(&unnamed);
+        if told.is_err() {
+            // What was written there, to find a core whose items can be read, is not all that can.
+            let _ = fs::remove_file(&unnamed);
+        }
         told.unwrap_or_else(|why| format!("nothing was saved{why}, and {} is as it was before", target.path.display()))
     }
 
@@ -192,11 +198,12 @@ impl Saver {
                 free_rescue(&target.path)?;
             }
             match self.collect(&missing, unnamed) {
-                Ok(report) if missing.is_empty() => return take_over(target, unnamed, &report),
+                Ok(report) if missing.is_empty() => return Ok(take_over(target, unnamed, &report)),
                 Ok(report) => {
-                    let rescue = keep(unnamed, &target.path)?;
+                    let (rescue, doubt) =
+                        give_name(unnamed, free_rescue(&target.path)?).map_err(|error| format!(" ({error})"))?;
                     return Ok(format!(
-                        "core {} cannot be read: the {} items of the others were saved to {}, which `dunlin kv dump` reads; \
+                        "core {} cannot be read: the {} items of the others were saved to {}, which `dunlin kv dump` reads{doubt}; \
                          {path} is as it was before",
                         missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
                         report.totals.records,
@@ -249,8 +256,8 @@ impl Saver {
     }
 }
 
-/// Gives a rescued snapshot of all cores the name of the snapshot.
-fn take_over(target: &Target, unnamed: &Path, report: &Report) -> Result<String, String> {
+/// Gives a rescued snapshot of all cores the name of the snapshot, or another name. If it gets none, it stays where it is. Says where it is.
+fn take_over(target: &Target, unnamed: &Path, report: &Report) -> String {
     let (items, path, before) = (report.totals.records, target.path.display(), beside(&target.path, ".before"));
     // A link: at no moment there is no snapshot.
     let kept = match fs::hard_link(&target.path, &before) {
@@ -258,48 +265,62 @@ fn take_over(target: &Target, unnamed: &Path, report: &Report) -> Result<String,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         // A server that fails again and again must not replace the last good snapshot.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let rescue = keep(unnamed, &target.path)?;
+            let (rescue, note) = keep(unnamed, &target.path);
             let (rescue, before) = (rescue.display(), before.display());
-            return Ok(format!(
-                "all {items} items were saved to {rescue}; {path} is as it was before, because {before} of an earlier failure \
+            return format!(
+                "all {items} items were saved to {rescue}{note}; {path} is as it was before, because {before} of an earlier failure \
                  exists: move that away, and then {rescue} to {path}"
-            ));
+            );
         }
         Err(error) => {
-            let rescue = keep(unnamed, &target.path)?;
-            return Ok(format!(
-                "all {items} items were saved to {}; {path} is as it was before ({error})",
+            let (rescue, note) = keep(unnamed, &target.path);
+            return format!(
+                "all {items} items were saved to {}{note}; {path} is as it was before ({error})",
                 rescue.display()
-            ));
+            );
         }
     };
     match fs::rename(unnamed, &target.path) {
-        Ok(()) => match sync_directory(&target.path) {
-            Ok(()) => Ok(format!("all {items} items were saved to {path}{kept}")),
-            Err(error) => {
-                Ok(format!("all {items} items were saved to {path}, which may not be on the disk ({error}){kept}"))
-            }
-        },
+        Ok(()) => format!("all {items} items were saved to {path}{}{kept}", doubt(&target.path)),
         Err(error) => {
-            let rescue = keep(unnamed, &target.path)?;
-            Ok(format!("all {items} items were saved to {} ({error}){kept}", rescue.display()))
+            let (rescue, note) = keep(unnamed, &target.path);
+            format!("all {items} items were saved to {}{note} ({error}){kept}", rescue.display())
         }
     }
 }
 
-/// Gives a rescue a name to keep. Says why it cannot.
-fn keep(unnamed: &Path, path: &Path) -> Result<PathBuf, String> {
-    let rescue = free_rescue(path)?;
-    let renamed = fs::rename(unnamed, &rescue).and_then(|()| sync_directory(&rescue));
-    renamed.map(|()| rescue).map_err(|error| format!(" ({error})"))
+/// Gives a rescue of all cores a name to keep, or leaves it where it is. Returns where it is, and what is to be known of that.
+fn keep(unnamed: &Path, path: &Path) -> (PathBuf, String) {
+    let last = beside(path, LAST_NAME);
+    let name = free_rescue(path).or_else(|why| if is_free(&last) { Ok(last) } else { Err(why) });
+    let named = name.and_then(|name| give_name(unnamed, name).map_err(|error| format!(" ({error})")));
+    named.unwrap_or_else(|why| {
+        (unnamed.to_owned(), format!(", which the next failure replaces, for want of another name{why}"))
+    })
+}
+
+/// Renames a rescue. Returns its name, and whether that may not be on the disk.
+fn give_name(unnamed: &Path, name: PathBuf) -> io::Result<(PathBuf, String)> {
+    fs::rename(unnamed, &name)?;
+    let doubt = doubt(&name);
+    Ok((name, doubt))
+}
+
+/// Brings the name of a file to the disk. Says so if that fails.
+fn doubt(path: &Path) -> String {
+    let failed = |error| format!(", which may not be on the disk ({error})");
+    sync_directory(path).map_or_else(failed, |()| String::new())
+}
+
+/// Whether no file has this name. A name that cannot be looked at may be somebody's.
+fn is_free(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// The first name for a rescue that no file has: `FILE.rescue`, or with a number behind. Says what to do if all are taken.
 fn free_rescue(path: &Path) -> Result<PathBuf, String> {
     let name = |number| if number == 0 { ".rescue".into() } else { format!(".rescue.{number}") };
-    // A name that cannot be looked at may be somebody's.
-    let is_free = |path: &PathBuf| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    (0..RESCUES_MAX).map(|number| beside(path, &name(number))).find(is_free).ok_or_else(|| {
+    (0..RESCUES_MAX).map(|number| beside(path, &name(number))).find(|path| is_free(path)).ok_or_else(|| {
         let (path, last) = (path.display(), RESCUES_MAX - 1);
         format!(
             " (there are {RESCUES_MAX} files of earlier failures, {path}.rescue to {path}.rescue.{last}: read them with `dunlin kv dump`, \

@@ -1,8 +1,10 @@
 //! Commands that move many bytes make way for the other tasks of their core.
 
-use dunlin_kv::memcached::limits::WORK_BYTES_MAX;
-use dunlin_kv::memcached::{Progress, Session};
-use dunlin_store::VALUE_BYTES_MAX;
+use std::time::Duration;
+
+use dunlin_kv::memcached::limits::{STALL_TURN_MAX, WORK_BYTES_MAX};
+use dunlin_kv::memcached::{Backend as _, Progress, Session};
+use dunlin_store::{KeyHash, Store as _, Sweep as _, VALUE_BYTES_MAX, Visit, Watch};
 
 use super::cores::Cores;
 use super::script::core;
@@ -46,4 +48,44 @@ fn a_batch_that_moves_much_makes_way_for_others() {
     let (answer, _) = cores.said(&[&appends(&key, "append")]);
     assert_eq!(answer.len(), b"STORED\r\n".len() * (COMMANDS + 1));
     assert!(cores.runs() >= COMMANDS, "{COMMANDS} commands in {} runs", cores.runs());
+}
+
+/// A snapshot whose disk holds each change up.
+#[derive(Debug)]
+struct SlowDisk(Duration);
+
+impl SlowDisk {
+    const STALL: Duration = Duration::from_millis(10);
+}
+
+impl Watch for SlowDisk {
+    fn before_change(&mut self, _items: &dyn Visit, _hash: KeyHash) {
+        self.0 += SlowDisk::STALL;
+    }
+
+    fn before_flush(&mut self, _items: &dyn Visit) {}
+
+    fn stalled(&self) -> Duration {
+        self.0
+    }
+}
+
+#[test]
+fn a_connection_whose_changes_wait_for_the_disk_makes_way_for_others() {
+    const CHANGES: u32 = 500;
+    let core = core();
+    core.with_store(|store| store.watch(Box::new(SlowDisk(Duration::ZERO))));
+    let stalled = || core.with_store(|store| store.stalled());
+    let (mut session, mut out) = (Session::new(VALUE_BYTES_MAX), Vec::new());
+    let request = (0..CHANGES).map(|i| format!("set key{i} 0 0 1\r\nx\r\n")).collect::<String>();
+    let (mut at, mut before) = (0, Duration::ZERO);
+    while at < request.len() {
+        let (used, progress) = session.consume(&request.as_bytes()[at..], &core, &mut out);
+        at += used;
+        let waited = stalled() - std::mem::replace(&mut before, stalled());
+        assert!(waited <= STALL_TURN_MAX, "{waited:?} before it made way");
+        assert!(matches!(progress, Progress::Full | Progress::More), "{progress:?}");
+    }
+    assert_eq!(out, b"STORED\r\n".repeat(CHANGES as usize));
+    assert!(stalled() >= CHANGES * SlowDisk::STALL);
 }

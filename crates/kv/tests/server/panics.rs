@@ -54,7 +54,7 @@ fn loaded(config: &ServerConfig, snapshot: &Path) -> u32 {
 }
 
 fn remove(file: &Path) {
-    for extension in ["snapshot", "snapshot.before"] {
+    for extension in ["snapshot", "snapshot.before", "snapshot.rescue.new", "snapshot.rescue.part"] {
         let _ = std::fs::remove_file(file.with_extension(extension));
     }
     rescues(file).iter().for_each(|rescue| drop(std::fs::remove_file(rescue)));
@@ -224,6 +224,33 @@ fn what_all_cores_have_is_saved_however_many_rescues_nobody_looked_at() {
     assert!(rescues(&file).iter().all(|rescue| std::fs::read(rescue).unwrap() == b"an earlier rescue"));
     assert_eq!(loaded(&config, &file), ITEMS);
     remove(&file);
+}
+
+#[test]
+fn what_all_cores_have_is_kept_when_every_name_for_it_is_taken() {
+    // The first failure takes the last name, and the second leaves that.
+    for (at, extension) in ["snapshot.rescue.new", "snapshot.rescue.part"].into_iter().enumerate() {
+        let (server, config, file) = fragile(&format!("rescue-full-before{at}"), false);
+        let mut client = Client::connect(&config);
+        client.fill("key", ITEMS / 2);
+        server.save().unwrap();
+        let mut earlier = rescues(&file);
+        earlier.push(file.with_extension("snapshot.before"));
+        if at == 1 {
+            earlier.push(file.with_extension("snapshot.rescue.new"));
+        }
+        earlier.iter().for_each(|earlier| std::fs::write(earlier, b"an earlier rescue").unwrap());
+        client.fill("key", ITEMS);
+        client.say(b"set panic 0 0 1\r\nx\r\n");
+        wait_for_the_end(&server);
+        let told = told(&server.stop().unwrap_err());
+        let rescue = file.with_extension(extension);
+        assert!(told.contains(&format!("all {ITEMS} items were saved to {}", rescue.display())), "{told}");
+        assert!(earlier.iter().all(|earlier| std::fs::read(earlier).unwrap() == b"an earlier rescue"));
+        assert_eq!(loaded(&config, &file), ITEMS / 2, "as it was");
+        assert_eq!(loaded(&config, &rescue), ITEMS);
+        remove(&file);
+    }
 }
 
 #[test]

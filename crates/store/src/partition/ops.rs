@@ -1,5 +1,7 @@
 //! The operations of [`Store`].
 
+use std::time::Duration;
+
 use super::Partition;
 use super::find::Place;
 use crate::entry::{entry_bytes, note_entry_read, write_fields};
@@ -241,6 +243,11 @@ impl Store for Partition {
 
     fn expire_some(&mut self) -> u32 {
         self.expire_at_once()
+    }
+
+    #[inline]
+    fn stalled(&self) -> Duration {
+        self.watch.as_ref().map_or(Duration::ZERO, |watch| watch.stalled())
     }
 
     fn has_foresight(&self) -> bool {

@@ -117,6 +117,8 @@ pub struct Copier {
     /// How long operations may wait for the disk now, and when that was reckoned.
     stall_left: Duration,
     reckoned_at: Duration,
+    /// How long they have waited since the last step.
+    stalled: Duration,
     /// How often they may still ask before the disk has taken a block.
     hang_steps: u32,
     clock: Box<dyn Clock>,
@@ -163,6 +165,7 @@ impl Copier {
             kept_bytes_max,
             stall_left: STALL_MIN,
             reckoned_at: Duration::ZERO,
+            stalled: Duration::ZERO,
             hang_steps: HANG_STEPS,
             clock: Box::new(ThreadClock { began: Instant::now() }),
             output,
@@ -189,6 +192,7 @@ impl Copier {
         self.kept.clear();
         self.kept_bytes = 0;
         self.block = Block::default();
+        self.stalled = Duration::ZERO;
     }
 
     /// Why it was given up.
@@ -250,6 +254,7 @@ impl Copier {
         while self.stall_left >= STALL_STEP && self.hang_steps > 0 && !self.push_out() && self.kept.len() > BLOCKS_KEPT_MAX {
             self.stall_left -= STALL_STEP;
             self.hang_steps -= 1;
+            self.stalled += STALL_STEP;
             self.clock.sleep(STALL_STEP);
         }
         if self.kept_bytes > self.kept_bytes_max {
@@ -287,6 +292,7 @@ impl Copier {
 
     /// Visits the next ranges.
     pub fn step(&mut self, items: &dyn Visit) -> Step {
+        self.stalled = Duration::ZERO;
         if !self.push_out() {
             return Step::Full;
         }
@@ -332,6 +338,10 @@ impl Watch for Copier {
 
     fn before_flush(&mut self, _items: &dyn Visit) {
         self.fail(SaveError::Flushed);
+    }
+
+    fn stalled(&self) -> Duration {
+        self.stalled
     }
 }
 
@@ -470,6 +480,30 @@ mod tests {
     fn changes_of_many_connections_between_two_steps_slow_down_to_the_pace_of_the_disk() {
         check_pace(Duration::from_millis(5), 500);
         check_pace(Duration::from_micros(5), 500);
+    }
+
+    /// Sessions that let others run after a change that waited, and change nothing more in a turn that has waited for this long.
+    #[test]
+    fn changes_of_sessions_that_make_way_keep_the_pace_of_the_disk_and_hold_a_turn_for_a_bounded_time() {
+        const TURN_MAX: Duration = Duration::from_millis(20);
+        let items = Filled::new();
+        let (output, pieces) = sync_channel(1);
+        let mut copier = copier(&items, output, KEPT_BYTES_MIN);
+        let disk = Shared::new(pieces, Duration::from_millis(10));
+        copier.clock = Box::new(disk.clone());
+        let mut waited_before = Duration::ZERO;
+        for hash in Filled::hashes().collect::<Vec<_>>().into_iter().rev().take(500) {
+            if copier.stalled() >= TURN_MAX {
+                copier.step(&items);
+                assert_eq!(copier.stalled(), Duration::ZERO);
+                waited_before = disk.waited();
+            }
+            copier.before_change(&items, hash);
+            assert_eq!(copier.stalled(), disk.waited() - waited_before, "what the caller is told is what it waited");
+            assert!(copier.stalled() < TURN_MAX + STALL_MAX, "{:?}", copier.stalled());
+            assert!(copier.failure.is_none(), "{:?} after {} records", copier.failure, disk.records());
+        }
+        assert!(disk.waited() > Duration::from_secs(4), "{:?}", disk.waited());
     }
 
     /// Changes of long values while the disk takes nothing.

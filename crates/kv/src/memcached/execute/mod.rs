@@ -83,13 +83,13 @@ pub(super) enum BurstEnd {
     Done,
     /// There are as many answers as may be.
     Answers,
-    /// It moved more than [`WORK_BYTES_MAX`]: other tasks of the core shall have their turn.
+    /// It moved more than [`WORK_BYTES_MAX`], or a change waited for the disk of a snapshot: other tasks of the core shall have their turn.
     Work,
 }
 
 /// Runs a burst of at most [`BURST_UNITS_MAX`] units in order and adds their answers to `out`; `done` is told after each. Stops early when
-/// `pause` says so, or after [`WORK_BYTES_MAX`]. Returns how many were run, which is at least one unless long values are to stand nowhere, and
-/// why it ended.
+/// `pause` says so, after [`WORK_BYTES_MAX`], or after a change that waited for the disk. Returns how many were run, which is at least one unless
+/// long values are to stand nowhere, and why it ended.
 ///
 /// HERD's two-stage pipeline (thesis section 4.4.1): every key's index line is asked for, then every item's, then the operations run.
 pub(super) fn burst<'u, 'i: 'u, S: Store>(
@@ -125,6 +125,7 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
     }
     let mut context = Context { now, counters, out };
     let (mut count, mut work) = (0, 0);
+    let stalled = store.stalled();
     for (unit, key) in units.zip(&keys) {
         if let Some(key) = key {
             if is_too_long(unit, key, store, context.out.len(), pause, count) {
@@ -150,7 +151,7 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
         if context.out.len() > pause.answers_max {
             return (count, BurstEnd::Answers);
         }
-        if work > WORK_BYTES_MAX {
+        if work > WORK_BYTES_MAX || store.stalled() > stalled {
             return (count, BurstEnd::Work);
         }
     }
