@@ -73,12 +73,14 @@ pub(super) struct Common {
     pub taking: Rc<Cell<Option<u16>>>,
     /// Memory of all snapshots on their way, in bytes.
     pub snapshot_bytes: Rc<Cell<u64>>,
+    /// A group that takes no snapshot of its state, since those of other groups take the memory.
+    pub starved: Rc<Cell<Option<u16>>>,
 }
 
 impl Common {
     pub fn new(own: u64, groups: u16) -> Common {
         let links = Rc::new(RefCell::new(Links::new(own)));
-        Common { groups, links, taking: Rc::default(), snapshot_bytes: Rc::default() }
+        Common { groups, links, taking: Rc::default(), snapshot_bytes: Rc::default(), starved: Rc::default() }
     }
 }
 
