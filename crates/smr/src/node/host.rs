@@ -316,8 +316,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
 
     /// The number of the cluster, if any group knows it.
     pub fn cluster(&self) -> Option<ClusterId> {
-        let first = self.core(0).cluster;
-        first.or_else(|| self.cores.iter().find_map(|core| core.borrow().cluster))
+        self.common.cluster.get()
     }
 
     /// How this process names itself.

@@ -1,5 +1,6 @@
 //! Many groups on three processes: what they share, what idle ones cost, and what a failure moves.
 
+mod clusters;
 mod snapshots;
 mod world;
 

@@ -5,27 +5,33 @@ use std::time::Duration;
 use dunlin_net::Addr;
 use dunlin_rpc::{CallOptions, MsgBuf};
 use dunlin_smr::raft::Storage as _;
-use dunlin_smr::{LogStore as _, NodeConfig, wire};
+use dunlin_smr::{ClusterId, LogStore as _, NodeConfig, wire};
 
 use super::world::{InMemory, OnDisk, World, config};
 
 /// The largest snapshot; two of them are all that a process may have in memory.
 const LARGEST: u64 = 100_000;
 
-/// Sends a process the first piece of a snapshot of a group, with so many bytes in all; says whether it is taken.
-fn send_first_piece(world: &World<InMemory>, to: u64, group: u16, total: u64) -> bool {
-    let status = world.processes[&to].host.node(group).unwrap().status();
+/// The first piece of a snapshot, with so many bytes in all.
+pub fn first_piece(cluster: ClusterId, to: u64, group: u16, term: u64, total: u64) -> MsgBuf {
     let from = to % 3 + 1;
     let [low, high] = group.to_le_bytes();
     let mut out = vec![wire::VERSION, 0, low, high];
     out.extend_from_slice(&crc32c::crc32c(&[7]).to_le_bytes());
-    let words = [status.cluster.unwrap().bits(), from, to, status.term, 1 << 40, 1, total, 0];
+    let words = [cluster.bits(), from, to, term, 1 << 40, 1, total, 0];
     words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
     out.extend_from_slice(&[2, 0, 0, 0, 0, 0, 0, 0]);
     [to, from].iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
     out.push(7);
     let mut piece = MsgBuf::with_len(out.len()).unwrap();
     piece.copy_from_slice(&out);
+    piece
+}
+
+/// Sends a process the first piece of a snapshot of a group, with so many bytes in all; says whether it is taken.
+fn send_first_piece(world: &World<InMemory>, to: u64, group: u16, total: u64) -> bool {
+    let status = world.processes[&to].host.node(group).unwrap().status();
+    let piece = first_piece(status.cluster.unwrap(), to, group, status.term, total);
     world.drive(async {
         let session = world.endpoint.connect(&Addr::Node(to as u32)).await.unwrap();
         session.call_with(wire::CHUNK, piece, CallOptions::timeout(Duration::from_millis(20))).await.is_ok()

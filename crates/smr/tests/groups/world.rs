@@ -136,6 +136,7 @@ pub struct World<S: Storage> {
     pub paused: Vec<u64>,
     pub endpoint: Rc<Endpoint<LoopbackTransport>>,
     client: Client<LoopbackTransport>,
+    /// What processes have that are started from now on.
     pub groups: u16,
     config: NodeConfig,
     lives: u64,
@@ -155,7 +156,7 @@ pub fn config() -> NodeConfig {
 /// An election timeout of these.
 pub const ELECTION: Duration = Duration::from_millis(24);
 
-fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<LoopbackTransport>> {
+pub fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<LoopbackTransport>> {
     let config = EndpointConfig {
         poll: PollPolicy::Sleep,
         peer_timeout: Duration::from_millis(30),
@@ -288,6 +289,6 @@ impl<S: Storage> World<S> {
     }
 }
 
-fn members() -> Vec<(u64, Addr)> {
+pub fn members() -> Vec<(u64, Addr)> {
     (1..=3).map(|id| (id, Addr::Node(id as u32))).collect()
 }
