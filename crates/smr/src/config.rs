@@ -232,7 +232,7 @@ pub enum NodeError {
     OtherCluster {
         /// That of the log.
         ours: ClusterId,
-        /// That it should be of.
+        /// That it should be of: the one that was asked for, or that the groups before are of.
         asked: ClusterId,
     },
     /// There are no random numbers to draw that of a new cluster.

@@ -318,6 +318,17 @@ impl<D: Disk> LogStore for DurableLog<D> {
         Ok(())
     }
 
+    fn forget_kept(&mut self) -> Result<(), LogError> {
+        let base = position_of(self.view.base());
+        // The view forgets little by little; the files are what counts.
+        if self.wal.first_index() > base.index {
+            return Ok(());
+        }
+        self.wal.compact(base, base.index).map_err(failed)?;
+        self.wal.submit();
+        self.view.compact(self.view.base().clone(), base.index + 1)
+    }
+
     fn is_compacting(&self) -> bool {
         self.compacting.is_some()
     }
@@ -428,6 +439,23 @@ mod tests {
         assert_eq!(snapshots, 1);
         drop(log);
         assert_eq!(log_on(&disk.crash(Crash::Power)).base().get_metadata().index, 5);
+    }
+
+    /// The library refuses a log that says so.
+    #[test]
+    fn a_crash_before_the_commit_of_a_leaders_snapshot_loses_no_commit() {
+        let disk = SimDisk::new(6, SimDiskConfig::default());
+        let mut log = log_on(&disk);
+        log.append(Batch { snapshot: Some(snapshot(1, 1)), ..urgent(Vec::new(), 1) }).unwrap();
+        log.stage(&snapshot(8, 1)).unwrap();
+        log.wal.wait().unwrap();
+        log.durable().unwrap();
+        log.wal.reset(position_of(&snapshot(8, 1))).unwrap();
+        log.wal.submit();
+        log.wal.wait().unwrap();
+        drop(log);
+        let log = log_on(&disk.crash(Crash::Power));
+        assert_eq!((log.initial_state().unwrap().hard_state.commit, log.last_index().unwrap()), (8, 8));
     }
 
     #[test]

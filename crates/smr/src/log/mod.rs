@@ -135,6 +135,15 @@ pub trait LogStore: Storage {
     /// If one is under way.
     fn compact(&mut self, snapshot: Snapshot, keep_from: u64) -> Result<(), LogError>;
 
+    /// Forgets the entries that were kept although [`LogStore::base`] has them. Not while [`LogStore::is_compacting`], nor
+    /// while a snapshot is staged. A log in memory, which holds nothing for others, may keep them.
+    ///
+    /// # Errors
+    /// [`LogError`], which is final.
+    fn forget_kept(&mut self) -> Result<(), LogError> {
+        Ok(())
+    }
+
     /// Whether a snapshot was given to [`LogStore::compact`] that is not durable yet.
     fn is_compacting(&self) -> bool;
 

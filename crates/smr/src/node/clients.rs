@@ -134,7 +134,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let request = request.map_err(|_| Response::Bad)?;
         let own = match &request {
             Request::Status => Some(self.status().encode()),
-            Request::Founded { founders } => Some(self.tell_number(founders)?.bits().to_le_bytes().to_vec()),
+            Request::Founded { founders, groups } => {
+                Some(self.tell_number(founders, *groups)?.bits().to_le_bytes().to_vec())
+            }
             _ => None,
         };
         if let Some(reply) = own {

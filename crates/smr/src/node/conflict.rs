@@ -16,8 +16,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Has a rejection name the entry that the library would find.
     pub fn shorten_search(&self, message: &mut Message) {
         let is_rejection = message.get_msg_type() == MessageType::MsgAppendResponse && message.reject;
-        // Without a term the library does not search.
-        if is_rejection && message.log_term > 0 {
+        // The library drops a message of an earlier term, of which nothing else was checked. Without a term of an entry it
+        // does not search.
+        if is_rejection && message.log_term > 0 && message.term >= self.raft.raft.term {
             message.reject_hint = self.last_of_term(message.log_term, message.reject_hint);
         }
     }
@@ -25,7 +26,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// The last entry up to `index` that is not of a later term. Terms only rise.
     fn last_of_term(&self, term: u64, index: u64) -> u64 {
         let log = &self.raft.raft.raft_log;
-        let (mut low, mut high) = (log.first_index().saturating_sub(1), index + 1);
+        let (mut low, mut high) = (log.first_index().saturating_sub(1), index.saturating_add(1));
         while low < high {
             let middle = low.midpoint(high);
             match log.term(middle).is_ok_and(|found| found > term) {

@@ -73,12 +73,23 @@ pub(super) struct Common {
     pub taking: Rc<Cell<Option<u16>>>,
     /// Memory of all snapshots on their way, in bytes.
     pub snapshot_bytes: Rc<Cell<u64>>,
+    /// A group that takes no snapshot of its state, since those of other groups take the memory.
+    pub starved: Rc<Cell<Option<u16>>>,
+    /// The number of the cluster, if any group knows it: all of them are of one.
+    pub cluster: Rc<Cell<Option<ClusterId>>>,
 }
 
 impl Common {
     pub fn new(own: u64, groups: u16) -> Common {
         let links = Rc::new(RefCell::new(Links::new(own)));
-        Common { groups, links, taking: Rc::default(), snapshot_bytes: Rc::default() }
+        Common {
+            groups,
+            links,
+            taking: Rc::default(),
+            snapshot_bytes: Rc::default(),
+            starved: Rc::default(),
+            cluster: Rc::default(),
+        }
     }
 }
 
@@ -188,11 +199,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             state.members = members_of_snapshot(&base.data)?;
         }
         let cluster = state.origin.as_ref().map(|origin| origin.cluster);
-        if let (Some(ours), Some(asked)) = (cluster, config.cluster)
+        if let (Some(ours), Some(asked)) = (cluster, common.cluster.get().or(config.cluster))
             && ours != asked
         {
             return Err(NodeError::OtherCluster { ours, asked });
         }
+        common.cluster.set(common.cluster.get().or(cluster));
         let hard_state = log.initial_state()?.hard_state;
         let now = (config.clock)();
         // Groups of a process do not all ask for votes at the same time.

@@ -126,7 +126,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
     /// Gives a message to its group. A group that has not begun yet answers that it needs a snapshot.
     fn deliver(&self, from: u64, ours: ClusterId, message: Addressed) -> Option<Received> {
         let received = self.visit(message.group, |core| {
-            if core.cluster.is_some() {
+            if core.cluster == Some(ours) {
                 return core.receive_request(from, message);
             }
             if let Some(answer) = core.answer_while_waiting(&message.message, ours) {

@@ -65,14 +65,14 @@ impl Asking {
     }
 
     /// Who is asked next, unless one is, or it is too early.
-    fn next(&mut self, own: u64) -> Option<Question> {
+    fn next(&mut self, own: u64, groups: u16) -> Option<Question> {
         self.pause = self.pause.saturating_sub(1);
         if self.is_under_way || self.pause > 0 {
             return None;
         }
         let others = || self.founders.iter().filter(|(id, _)| **id != own);
         let (id, address) = others().find(|(id, _)| **id > self.asked).or_else(|| others().next())?;
-        let question = Question { id: *id, addr: address.parse().ok()?, founders: self.founders.clone() };
+        let question = Question { id: *id, addr: address.parse().ok()?, founders: self.founders.clone(), groups };
         (self.is_under_way, self.asked) = (true, question.id);
         Some(question)
     }
@@ -83,6 +83,7 @@ pub(super) struct Question {
     id: u64,
     pub addr: Addr,
     founders: Members,
+    groups: u16,
 }
 
 /// What came of it.
@@ -115,7 +116,7 @@ pub(super) async fn ask<M: StateMachine + 'static, L: LogStore + 'static>(
 }
 
 async fn ask_on(session: &Session, question: Question, options: CallOptions) -> Option<Told> {
-    let request = Request::Founded { founders: question.founders };
+    let request = Request::Founded { founders: question.founders, groups: question.groups };
     let mut buffer = MsgBuf::with_len(request.encoded_len()).ok()?;
     request.encode(&mut buffer);
     let reply = session.call_with(CLIENT, buffer, options).await.ok()?;
@@ -154,7 +155,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Asks another first member for the number, if it is missing.
     pub fn ask_for_number(&mut self) {
         if let Some(Waiting::Founders(asking)) = &mut self.waiting
-            && let Some(question) = asking.next(self.config.id)
+            && let Some(question) = asking.next(self.config.id, self.common.groups)
         {
             self.jobs.push(Job::AskForNumber(question));
         }
@@ -193,6 +194,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         message.set_msg_type(MessageType::MsgSnapshot);
         message.set_snapshot(first_batch(&self.state).snapshot.unwrap_or_default());
         self.cluster = Some(cluster);
+        self.common.cluster.set(self.cluster);
         // As if a leader had sent it, but that none has: nobody is waited for, and nobody answered.
         let _ = self.raft.step(message);
         self.raft.raft.become_follower(FIRST, raft::INVALID_ID);
@@ -200,7 +202,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Answers a first member that asks for the number.
-    pub fn tell_number(&mut self, theirs: &Members) -> Result<ClusterId, Response<'static>> {
+    pub fn tell_number(&mut self, theirs: &Members, groups: u16) -> Result<ClusterId, Response<'static>> {
         let Some(Origin { cluster, founders }) = &self.state.origin else {
             return Err(Response::NotLeader { leader: None });
         };
@@ -209,8 +211,16 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if !self.raft.mut_store().durable().is_ok_and(|durable| durable >= self.founded) {
             return Err(Response::NotLeader { leader: None });
         }
-        if is_same {
+        if is_same && groups == self.common.groups {
             return Ok(cluster);
+        }
+        if is_same {
+            let why = format!(
+                "replica {} of cluster {cluster} has {} groups, not {groups}: give all members of a cluster the same number of groups",
+                self.config.id, self.common.groups
+            );
+            self.foreign.refused_founder(self.config.id, &why);
+            return Err(Response::Refused(why));
         }
         let list = |members: &Members| {
             members.iter().map(|(id, address)| format!("{id}={address}")).collect::<Vec<String>>().join(",")
@@ -246,16 +256,21 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Whether this replica waits for a leader of this cluster.
     pub fn waits_for(&self, theirs: ClusterId) -> bool {
-        matches!(self.waiting, Some(Waiting::Leader)) && self.config.cluster.is_none_or(|ours| ours == theirs)
+        matches!(self.waiting, Some(Waiting::Leader)) && self.may_join(theirs)
     }
 
     /// Whether this replica takes snapshots of this cluster. A replica that waits for a leader joins the cluster of the first snapshot that has it as a member.
     pub fn takes_snapshots_of(&self, theirs: ClusterId) -> bool {
         match (self.cluster, &self.waiting) {
             (Some(ours), _) => ours == theirs,
-            (None, Some(Waiting::Leader)) => self.config.cluster.is_none_or(|wanted| wanted == theirs),
+            (None, Some(Waiting::Leader)) => self.may_join(theirs),
             (None, _) => false,
         }
+    }
+
+    /// Whether a group that has not begun may be of this cluster: the other groups of the process are of no other one.
+    pub fn may_join(&self, theirs: ClusterId) -> bool {
+        self.common.cluster.get().or(self.config.cluster).is_none_or(|ours| ours == theirs)
     }
 
     /// Becomes a replica of the cluster of a snapshot, which is durable and is given to the library next; says whether it was none before.
@@ -265,11 +280,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         tracing::info!(id = self.config.id, cluster = %origin.cluster, "joins this cluster");
         (self.cluster, self.state.origin, self.waiting) = (Some(origin.cluster), Some(origin), None);
+        self.common.cluster.set(self.cluster);
         true
     }
 
-    /// Waits for a leader again: the library did not take the snapshot.
-    pub fn wait_again(&mut self) {
+    /// Waits for a leader again: the library did not take the snapshot. Before that, the process was of this cluster.
+    pub fn wait_again(&mut self, before: Option<ClusterId>) {
+        self.common.cluster.set(before);
         (self.cluster, self.state.origin, self.waiting) = (None, None, Some(Waiting::Leader));
     }
 }

@@ -263,9 +263,26 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
         touched.append(&mut self.touched.borrow_mut());
         let goes_on = !touched.is_empty();
         self.touched.replace(touched);
-        if goes_on {
+        if goes_on || self.make_memory() {
             self.work_touched();
         }
+    }
+
+    /// If a group lacks the memory for a snapshot of its state, has all groups give up those that have come in part; says
+    /// whether there were any. A sender begins again, but nobody else makes room in the log.
+    fn make_memory(&self) -> bool {
+        let Some(starved) = self.common.starved.take() else { return false };
+        let mut is_more = false;
+        for group in 0..self.len() {
+            if self.core(group).incoming.is_some() {
+                self.visit(group, Core::give_up_incoming);
+                is_more = true;
+            }
+        }
+        if is_more {
+            self.visit(starved, Core::compact_after_others);
+        }
+        is_more
     }
 
     /// What one group fails of, others share: the log, or the process.
@@ -299,8 +316,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
 
     /// The number of the cluster, if any group knows it.
     pub fn cluster(&self) -> Option<ClusterId> {
-        let first = self.core(0).cluster;
-        first.or_else(|| self.cores.iter().find_map(|core| core.borrow().cluster))
+        self.common.cluster.get()
     }
 
     /// How this process names itself.
@@ -336,8 +352,16 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
         }
         self.ticked.set(now);
         self.common.links.borrow_mut().set_now(now);
-        for group in (0..self.len()).filter(|group| !self.core(*group).is_resting()) {
-            self.visit(group, Core::tick);
+        for group in 0..self.len() {
+            let core = self.core(group);
+            let (rests, receives) = (core.is_resting(), core.incoming.is_some());
+            drop(core);
+            match (rests, receives) {
+                (false, _) => _ = self.visit(group, Core::tick),
+                // It takes memory from all groups, so it expires while its own rests.
+                (true, true) => _ = self.visit(group, Core::expire_incoming),
+                (true, false) => {}
+            }
         }
         let silent = self.common.links.borrow_mut().tick(self.config.heartbeat_ticks, self.config.election_ticks);
         for id in silent {

@@ -126,6 +126,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 self.sending.retain(|sent| sent.as_ptr() == base);
             }
             if !self.has_memory_for_own() {
+                // The host makes the other groups do the same.
+                self.common.starved.set(Some(self.group));
                 return Ok(());
             }
         }
@@ -186,13 +188,36 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.own_snapshot_bytes = bytes;
     }
 
-    /// Takes a snapshot, since this group keeps the log from getting shorter.
-    pub fn make_room_in_log(&mut self) {
-        self.snapshots.holds_log = true;
+    /// Gives up a snapshot that has come in part, for one that another group takes.
+    pub fn give_up_incoming(&mut self) {
+        self.incoming = None;
+        self.note_snapshots();
+    }
+
+    /// Takes a snapshot now that other groups have given up those that came.
+    pub fn compact_after_others(&mut self) {
         if self.failure.is_none()
-            && self.applied > self.raft.store().base().get_metadata().index
             && let Err(error) = self.compact()
         {
+            self.fail(error);
+        }
+    }
+
+    /// Takes a snapshot, since this group keeps the log from getting shorter. If the last one has all that was executed,
+    /// forgets the entries that were kept with it.
+    pub fn make_room_in_log(&mut self) {
+        if self.failure.is_some() {
+            return;
+        }
+        let result = if self.applied > self.raft.store().base().get_metadata().index {
+            self.snapshots.holds_log = true;
+            self.compact()
+        } else if self.is_taking() {
+            Ok(())
+        } else {
+            self.raft.mut_store().forget_kept().map_err(NodeError::from)
+        };
+        if let Err(error) = result {
             self.fail(error);
         }
     }

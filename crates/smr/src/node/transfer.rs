@@ -318,8 +318,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     fn install(&mut self, message: Message, origin: Origin, state: Replicated<M>) {
         let (data, metadata) = (message.get_snapshot().data.clone(), message.get_snapshot().get_metadata());
         let position = (metadata.index, metadata.term);
-        let joins = self.join(origin);
-        if position.0 > self.raft.raft.raft_log.committed {
+        let before = self.common.cluster.get();
+        // Another group may have joined another cluster since this one came.
+        let is_ours = self.takes_snapshots_of(origin.cluster);
+        let joins = is_ours && self.join(origin);
+        if is_ours && position.0 > self.raft.raft.raft_log.committed {
             self.receive(message.from, Addressed { group: self.group, asks_to_rest: false, message });
         }
         let taken = self.raft.raft.raft_log.unstable_snapshot().as_ref().map(Snapshot::get_metadata);
@@ -327,12 +330,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.restored = Some(state);
             return;
         }
-        // It came too late: entries of another leader have brought this replica further.
+        // It came too late: entries of another leader have brought this replica further, or it is of no cluster that
+        // this process is of.
         self.raft.mut_store().unstage();
         discard(data);
         state.discard();
         if joins {
-            self.wait_again();
+            self.wait_again(before);
         }
     }
 

@@ -35,6 +35,8 @@ pub enum Request<'a> {
     Founded {
         /// All first members, with their addresses.
         founders: Members,
+        /// How many groups it has.
+        groups: u16,
     },
 }
 
@@ -79,7 +81,7 @@ impl<'a> Request<'a> {
             Request::Status => 8,
             Request::Change(change) => 16 + change.words().2.len(),
             Request::Transfer { .. } => 16,
-            Request::Founded { founders } => 8 + members_len(founders),
+            Request::Founded { founders, .. } => 16 + members_len(founders),
         }
     }
 
@@ -108,7 +110,10 @@ impl<'a> Request<'a> {
                 writer.bytes(address.as_bytes());
             }
             Request::Transfer { to } => writer.u64(*to),
-            Request::Founded { founders } => encode_members(&mut writer, founders),
+            Request::Founded { founders, groups } => {
+                writer.u64(u64::from(*groups));
+                encode_members(&mut writer, founders);
+            }
             Request::Command(_) | Request::Status => {}
         }
         assert!(writer.is_full(), "a request is written to memory of its length");
@@ -141,7 +146,12 @@ impl<'a> Request<'a> {
                 }
             }
             TRANSFER => Request::Transfer { to: reader.u64()? },
-            FOUNDED => Request::Founded { founders: parse_members(&mut reader)? },
+            FOUNDED => {
+                let groups = reader.u64()?;
+                let groups =
+                    u16::try_from(groups).map_err(|_| WireError::Unknown { field: "number of groups", value: groups })?;
+                Request::Founded { founders: parse_members(&mut reader)?, groups }
+            }
             _ => return Err(WireError::Unknown { field: "request", value: op.into() }),
         };
         reader.end()?;
@@ -187,7 +197,7 @@ mod tests {
             Request::Change(Change::Promote { id: 4 }),
             Request::Change(Change::Remove { id: 4 }),
             Request::Transfer { to: 9 },
-            Request::Founded { founders: [(1, "udp://127.0.0.1:1".into()), (2, "shm:two".into())].into() },
+            Request::Founded { founders: [(1, "udp://127.0.0.1:1".into()), (2, "shm:two".into())].into(), groups: 8 },
         ];
         for request in all {
             let mut out = vec![0; request.encoded_len()];

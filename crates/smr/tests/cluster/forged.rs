@@ -210,6 +210,9 @@ fn forged_rejections_starve_no_follower() {
         {
             is_refused(&cluster, number, &Forged { index, reject_hint, log_term, ..answer.clone() });
         }
+        // Of an earlier term, nothing else is looked at.
+        let late = Forged { index: last, reject_hint: u64::MAX, log_term: 1, term: term - 1, ..answer.clone() };
+        late.send(&cluster, number);
         // Possible ones.
         for index in 0..=last {
             Forged { index, ..answer.clone() }.send(&cluster, number);

@@ -1,5 +1,7 @@
 //! Many groups on three processes: what they share, what idle ones cost, and what a failure moves.
 
+mod clusters;
+mod snapshots;
 mod world;
 
 use std::time::Duration;

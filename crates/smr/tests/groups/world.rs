@@ -88,6 +88,8 @@ impl Storage for InMemory {
 #[derive(Default)]
 pub struct OnDisk {
     pub disks: BTreeMap<u64, SimDisk>,
+    /// What a log may have, if it is less than the default.
+    pub log_bytes_max: Option<u64>,
 }
 
 impl Storage for OnDisk {
@@ -98,7 +100,11 @@ impl Storage for OnDisk {
         let flush = Duration::from_micros(300);
         let new = || SimDisk::new(id, SimDiskConfig { flush_time: (flush, flush), ..SimDiskConfig::default() });
         let disk = self.disks.entry(id).or_insert_with(new).clone();
-        let (wal, _) = open_stepped(disk, WalConfig { segment_bytes: 64 << 10, ..WalConfig::new(id) }).unwrap();
+        let mut config = WalConfig { segment_bytes: 64 << 10, ..WalConfig::new(id) };
+        if let Some(log_bytes_max) = self.log_bytes_max {
+            (config.segment_bytes, config.log_bytes_max) = (4 << 10, log_bytes_max);
+        }
+        let (wal, _) = open_stepped(disk, config).unwrap();
         let stepper = wal.stepper().unwrap();
         (DurableLog::of_groups(&wal, groups).unwrap(), stepper)
     }
@@ -128,8 +134,9 @@ pub struct World<S: Storage> {
     pub processes: BTreeMap<u64, Process<S>>,
     /// Those that do nothing, as if they stood still.
     pub paused: Vec<u64>,
-    endpoint: Rc<Endpoint<LoopbackTransport>>,
+    pub endpoint: Rc<Endpoint<LoopbackTransport>>,
     client: Client<LoopbackTransport>,
+    /// What processes have that are started from now on.
     pub groups: u16,
     config: NodeConfig,
     lives: u64,
@@ -149,7 +156,7 @@ pub fn config() -> NodeConfig {
 /// An election timeout of these.
 pub const ELECTION: Duration = Duration::from_millis(24);
 
-fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<LoopbackTransport>> {
+pub fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<LoopbackTransport>> {
     let config = EndpointConfig {
         poll: PollPolicy::Sleep,
         peer_timeout: Duration::from_millis(30),
@@ -282,6 +289,6 @@ impl<S: Storage> World<S> {
     }
 }
 
-fn members() -> Vec<(u64, Addr)> {
+pub fn members() -> Vec<(u64, Addr)> {
     (1..=3).map(|id| (id, Addr::Node(id as u32))).collect()
 }

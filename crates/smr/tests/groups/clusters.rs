@@ -1,0 +1,75 @@
+//! All groups of a process are of one cluster, whose first members have the same number of groups.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_net::Addr;
+use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+use dunlin_rpc::CallOptions;
+use dunlin_smr::{Beginning, ClusterId, Host, LogStore as _, MemoryLog, NodeConfig, NodeError};
+
+use super::snapshots::first_piece;
+use super::world::{ELECTION, InMemory, Sum, World, config, endpoint};
+
+/// A log of a cluster of one, and the number of that.
+fn founded(network: &LoopbackNetwork, node: u32) -> (MemoryLog, ClusterId) {
+    let config = NodeConfig { seed: Some(u64::from(node)), ..config() };
+    let beginning = Beginning::First(vec![(1, Addr::Node(node))]);
+    let endpoint = endpoint(network, node, 1);
+    let host = Host::start(&endpoint, config, vec![(MemoryLog::new(), Sum::default())], beginning).unwrap();
+    let node = host.node(0).unwrap();
+    (node.with_log(Clone::clone), node.status().cluster.unwrap())
+}
+
+#[test]
+fn groups_of_a_process_are_of_one_cluster() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let [(ours, our_number), (theirs, their_number)] = [50, 51].map(|node| founded(&network, node));
+    let with = |log: &MemoryLog| (log.clone(), Sum::default());
+    let server = endpoint(&network, 2, 2);
+    let now = Rc::new(Cell::new(0));
+    let clock = now.clone();
+    let config = NodeConfig { id: 2, clock: Rc::new(move || clock.get()), ..config() };
+    let refused = Host::start(&server, config.clone(), vec![with(&ours), with(&theirs)], Beginning::Join).err();
+    assert!(
+        matches!(refused, Some(NodeError::OtherCluster { ours, asked }) if (ours, asked) == (their_number, our_number)),
+        "{refused:?}"
+    );
+    // The second group has not begun.
+    let groups = vec![with(&ours), with(&MemoryLog::new())];
+    let host = Host::start(&server, config, groups, Beginning::Join).unwrap();
+    let client = endpoint(&network, 60, 3);
+    for (number, is_taken) in [(their_number, false), (our_number, true)] {
+        let mut work = Box::pin(async {
+            let session = client.connect(&Addr::Node(2)).await.unwrap();
+            let options = CallOptions::timeout(Duration::from_millis(20));
+            session.call_with(dunlin_smr::wire::CHUNK, first_piece(number, 2, 1, 1, 100), options).await.is_ok()
+        });
+        let taken = loop {
+            network.advance(Duration::from_micros(100));
+            now.set(network.now());
+            server.run_once();
+            if let Some(taken) = client.poll_once(work.as_mut()) {
+                break taken;
+            }
+        };
+        assert_eq!(taken, is_taken, "a snapshot of cluster {number}");
+    }
+    assert!(host.failure().is_none() && ours.base().get_metadata().index > 0);
+}
+
+#[test]
+fn first_members_have_the_same_number_of_groups() {
+    let mut world = World::new(InMemory, 8, config());
+    // None but the first has begun.
+    [2, 3].into_iter().for_each(|id| world.kill(id));
+    let first = world.processes[&1].host.node(0).unwrap().status().cluster;
+    for (groups, cluster) in [(1, None), (8, first)] {
+        world.groups = groups;
+        world.start(2, Beginning::First(super::world::members()));
+        world.turns(8 * ELECTION);
+        assert_eq!(world.processes[&2].host.node(0).unwrap().status().cluster, cluster, "with {groups} groups");
+        world.kill(2);
+    }
+}
