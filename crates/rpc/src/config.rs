@@ -90,8 +90,8 @@ pub struct PeerLimits {
     ///
     /// [`RefuseReason::PeerSessions`]: crate::wire::control::RefuseReason::PeerSessions
     pub sessions_max: u32,
-    /// Places of the receive queue for all sessions with it. Beyond them it gets no loans, and then no sessions
-    /// ([`RefuseReason::PeerCredits`]). Default all; lower it where peers do not trust each other.
+    /// Places of the receive queue for all sessions with it, including those that its sessions wait for. Beyond them it
+    /// gets no loans, and then no sessions ([`RefuseReason::PeerCredits`]). Default all; lower it where peers do not trust each other.
     ///
     /// [`RefuseReason::PeerCredits`]: crate::wire::control::RefuseReason::PeerCredits
     pub places_max: u32,

@@ -25,6 +25,8 @@ pub(crate) struct Attendant<T: Transport, C: Core> {
     pub number: u16,
     pub core: C,
     pub endpoint: Rc<Endpoint<T>>,
+    /// Whether the endpoint ends with the core. If not, it runs other things, which go on.
+    pub owns_endpoint: bool,
     pub mailbox: Mailbox<C::Letter>,
     pub health: Health,
     pub patience: Duration,
@@ -58,9 +60,12 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
         }
     }
 
-    /// Reads the other letters of a core that has failed. Its handlers and tasks are dropped: they execute nothing more.
+    /// Reads the other letters of a core that has failed. If the endpoint is its own, its handlers and tasks are dropped:
+    /// they execute nothing more.
     pub async fn attend_after_failure(&mut self) {
-        guarded_now(|| self.endpoint.drop_application(), |why| self.health.fail(why));
+        if self.owns_endpoint {
+            guarded_now(|| self.endpoint.drop_application(), |why| self.health.fail(why));
+        }
         // Nothing drains it any more.
         if let Some(Draining { done, work }) = self.draining.take() {
             guarded_now(|| drop(work), |_| ());
@@ -125,8 +130,12 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
             done(number);
             return None;
         };
+        let owns_endpoint = self.owns_endpoint;
         let work = async move {
             first.await;
+            if !owns_endpoint {
+                return;
+            }
             let time = patience.saturating_add(GOODBYE);
             let unfinished = within(&endpoint.timers(), time, endpoint.shutdown(patience)).await;
             match unfinished {

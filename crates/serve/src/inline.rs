@@ -67,20 +67,19 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
     /// # Errors
     /// Whatever the service says.
     pub fn start(service: Arc<S>, endpoint: &Rc<Endpoint<T>>, patience: Duration) -> Result<Inline<T, S>, ErrorOf<S, T>> {
-        // What holds the endpoint goes.
-        Inline::start_until(service, endpoint, patience, Endpoint::drop_application)
+        Inline::start_on(service, endpoint, patience, true)
     }
 
     /// Begins on an endpoint that runs other things, which go on at its end.
     pub(crate) fn start_beside(service: Arc<S>, endpoint: &Rc<Endpoint<T>>) -> Result<Inline<T, S>, ErrorOf<S, T>> {
-        Inline::start_until(service, endpoint, Duration::ZERO, |_| ())
+        Inline::start_on(service, endpoint, Duration::ZERO, false)
     }
 
-    fn start_until(
+    fn start_on(
         service: Arc<S>,
         endpoint: &Rc<Endpoint<T>>,
         patience: Duration,
-        at_end: fn(&Endpoint<T>),
+        owns_endpoint: bool,
     ) -> Result<Inline<T, S>, ErrorOf<S, T>> {
         let (mailboxes, mut receivers) = mailboxes(1, LETTERS_MAX);
         let failure = Failure::default();
@@ -89,8 +88,16 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
         let (mut core, ready) = service.build(site)?;
         core.begin(&Arc::new(service.plan(vec![ready])?))?;
         let mailbox = receivers.pop().ok_or(ServeError::Ended)?;
-        let mut attendant =
-            Attendant { number: 0, core, endpoint: endpoint.clone(), mailbox, health, patience, draining: None };
+        let mut attendant = Attendant {
+            number: 0,
+            core,
+            endpoint: endpoint.clone(),
+            owns_endpoint,
+            mailbox,
+            health,
+            patience,
+            draining: None,
+        };
         let (end, ended) = oneshot::channel();
         endpoint.spawn(async move {
             attendant.attend().await;
@@ -99,7 +106,10 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
             }
             // Nobody may want to know.
             let _ = end.send(attendant.core.end());
-            at_end(&attendant.endpoint);
+            if attendant.owns_endpoint {
+                // What holds the endpoint goes.
+                attendant.endpoint.drop_application();
+            }
         });
         Ok(Inline { service, mailboxes, failure, ended: Mutex::new(Some(ended)) })
     }
@@ -144,5 +154,66 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
 impl<T: Transport, S: Service<T>> Drop for Inline<T, S> {
     fn drop(&mut self) {
         self.mailboxes.command_exit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_net::Addr;
+    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    use dunlin_rpc::EndpointConfig;
+
+    use super::*;
+    use crate::service::Pace;
+
+    const ECHO: u8 = 1;
+
+    /// Fails at its first letter.
+    struct Failing;
+
+    impl Core for Failing {
+        type Letter = ();
+        type Plan = ();
+        type Error = ServeError;
+
+        fn read(&mut self, (): ()) -> Pace {
+            panic!("a letter");
+        }
+    }
+
+    impl<T: Transport + 'static> Service<T> for Failing {
+        type Core = Failing;
+        type Ready = ();
+        type Finish = ();
+
+        fn build(&self, _: Site<T, ()>) -> Result<(Failing, ()), ServeError> {
+            Ok((Failing, ()))
+        }
+
+        fn plan(&self, _: Vec<()>) -> Result<(), ServeError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_core_that_fails_leaves_what_else_an_endpoint_of_others_runs() {
+        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        let endpoint = Rc::new(Endpoint::new(network.endpoint(1).unwrap(), EndpointConfig::default()).unwrap());
+        endpoint.register(ECHO, |request| request.respond(b"here")).unwrap();
+        let core = Inline::start_beside(Arc::new(Failing), &endpoint).unwrap();
+        let mut work = Box::pin(async {
+            core.mailboxes().send(0, ()).await.unwrap();
+            while core.failure().get().is_none() {
+                endpoint.timers().sleep(Duration::from_micros(10)).await;
+            }
+            let session = endpoint.connect(&Addr::Node(1)).await.unwrap();
+            assert_eq!(&session.call(ECHO, vec![1]).await.unwrap().response[..], b"here");
+            drop(session.close());
+        });
+        let is_done = (0..10_000).any(|_| {
+            network.advance(Duration::from_micros(10));
+            endpoint.poll_once(work.as_mut()).is_some()
+        });
+        assert!(is_done);
     }
 }

@@ -164,7 +164,8 @@ impl<S: Service<AnyTransport>> Setup<S> {
         let built = Report::Built { core: self.core, addresses, places, ready, plan };
         self.reports.send(built).map_err(|_| ServeError::Ended)?;
         let (number, mailbox, patience) = (self.core, self.mailbox, self.config.patience);
-        Ok((Attendant { number, core, endpoint, mailbox, health, patience, draining: None }, planned))
+        let attendant = Attendant { number, core, endpoint, owns_endpoint: true, mailbox, health, patience, draining: None };
+        Ok((attendant, planned))
     }
 }
 

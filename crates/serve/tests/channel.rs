@@ -318,3 +318,33 @@ fn a_call_that_takes_long_keeps_its_sessions_for_itself_and_later_calls() {
     assert_eq!(answer.unwrap()[..], [3]);
     assert_eq!(world.sessions(), 1);
 }
+
+/// A server that drains rejects new calls and answers those in progress.
+#[test]
+fn a_server_that_shuts_down_keeps_its_calls_and_the_next_ones_go_elsewhere() {
+    let world = World::new(&[1, 2]);
+    let channel = world.channel(&[1, 2], ChannelConfig { sessions_max: 1, ..ChannelConfig::default() });
+    let draining = world.servers.borrow()[0].clone();
+    let long = channel.call(KEEP, vec![1]);
+    let later = async {
+        while world.behaviour.kept.borrow().is_empty() {
+            world.client.timers().sleep(Duration::from_millis(1)).await;
+        }
+        let shut_down = draining.shutdown(Duration::from_secs(1));
+        let calls = async {
+            // The server begins to drain with its next turn.
+            world.client.timers().sleep(Duration::from_millis(1)).await;
+            let responses = join_all((0..20).map(|i| channel.call(ECHO, vec![i]))).await;
+            assert!((0..20).zip(responses).all(|(i, response)| response.unwrap()[..] == [i]));
+            assert_eq!(world.servers.borrow()[1].stats().sessions, 1);
+            let kept = world.behaviour.kept.borrow_mut().pop().unwrap();
+            kept.enqueue_response(vec![3]).unwrap();
+        };
+        futures::join!(shut_down, calls).0
+    };
+    let (answer, unfinished) = world.run(async { futures::join!(long, later) });
+    assert_eq!(answer.unwrap()[..], [3]);
+    assert!(unfinished.is_nothing(), "{unfinished:?}");
+    // The sessions with the server that left are closed with the last call on them.
+    assert_eq!((world.sessions(), channel.sessions()), (1, 1));
+}

@@ -333,7 +333,7 @@ impl Core {
         let wanted = if self.shares_credits() { Places { inbound: start.0, outbound: start.1, ..agreed } } else { agreed };
         let host = HostName::from(addr);
         self.check_share(&host, wanted)?;
-        let fits_share = wanted.sum() <= self.places_left(self.peers.hosts.share_of(&host).places);
+        let fits_share = wanted.sum() <= self.places_left(self.peers.hosts.share_of(&host).places_due());
         let (places, start) = match self.admission(if fits_share { wanted } else { wanted.least() }) {
             Admission::Full if fits_share => (wanted, start),
             Admission::Full => (wanted.least(), (1, outbound.min(1))),

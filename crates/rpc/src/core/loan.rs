@@ -211,9 +211,11 @@ impl Core {
         self.send_loan(si, KEEP_ALL);
     }
 
-    /// What the other end of a session may hold in addition, by the limits of a peer.
+    /// What the other end of a session may hold in addition, by the limits of a peer. Its sessions without a place have
+    /// theirs first.
     fn share_left(&self, si: u32) -> u16 {
-        self.places_left(self.peers.share_of(self.sessions[si as usize].peer).places).min(u16::MAX as usize) as u16
+        let due = self.peers.share_of(self.sessions[si as usize].peer).places_due();
+        self.places_left(due).min(u16::MAX as usize) as u16
     }
 
     /// What a direction that holds `held` borrowed credits, and has `placed` places, may have in addition.

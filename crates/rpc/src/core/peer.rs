@@ -183,10 +183,10 @@ impl Core {
         }
         let cold = &mut self.cold[session as usize];
         (cold.peer_before, cold.peer_next) = (NONE, next);
-        let (places, accepted) = (cold.places.sum(), u32::from(cold.accepted_as.is_some()));
+        let (places, accepted) = (cold.places, u32::from(cold.accepted_as.is_some()));
         self.sessions[session as usize].peer = index;
         if let Some(share) = self.peers.share_mut(index) {
-            share.places += places;
+            share.add_places(places);
             share.accepted += accepted;
         }
         self.peers.by_remote.insert((route, self.sessions[session as usize].remote_name()), session);
@@ -214,7 +214,7 @@ impl Core {
         }
         let cold = &self.cold[session as usize];
         if let Some(share) = self.peers.share_mut(index) {
-            share.places -= cold.places.sum();
+            share.subtract_places(cold.places);
             share.accepted -= u32::from(cold.accepted_as.is_some());
         }
         if is_last {

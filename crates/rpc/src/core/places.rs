@@ -96,7 +96,8 @@ impl Places {
         usize::from(self.inbound > 0) + usize::from(self.outbound > 0)
     }
 
-    fn without_place(self) -> usize {
+    /// Directions that have a credit and no place.
+    pub fn without_place(self) -> usize {
         self.least().sum() - self.guaranteed()
     }
 
@@ -194,13 +195,14 @@ impl Core {
     pub fn change_places(&mut self, session: u32, change: impl FnOnce(&mut Places)) {
         let places = &mut self.cold[session as usize].places;
         self.queue.subtract(*places);
-        let before = places.sum();
+        let before = *places;
         change(places);
         debug_assert!(places.inbound <= places.inbound_agreed && places.outbound <= places.outbound_agreed, "{places:?}");
         let places = *places;
         self.queue.add(places);
         if let Some(share) = self.peers.share_mut(self.sessions[session as usize].peer) {
-            share.places = share.places + places.sum() - before;
+            share.subtract_places(before);
+            share.add_places(places);
         }
     }
 
@@ -210,6 +212,11 @@ impl Core {
         let (held, agreed) = places.of(direction);
         match (held, is_used) {
             (0, true) if agreed > 0 => {
+                let host = self.peers.share_of(self.sessions[session as usize].peer);
+                if self.places_left(host.places) == 0 {
+                    // Nobody else can give it one.
+                    return;
+                }
                 if self.queue.reserved == self.queue.len {
                     return self.want_places();
                 }

@@ -54,10 +54,29 @@ pub(crate) struct Share {
     pub accepted: u32,
     /// Places of the receive queue, for all its sessions.
     pub places: usize,
+    /// Directions of its sessions that have a credit and no place for it. They get one when there are some.
+    pub unplaced: usize,
     /// Bytes kept for it: see [`super::memory`].
     pub held_bytes: u64,
     /// Requests in the hands of asynchronous and worker handlers.
     pub deferred: u32,
+}
+
+impl Share {
+    /// Places that it has or is to get: what its limit is about.
+    pub fn places_due(&self) -> usize {
+        self.places + self.unplaced
+    }
+
+    pub fn add_places(&mut self, places: Places) {
+        self.places += places.sum();
+        self.unplaced += places.without_place();
+    }
+
+    pub fn subtract_places(&mut self, places: Places) {
+        self.places -= places.sum();
+        self.unplaced -= places.without_place();
+    }
 }
 
 #[derive(Debug)]
@@ -180,7 +199,7 @@ impl Core {
             return Err(RefuseReason::PeerSessions);
         }
         let least = if self.shares_credits() { wanted.least() } else { wanted }.sum();
-        if share.places + least > limits.places_max as usize {
+        if share.places_due() + least > limits.places_max as usize {
             return Err(RefuseReason::PeerCredits);
         }
         Ok(())

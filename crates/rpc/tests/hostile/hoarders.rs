@@ -2,14 +2,15 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use dunlin_net::loopback::LoopbackConfig;
-use dunlin_rpc::wire::control::{Body, Connect, Refuse, RefuseReason};
+use dunlin_rpc::wire::control::{Body, Connect, Credits, LoanRole, Refuse, RefuseReason};
 use dunlin_rpc::wire::{Header, Kind, Multi, Status};
 use dunlin_rpc::{CallError, DeferredRequest, EndpointConfig, PeerLimits, WorkerPool};
 
 use crate::pair::{Lab, address, config};
-use crate::raw::{Opened, Raw, connect, packet};
+use crate::raw::{Opened, Raw, connect, control, packet};
 
 const KEEP: u8 = 3;
 const MIB: u32 = 1 << 20;
@@ -62,6 +63,36 @@ fn places_of_one_peer_have_a_limit_of_their_own() {
     assert_eq!((sessions.len(), reason), (2, RefuseReason::PeerCredits));
     assert_eq!(lab.server().stats().credits_reserved, 32);
     assert_eq!(lab.connect().stats().unwrap().credits_max, 8);
+}
+
+/// Where a queue is full, sessions begin without places; they count all the same, as they get them once there are some.
+#[test]
+fn places_of_one_peer_have_a_limit_where_others_hold_all_of_them() {
+    let peer_limits = PeerLimits { places_max: 32, sessions_max: 100, ..PeerLimits::default() };
+    let server = EndpointConfig { peer_limits, ..config() };
+    let honest = |seed| EndpointConfig { seed: Some(seed), credits: 1, reverse_credits: 1, ..config() };
+    let queue = LoopbackConfig { queue_len: 64, ..LoopbackConfig::default() };
+    let lab = Lab::over(queue, &[server, honest(8), honest(9)]);
+    let crowd: Vec<_> =
+        (0..32).map(|i| (1 + i % 2, lab.drive(1 + i % 2, lab.endpoints[1 + i % 2].connect(&address(0))).unwrap())).collect();
+    assert_eq!(lab.server().stats().credits_reserved, 64);
+    let mut hoarder = Raw::new(&lab, 66);
+    let (sessions, reason) = hoard(&lab, &mut hoarder);
+    // Sixteen with a credit in each direction.
+    assert_eq!((sessions.len(), reason), (16, RefuseReason::PeerCredits));
+    // The others leave, and it may have what the limit allows.
+    for (client, session) in crowd {
+        lab.drive(client, session.close());
+    }
+    lab.run_for(Duration::from_millis(50));
+    let stats = lab.server().stats();
+    assert_eq!((stats.sessions, stats.credits_reserved, stats.credits_unplaced), (16, 32, 0), "{stats}");
+    hoarder.answers(&lab);
+    let asks = Credits { role: LoanRole::Borrower, number: 1, held: 0, wanted: 7 };
+    hoarder.send(&control(&sessions[0].header(Kind::Credits, 0, 0), &asks));
+    let (_, answer) = hoarder.answers(&lab).into_iter().find(|(header, _)| header.kind == Kind::Credits).unwrap();
+    assert_eq!(Credits::parse(&answer).unwrap().held, 0);
+    assert_eq!(lab.server().stats().credits_reserved, 32);
 }
 
 #[test]

@@ -115,10 +115,23 @@ impl<C: Connected, E: Clone> Connection<C, E> {
 
     /// Notes that it is over: the next call opens it again. Does nothing if somebody else noticed before.
     pub fn lost(&self, lost: &Rc<C>) {
-        let is_current = self.connected.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, lost));
-        if is_current {
+        if self.is_current(lost) {
             self.forget();
         }
+    }
+
+    /// Leaves it to the calls in progress on it, without closing it: the next call opens another. Says whether it was
+    /// still the current one.
+    pub fn detach(&self, leaving: &Rc<C>) -> bool {
+        let is_current = self.is_current(leaving);
+        if is_current {
+            self.connected.borrow_mut().take();
+        }
+        is_current
+    }
+
+    fn is_current(&self, one: &Rc<C>) -> bool {
+        self.connected.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, one))
     }
 }
 

@@ -134,8 +134,8 @@ pub struct ChannelError {
 }
 
 /// A handle to a service at one or more addresses, all of which give the same. It connects with its first call,
-/// connects again when the service was restarted, and turns to the next address when one does not answer. Clones share
-/// its sessions, which are closed when the last clone is dropped.
+/// connects again when the service was restarted, and turns to the next address when one does not answer or shuts down.
+/// Clones share its sessions, which are closed when the last clone is dropped.
 ///
 /// ```
 /// # use std::{rc::Rc, time::Duration};
@@ -257,7 +257,8 @@ impl<T: Transport + 'static> Channel<T> {
         self.0.connection.current(self.0.endpoint.now()).map_or(0, |pool| pool.sessions())
     }
 
-    /// Closes the sessions; a later call opens them again. Calls in progress fail.
+    /// Closes the sessions; a later call opens them again. Calls in progress fail, except those at a server that shuts
+    /// down and that the channel has left.
     pub fn close(&self) {
         self.0.connection.forget();
     }
@@ -280,9 +281,20 @@ impl<T: Transport + 'static> Inner<T> {
                 if is_session_over(&failure.error) {
                     tracing::debug!(why = %failure.error, "the sessions with a service are over");
                     self.connection.lost(&pool);
+                } else if matches!(failure.error, CallError::ShuttingDown) {
+                    self.leave(&pool);
                 }
                 Err(Failed { why: Why::Call(failure.error), request: failure.request })
             }
+        }
+    }
+
+    /// Turns to the next address, since this server drains. It still answers the calls in progress, which hold the pool;
+    /// the last of them closes it.
+    fn leave(&self, pool: &Rc<Pool>) {
+        if self.connection.detach(pool) {
+            tracing::debug!("a service shuts down; the next call connects elsewhere");
+            self.first.set((self.first.get() + 1) % self.addresses.len());
         }
     }
 
