@@ -94,7 +94,7 @@ fn refuse(refusal: &Refusal) -> ExitCode {
     ExitCode::from(EXIT_USAGE)
 }
 
-/// What a command logs without being asked: servers what an operator must know, others what is broken.
+/// What a command logs without being asked: servers what an operator must know, simulations nothing, others what is broken.
 fn default_level(command: &Command) -> LevelFilter {
     match command {
         #[cfg(feature = "bench")]
@@ -103,6 +103,9 @@ fn default_level(command: &Command) -> LevelFilter {
         Command::Raft(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Coord(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Coord(arguments) if arguments.watches() => LevelFilter::INFO,
+        // Its faults are on purpose.
+        #[cfg(feature = "bench")]
+        Command::Sim(_) => LevelFilter::OFF,
         _ => LevelFilter::ERROR,
     }
 }
