@@ -11,7 +11,7 @@ dunlin_rpc::mutations! {
     EpochKept,
     /// A change on condition of a version is made if the entry is newer.
     OlderVersionAccepted,
-    /// A transaction under a lease is done for whoever names a token of it that is over.
+    /// A transaction accepts the token of a lease that has ended.
     FormerHolderWrites,
     /// A watcher is not told of the first event that its page has no room for.
     EventLostBetweenPages,

@@ -16,7 +16,7 @@ const DECIDED_AT_ONCE: usize = 512;
 /// Settings of a watchman. All nodes should have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchmanConfig {
-    /// Who was not heard for so long has failed. Should be several times the time between heartbeats. It is told to members as they join, and
+    /// A member that is silent for this long has failed. Choose several times the interval between heartbeats. It is told to members as they join, and
     /// each keeps what it was told until it joins again. Default 5 s.
     pub failure_timeout: Duration,
     /// How often it looks: so late may a failure or the end of a lease be noticed. At most a quarter of `failure_timeout`. Default 100 ms.

@@ -89,7 +89,7 @@ impl Hearing {
         (members, leases.map(|tenure| Lapsed { name: tenure.name, token: tenure.token }).collect())
     }
 
-    /// It was decided: whoever was condemned has ended, or is another by now.
+    /// The decision is made. Condemned members and leases have ended, or have been replaced by newer ones.
     pub(crate) fn pardon_all(&self) {
         self.heard().condemned.clear();
     }

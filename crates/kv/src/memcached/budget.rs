@@ -2,7 +2,7 @@
 //!
 //! What a connection holds only while it runs is not counted: one runs at a time. Before it may come to hold more, it takes the bytes from a
 //! pool, and waits in line if the pool has none; while it waits nothing is read from it. Small commands and answers need no pool: they are
-//! counted beside them, so they take nothing from whoever waits in line. There is a pool for each stage of a command. A connection takes memory in a fixed order of pools and never waits in a pool that it already holds from. So no two
+//! counted beside them, so they take nothing from connections in line. There is a pool for each stage of a command. A connection takes memory in a fixed order of pools and never waits in a pool that it already holds from. So no two
 //! connections wait for each other: commands that come in wait for turns, turns wait for answers, and answers wait for clients only.
 //!
 //! One host gets three quarters of a pool at most, or less if it must leave room for the longest command, and hosts that wait are served in turn.

@@ -556,7 +556,7 @@ impl<B: Backend> Output for Client<'_, B> {
 
     async fn reserve(&mut self, bytes: usize) -> Result<(), End> {
         let (shared, held) = (self.shared, &mut *self.held);
-        // Whoever waits for bytes of a pool holds none of it.
+        // A connection that waits for bytes of a pool holds none of them.
         held.answers.set(0);
         let before = shared.activity.get();
         shared.enter_line(self.service.backend().now());

@@ -22,8 +22,8 @@ use crate::wire::control::{Credits, LoanRole};
 
 /// Sessions looked at in one tick, at most, when places are wanted.
 const LOOKS_PER_TICK: usize = 512;
-/// While no more than places for single credits are to be moved, a look at all sessions takes so many ticks at least: whoever calls less often
-/// counts as idle.
+/// Ticks that one look at all sessions takes at least, while only places for single credits move. A session that calls
+/// less often counts as idle.
 const TICKS_PER_ROUND: usize = 16;
 /// Questions for credits in a row that brought none, and are repeated at the next tick all the same.
 const REFUSALS_TAKEN: u8 = 8;
@@ -225,7 +225,7 @@ impl Core {
             return u16::MAX;
         }
         let fair = self.queue.share().max(1).saturating_sub(held);
-        // Whoever borrows needs a place for its own credit, too.
+        // A borrower needs a place for its own credit, too.
         let own = usize::from(placed == 0);
         (self.queue.lendable().saturating_sub(own).min(u16::MAX as usize) as u16).min(fair)
     }

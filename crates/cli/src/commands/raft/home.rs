@@ -198,7 +198,7 @@ fn parse(text: &str) -> Result<(Owner, State)> {
         value.with_context(|| format!("it has no number {name:?}"))
     };
     let kind = match table.get("kind").and_then(toml::Value::as_str) {
-        // Directories of before there were groups do not say how many.
+        // Older directories have one group and no such line.
         Some("key-value") if !table.contains_key("groups") => Kind::KeyValue { limit: number("limit")?, groups: 1 },
         Some("key-value") => {
             let groups = u16::try_from(number("groups")?).ok().filter(|groups| *groups > 0);
