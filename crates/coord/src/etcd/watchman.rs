@@ -105,7 +105,8 @@ impl Post {
         let patience = if reigns == 0 { Duration::ZERO } else { self.config.failure_timeout };
         // Both only rise.
         let count = reigns.max(sign) as u64;
-        if silence.look(clock::now(), [((), count, patience.as_nanos() as u64)].into_iter()).is_empty() {
+        let counts = [((), count, patience.as_nanos() as u64)].into_iter();
+        if silence.look(clock::now(), |_| false, counts).is_empty() {
             return Ok(None);
         }
         let conditions = [is_of(&reign, reigns), is_of(&watchman, sign)];
