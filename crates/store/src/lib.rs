@@ -1,6 +1,8 @@
 //! Data structures without a network: a key-value partition for one thread, as a lossy cache or as a store that loses nothing.
 //!
 //! Everything a service needs of either is the trait [`Store`]; [`Model`] is the smallest thing that keeps its promises, for tests.
+//!
+//! Start reading at `partition/mod.rs`; `docs/store.md` draws the memory of a partition byte by byte.
 #![deny(unsafe_code)]
 
 mod config;
