@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use dunlin_net::transport::RX_BURST;
-use dunlin_rpc::{Completion, RequestBurst};
+use dunlin_rpc::{CallError, Completion, RequestBurst};
 
 use super::host::Shared;
 use super::receive::Received;
@@ -175,7 +175,16 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
                 self.visit(group, |core| core.raft.report_unreachable(id));
             }
         };
-        let Ok(response) = completion.result else { return report() };
+        let response = match completion.result {
+            Ok(response) => response,
+            Err(error) => {
+                if error == CallError::DeadlineExceeded {
+                    self.common.links.borrow_mut().note_late(id, &sent);
+                }
+                return report();
+            }
+        };
+        self.common.links.borrow_mut().note_in_time(id, &sent);
         match self.parse(&response, bits(self.cluster())) {
             Ok((_, messages)) => {
                 self.heard_of(id);

@@ -29,6 +29,8 @@ const ENVELOPE_BYTES_MAX: usize = 512 << 10;
 const RESPONSE_BYTES_MAX: usize = 64 << 10;
 /// A request up to so long goes beside others: one packet over any transport.
 const SMALL_BYTES_MAX: usize = 1024;
+/// An answer to a longer request is awaited at most so many times as long as one to a short one.
+const PATIENCE_MAX: u32 = 64;
 /// Requests of one replica that wait to be answered.
 const AWAITED_MAX: usize = 64;
 /// Replicas that are known by their messages only.
@@ -44,10 +46,15 @@ pub(super) struct Sent {
     pub at: u64,
     /// The groups as whose leader it spoke, and of which term, in the order of groups.
     leads: Vec<(u16, u64)>,
-    is_large: bool,
+    /// How long it is.
+    bytes: usize,
 }
 
 impl Sent {
+    fn is_large(&self) -> bool {
+        self.bytes > SMALL_BYTES_MAX
+    }
+
     /// As leader of which term it spoke to a group; 0 if as none.
     pub fn leader_of(&self, group: u16) -> u64 {
         let place = self.leads.binary_search_by_key(&group, |(led, _)| *led);
@@ -82,6 +89,7 @@ pub(super) struct Link {
     queue_bytes: usize,
     sent: [Option<Sent>; CALLS_MAX],
     large_in_flight: bool,
+    pace: Pace,
     /// Requests of that process.
     awaited: VecDeque<Awaited>,
     /// Ticks since anything came from it, and since anything was sent to it.
@@ -89,6 +97,37 @@ pub(super) struct Link {
     quiet: u32,
     /// It is to hear of this process, whatever there is to say.
     wants_beat: bool,
+}
+
+/// What a path carries in time. After a request of several packets that was not answered in time, the next is shorter, and its answer awaited
+/// longer: else a replica that has much to catch up with over a slow path would be sent the same for ever.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// Bytes of messages that leave together, unless a single one is longer.
+    bytes_max: usize,
+    /// How many times the usual time an answer may take.
+    patience: u32,
+    /// Bytes of the last request whose answer came too late; 0 if there was none.
+    late_bytes: usize,
+}
+
+impl Pace {
+    const FULL: Pace = Pace { bytes_max: ENVELOPE_BYTES_MAX, patience: 1, late_bytes: 0 };
+
+    /// A request of so many bytes was not answered in time.
+    fn slow_down(&mut self, bytes: usize) {
+        self.bytes_max = (self.bytes_max / 2).max(SMALL_BYTES_MAX);
+        self.patience = (self.patience * 2).min(PATIENCE_MAX);
+        self.late_bytes = bytes;
+    }
+
+    /// A request of so many bytes was. That of a much shorter one says nothing of longer ones.
+    fn speed_up(&mut self, bytes: usize) {
+        if bytes >= self.late_bytes / 2 {
+            self.bytes_max = (self.bytes_max * 2).min(ENVELOPE_BYTES_MAX);
+            self.patience = (self.patience / 2).max(1);
+        }
+    }
 }
 
 /// With what is sent.
@@ -290,8 +329,23 @@ impl Links {
     pub fn on_answer(&mut self, tag: u64) -> Option<(u64, Sent)> {
         let link = self.links.iter_mut().find(|link| u64::from(link.number) == tag >> 8)?;
         let sent = link.sent.get_mut(tag as usize & 0xff)?.take()?;
-        link.large_in_flight &= !sent.is_large;
+        link.large_in_flight &= !sent.is_large();
         Some((link.id, sent))
+    }
+
+    /// A request was answered in time.
+    pub fn note_in_time(&mut self, id: u64, sent: &Sent) {
+        if let Some(link) = self.get_mut(id).filter(|_| sent.is_large()) {
+            link.pace.speed_up(sent.bytes);
+        }
+    }
+
+    /// A request was not answered in time. What waits behind it and is old by now is not sent.
+    pub fn note_late(&mut self, id: u64, sent: &Sent) {
+        if let Some(link) = self.get_mut(id).filter(|_| sent.is_large()) {
+            link.pace.slow_down(sent.bytes);
+            link.drop_old(sent);
+        }
     }
 
     /// The session to a replica, for what is sent beside messages.
@@ -346,6 +400,7 @@ impl Link {
             groups: BTreeSet::new(),
             sent: [const { None }; CALLS_MAX],
             large_in_flight: false,
+            pace: Pace::FULL,
             awaited: VecDeque::new(),
             silent: 0,
             quiet: 0,
@@ -365,6 +420,26 @@ impl Link {
     fn clear(&mut self) {
         self.queue.clear();
         self.queue_bytes = 0;
+    }
+
+    /// Of the groups that a request led, drops the appends, since they begin anew where their follower is; and the
+    /// heartbeats but the last, and the last that confirms reads, which confirms those before it, too. The answer to each
+    /// would begin another append.
+    fn drop_old(&mut self, sent: &Sent) {
+        let mut later = BTreeSet::new();
+        let mut stays = |Addressed { group, message, asks_to_rest }: &Addressed| match message.get_msg_type() {
+            _ if sent.leader_of(*group) == 0 || *asks_to_rest => true,
+            MessageType::MsgAppend => false,
+            MessageType::MsgHeartbeat => later.insert((*group, message.context.is_empty())),
+            _ => true,
+        };
+        let waiting = std::mem::take(&mut self.queue);
+        waiting
+            .into_iter()
+            .rev()
+            .filter(|addressed| stays(addressed))
+            .for_each(|addressed| self.queue.push_front(addressed));
+        self.queue_bytes = self.queue.iter().map(|addressed| encoded_len(&addressed.message)).sum();
     }
 
     /// The first messages of the queue, as many as fit.
@@ -415,23 +490,25 @@ impl Link {
 
     fn send(&mut self, sending: Sending, spare: &mut Vec<Vec<(u16, u64)>>, traffic: &mut Traffic) -> Result<(), ()> {
         let Sending { sender, continuation, timeout, now } = sending;
-        let messages = self.take(ENVELOPE_BYTES_MAX, TakeLast::Take);
+        let messages = self.take(self.pace.bytes_max, TakeLast::Take);
         let (Some(session), Some(slot)) = (&self.session, self.sent.iter().position(Option::is_none)) else {
             return Err(());
         };
         (self.wants_beat, self.quiet) = (false, 0);
         let envelope = envelope(&messages, sender, traffic).ok_or(())?;
-        let is_large = envelope.len() > SMALL_BYTES_MAX;
+        let bytes = envelope.len();
         let mut leads = spare.pop().unwrap_or_default();
         leads.extend(messages.iter().filter_map(led));
         leads.sort_unstable();
         // Of two terms the first: what it says of followers counts for no later one.
         leads.dedup_by_key(|(group, _)| *group);
         let tag = u64::from(self.number) << 8 | slot as u64;
-        let options = CallOptions::timeout(timeout);
+        let sent = Sent { at: now, leads, bytes };
+        let patience = if sent.is_large() { self.pace.patience } else { 1 };
+        let options = CallOptions::timeout(timeout * patience);
         session.enqueue_request_with(PEER, envelope, continuation, tag, options).map_err(|_| ())?;
-        self.sent[slot] = Some(Sent { at: now, leads, is_large });
-        self.large_in_flight |= is_large;
+        self.large_in_flight |= sent.is_large();
+        self.sent[slot] = Some(sent);
         Ok(())
     }
 }

@@ -78,11 +78,13 @@ pub struct ClusterOf<S: Storage> {
     pub endpoint: Rc<Endpoint<LoopbackTransport>>,
     /// Of replicas that are started from now on.
     pub config: NodeConfig,
+    /// Of their sessions: with one, a packet takes a round trip.
+    pub credits: u16,
     incarnation: u64,
 }
 
-fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<LoopbackTransport>> {
-    Rc::new(Endpoint::new(network.endpoint(node).unwrap(), endpoint_config(seed)).unwrap())
+fn endpoint(network: &LoopbackNetwork, node: u32, config: EndpointConfig) -> Rc<Endpoint<LoopbackTransport>> {
+    Rc::new(Endpoint::new(network.endpoint(node).unwrap(), config).unwrap())
 }
 
 fn endpoint_config(seed: u64) -> EndpointConfig {
@@ -125,7 +127,7 @@ impl<S: Storage> ClusterOf<S> {
 
     /// A client of these members, on a node of its own, none of which runs yet.
     pub fn planned(world: &World, storage: S, client_node: u32, all: Vec<(u64, Addr)>, config: NodeConfig) -> ClusterOf<S> {
-        let endpoint = endpoint(&world.network, client_node, client_node.into());
+        let endpoint = endpoint(&world.network, client_node, endpoint_config(client_node.into()));
         let client = Client::new(&endpoint, all.clone(), client_config());
         ClusterOf {
             world: world.clone(),
@@ -135,6 +137,7 @@ impl<S: Storage> ClusterOf<S> {
             paused: Vec::new(),
             client,
             endpoint,
+            credits: EndpointConfig::default().credits,
             config,
             incarnation: u64::from(client_node) << 10,
         }
@@ -160,7 +163,9 @@ impl<S: Storage> ClusterOf<S> {
     pub fn start(&mut self, id: u64, left: S::Left, beginning: Beginning) {
         self.incarnation += 1;
         let place = self.node_of(id);
-        let endpoint = endpoint(&self.world.network, place, self.incarnation << 20 | id);
+        let seed = self.incarnation << 20 | id;
+        let endpoint_config = EndpointConfig { credits: self.credits, ..endpoint_config(seed) };
+        let endpoint = endpoint(&self.world.network, place, endpoint_config);
         let clock = self.world.clock.clone();
         let config = NodeConfig {
             id,

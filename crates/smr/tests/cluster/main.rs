@@ -10,6 +10,7 @@ mod harness;
 mod long_answers;
 mod members;
 mod searches;
+mod slow_paths;
 mod snapshots;
 mod storage;
 mod unanswered;

@@ -1,0 +1,43 @@
+//! Paths that need longer than an election for what a replica misses.
+
+use std::time::Duration;
+
+use dunlin_smr::kv::Query;
+use dunlin_smr::{Beginning, Client, NodeConfig};
+
+use super::harness::{Cluster, client_config, config};
+
+const VALUES: usize = 40;
+const VALUE_BYTES: usize = 25_000;
+
+/// With one credit a packet takes a round trip, and the longest append more than the time in which an answer is awaited.
+#[test]
+fn who_was_away_catches_up_over_a_path_that_is_slower_than_an_election() {
+    let mut cluster = Cluster::new(3, NodeConfig { append_bytes_max: 1 << 20, ..config() });
+    cluster.put("key 0", b"").unwrap();
+    let away = cluster.leader() % 3 + 1;
+    let left = cluster.stop(away);
+    for number in 0..VALUES {
+        cluster.put(&format!("key {number}"), &[number as u8; VALUE_BYTES]).unwrap();
+    }
+    // The leader's calls to it go over sessions that the leader opens.
+    for id in (1..=3).filter(|id| *id != away) {
+        let left = cluster.stop(id);
+        cluster.credits = 1;
+        cluster.start(id, left, Beginning::Join);
+    }
+    let leader = cluster.leader();
+    // Reads are confirmed with heartbeats, which wait behind a long append, and of which each answer begins another.
+    let client = Client::new(&cluster.endpoint, cluster.members.clone(), client_config());
+    cluster.endpoint.spawn(async move {
+        loop {
+            drop(client.query(Query { key: b"key 0" }.encode()).await);
+        }
+    });
+    cluster.start(away, left, Beginning::Join);
+    let begun = cluster.now();
+    let last = format!("key {}", VALUES - 1);
+    cluster.until("it has all", |cluster| cluster.local(away, &last).is_some());
+    assert!(cluster.now() - begun < Duration::from_secs(3), "after {:?}", cluster.now() - begun);
+    assert_eq!(cluster.leader(), leader);
+}
