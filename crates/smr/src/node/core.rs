@@ -29,7 +29,7 @@ use super::transfer::{Incoming, Outgoing, Staging};
 use super::{Counters, first_members};
 use crate::cluster_id::ClusterId;
 use crate::config::{NodeConfig, NodeError, Reads};
-use crate::log::{Batch, LogStore, Room, Ticket, Urgency};
+use crate::log::{Batch, LogError, LogStore, Room, Ticket, Urgency};
 use crate::machine::{RestoreError, StateMachine};
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
@@ -41,8 +41,8 @@ use crate::wire::message::Addressed;
 pub(super) enum Job {
     /// Opens a session.
     Connect { link: u32, addr: Addr },
-    /// Sends a snapshot.
-    SendSnapshot(Outgoing),
+    /// Sends the snapshots that wait for a process.
+    SendSnapshots { to: u64 },
     /// Looks after commands that are held, after this time.
     Gather(Duration),
     /// Asks another first member for the number of the cluster.
@@ -173,7 +173,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 let founders = first_members(&members, config.id)?;
                 if founders.keys().next() == Some(&config.id) {
                     state.members.clone_from(&founders);
-                    state.origin = Some(Origin { cluster: draw(&config)?, founders });
+                    state.origin = Some(Origin { cluster: draw(&config)?, groups: common.groups, founders });
                     founded = log.append(first_batch(&state))?;
                 } else {
                     waiting = Some(Waiting::Founders(Asking::new(founders)));
@@ -182,9 +182,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             (Begin::Told(origin), 0) => {
                 state.members.clone_from(&origin.founders);
                 state.origin = Some(origin);
-                founded = log.append(first_batch(&state))?;
+                founded = log.found(first_batch(&state))?;
             }
             (Begin::WithTheFirst(founders), 0) => waiting = Some(Waiting::FirstGroup(founders)),
+            (Begin::Join, 0) if log.first_index()? > FIRST => {
+                return Err(LogError { why: format!("the first snapshot of group {group} is gone") }.into());
+            }
             (Begin::Join, 0) => waiting = Some(Waiting::Leader),
             _ => {}
         }
@@ -197,6 +200,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             state.origin = Some(Origin::of_snapshot(&base.data)?);
             // Until then it is to know whom it may doubt, who leads, and whom it reaches.
             state.members = members_of_snapshot(&base.data)?;
+        }
+        if let Some(origin) = &state.origin {
+            origin.check_groups(common.groups)?;
         }
         let cluster = state.origin.as_ref().map(|origin| origin.cluster);
         if let (Some(ours), Some(asked)) = (cluster, common.cluster.get().or(config.cluster))
@@ -478,7 +484,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.reads.give_up_lease(self.raft.raft.term);
         }
         let addressed = Addressed { group: self.group, asks_to_rest: false, message };
-        self.common.links.borrow_mut().route(addressed, &mut self.jobs);
+        if addressed.message.get_msg_type() == MessageType::MsgSnapshot {
+            return self.send_snapshot(Outgoing::new(addressed));
+        }
+        self.common.links.borrow_mut().route(addressed);
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<(), NodeError> {

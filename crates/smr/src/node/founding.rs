@@ -189,7 +189,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         };
         tracing::info!(id = self.config.id, %cluster, "is a first member of this cluster");
         self.state.members.clone_from(&founders);
-        self.state.origin = Some(Origin { cluster, founders });
+        self.state.origin = Some(Origin { cluster, groups: self.common.groups, founders });
         let mut message = Message { from: self.config.id, to: self.config.id, term: FIRST, ..Message::default() };
         message.set_msg_type(MessageType::MsgSnapshot);
         message.set_snapshot(first_batch(&self.state).snapshot.unwrap_or_default());
@@ -203,7 +203,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Answers a first member that asks for the number.
     pub fn tell_number(&mut self, theirs: &Members, groups: u16) -> Result<ClusterId, Response<'static>> {
-        let Some(Origin { cluster, founders }) = &self.state.origin else {
+        let Some(Origin { cluster, founders, .. }) = &self.state.origin else {
             return Err(Response::NotLeader { leader: None });
         };
         let (cluster, is_same) = (*cluster, theirs == founders);

@@ -27,8 +27,8 @@ use crate::wire::{self, group_of};
 
 /// Groups that a process may have.
 pub(super) const GROUPS_MAX: usize = u16::MAX as usize;
-/// Groups that are founded in one turn of the event loop, each of which waits for the disk.
-const FOUNDED_AT_ONCE: usize = 16;
+/// Groups that are founded in one turn of the event loop.
+const FOUNDED_AT_ONCE: usize = 256;
 
 /// What a process has: its groups, and what they share.
 pub(super) struct Shared<M, L: LogStore> {
@@ -449,7 +449,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
                 Box::pin(founding::ask(weak, question, connecting, CallOptions::timeout(net.patience)))
             }
             Job::Resolve(doubt) => Box::pin(doubt::resolve(weak, doubt, CallOptions::timeout(net.patience))),
-            Job::SendSnapshot(transfer) => Box::pin(transfer::send(weak, transfer, net.timers.clone())),
+            Job::SendSnapshots { to } => Box::pin(transfer::send_all(weak.shared, to, net.timers.clone())),
         };
         (net.spawn)(task);
     }
