@@ -12,6 +12,7 @@ use dunlin_net::random::Random;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
+use super::changes::Changes;
 use super::clients::Waiters;
 use super::disk::DiskWatch;
 use super::doubt::{self, Doubts};
@@ -77,6 +78,7 @@ pub(super) struct Common {
     pub starved: Rc<Cell<Option<u16>>>,
     /// The number of the cluster, if any group knows it: all of them are of one.
     pub cluster: Rc<Cell<Option<ClusterId>>>,
+    pub changes: Changes,
 }
 
 impl Common {
@@ -89,6 +91,7 @@ impl Common {
             snapshot_bytes: Rc::default(),
             starved: Rc::default(),
             cluster: Rc::default(),
+            changes: Changes::default(),
         }
     }
 }
@@ -222,7 +225,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let was_there_before =
             (hard_state.term > FIRST || raft.raft.raft_log.last_index() > FIRST) && !is_planted(Mutation::VoteForgotten);
         let mut random = Random::new(seed);
-        let election = super::election::Election::new(&config, now, was_there_before, &mut random);
+        let election = super::election::Election::new(&config, was_there_before, &mut random);
         let disk = DiskWatch::new(&config);
         let mut core = Core {
             group,
@@ -310,6 +313,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     pub fn stop(&mut self, why: NodeError) {
         self.failure = Some(why);
+        self.common.changes.note();
         self.wake();
         self.waiters.fail_all();
         self.reads.fail_all();
@@ -515,6 +519,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         let led = self.role == StateRole::Leader;
         (self.role, self.leader) = (role, leader);
+        self.common.changes.note();
         self.election.renew(&mut self.random);
         if role == StateRole::Leader {
             self.counters.elected += 1;

@@ -195,6 +195,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         message.set_snapshot(first_batch(&self.state).snapshot.unwrap_or_default());
         self.cluster = Some(cluster);
         self.common.cluster.set(self.cluster);
+        self.common.changes.note();
         // As if a leader had sent it, but that none has: nobody is waited for, and nobody answered.
         let _ = self.raft.step(message);
         self.raft.raft.become_follower(FIRST, raft::INVALID_ID);
@@ -281,6 +282,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         tracing::info!(id = self.config.id, cluster = %origin.cluster, "joins this cluster");
         (self.cluster, self.state.origin, self.waiting) = (Some(origin.cluster), Some(origin), None);
         self.common.cluster.set(self.cluster);
+        self.common.changes.note();
         true
     }
 

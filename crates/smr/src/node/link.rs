@@ -303,6 +303,20 @@ impl Links {
         silent
     }
 
+    /// Ticks until one of them has something to do, if nothing comes: a sign of life of this process, or a silence.
+    pub fn ticks_to_sleep(&self, heartbeat: u32, silence: u32) -> u32 {
+        let rests = self.resting > 0;
+        let of = |link: &Link| match &link.session {
+            None if !link.is_connecting => 1,
+            _ => {
+                let until_beat = if rests { heartbeat.saturating_sub(link.quiet) } else { u32::MAX };
+                let until_silence = silence.checked_sub(link.silent).filter(|left| *left > 0).unwrap_or(u32::MAX);
+                until_beat.min(until_silence).max(1)
+            }
+        };
+        self.links.iter().filter(|link| link.addr.is_some()).map(of).min().unwrap_or(u32::MAX)
+    }
+
     /// Links without a session that should have one.
     pub fn unconnected(&mut self) -> Vec<(u32, Addr)> {
         let mut found = Vec::new();
