@@ -45,6 +45,9 @@ pub struct ServeConfig {
     /// its tasks runs at once. All cores are asked once a second. A process that stands still as a whole does not count.
     /// Default 10 s.
     pub answer_max: Duration,
+    /// How long a core may be at work that it has announced ([`crate::long_work`]) before it counts as hung. Default 10
+    /// minutes.
+    pub long_work_max: Duration,
     /// Letters that wait in one mailbox; whoever sends more waits. Default 1024.
     pub letters_max: usize,
     /// Rung when a core fails, so that whoever waits for it looks at the server.
@@ -68,6 +71,7 @@ impl ServeConfig {
             patience: Duration::from_secs(2),
             drain_max: Duration::from_secs(16),
             answer_max: Duration::from_secs(10),
+            long_work_max: Duration::from_secs(600),
             letters_max: 1024,
             interrupt: Interrupt::default(),
         }

@@ -25,7 +25,7 @@
 //! | [`interrupt`], [`signals`], [`notify`], [`limits`] | the process: signals, readiness for a service manager, limits of the system |
 //! | [`channel`], [`handle`] | how a client reaches a service, on one thread and from many; `blocking` is how a thread waits for its call |
 //! | [`port`], [`metrics`] | metrics and health over HTTP |
-//! | [`side`] | threads for what blocks |
+//! | [`side`], `long_work` | threads for what blocks; work that holds an event loop, and is no fault |
 //!
 //! Start reading at [`service`], then `core.rs`: `attend` is the whole life of a core.
 #![forbid(unsafe_code)]
@@ -42,6 +42,7 @@ pub mod handle;
 pub mod inline;
 pub mod interrupt;
 pub mod limits;
+mod long_work;
 pub mod mailbox;
 pub mod metrics;
 pub mod notify;
@@ -62,6 +63,7 @@ pub use failure::{Failed, Failure, Health};
 pub use handle::{Handle, HandleConfig, HandleError};
 pub use inline::Inline;
 pub use interrupt::Interrupt;
+pub use long_work::long_work;
 pub use mailbox::{Mailbox, Mailboxes, SendError};
 pub use panics::{guarded, guarded_now};
 pub use server::Server;

@@ -12,12 +12,13 @@ use crate::config::ServeConfig;
 use crate::error::{ServeError, StartError};
 use crate::failure::{Failed, Failure};
 use crate::limits;
+use crate::long_work::LongWork;
 use crate::mailbox::{Control, Mailboxes, mailboxes};
 use crate::notify;
 use crate::service::Service;
 use crate::thread::{ErrorOf, Letter, Plan, Report, Setup};
 use crate::waiting::deadline_in;
-use crate::watch::HangWatch;
+use crate::watch::{HangWatch, Patience};
 
 /// How often a thread is looked at that is about to end.
 const END_LOOK: Duration = Duration::from_millis(1);
@@ -60,9 +61,10 @@ impl<S: Service<AnyTransport>> Server<S> {
         let failure = Failure::ringing(config.interrupt.clone());
         let config = Arc::new(config);
         // Declared before the channel, so dropped after it: cores whose reports nobody reads any more end.
+        let long_works: Vec<LongWork> = (0..config.cores).map(|_| LongWork::default()).collect();
         let mut starting = Starting { threads: Vec::new(), answer_max: config.answer_max };
         let (reports, reported) = mpsc::channel();
-        for (core, mailbox) in (0..).zip(receivers) {
+        for ((core, mailbox), long_work) in (0..).zip(receivers).zip(&long_works) {
             let setup = Setup {
                 core,
                 service: service.clone(),
@@ -70,6 +72,7 @@ impl<S: Service<AnyTransport>> Server<S> {
                 mailbox,
                 mailboxes: mailboxes.clone(),
                 failure: failure.clone(),
+                long_work: long_work.clone(),
                 reports: reports.clone(),
             };
             let thread = thread::Builder::new().name(format!("{}-{core}", config.name)).spawn(move || setup.run());
@@ -99,7 +102,7 @@ impl<S: Service<AnyTransport>> Server<S> {
                 }
             }
         }
-        let watch = HangWatch::start(&service, &mailboxes, &failure, config.answer_max);
+        let watch = HangWatch::start(&service, &mailboxes, &failure, Patience::of(&config), long_works);
         let watch = Some(watch.inspect_err(|_| mailboxes.command_exit())?);
         let threads = std::mem::take(&mut starting.threads);
         let advice = limits::of_receive_queue(&addresses[0], places).into_iter().collect();

@@ -15,6 +15,7 @@ use crate::core::Attendant;
 use crate::drive::drive;
 use crate::error::ServeError;
 use crate::failure::{Failure, Health};
+use crate::long_work::LongWork;
 use crate::mailbox::{Mailbox, Mailboxes};
 use crate::panics::{guarded, guarded_now};
 use crate::service::{Core, Service, Site};
@@ -44,6 +45,7 @@ pub(crate) struct Setup<S: Service<AnyTransport>> {
     pub mailbox: Mailbox<Letter<S>>,
     pub mailboxes: Mailboxes<Letter<S>>,
     pub failure: Failure,
+    pub long_work: LongWork,
     pub reports: mpsc::Sender<Report<S>>,
 }
 
@@ -85,6 +87,7 @@ impl<S: Service<AnyTransport>> Setup<S> {
     }
 
     fn try_run(self) -> Result<(), ErrorOf<S>> {
+        self.long_work.attach();
         if let Some(&processor) = self.config.pin.get(usize::from(self.core)) {
             pin(processor)?;
         }

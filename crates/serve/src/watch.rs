@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use dunlin_net::AnyTransport;
 
+use crate::config::ServeConfig;
 use crate::error::ServeError;
 use crate::failure::Failure;
+use crate::long_work::LongWork;
 use crate::mailbox::{Control, Mailboxes};
 use crate::panics::guarded_now;
 use crate::service::Service;
@@ -38,9 +40,25 @@ impl Hung {
     }
 }
 
+/// How long a core may be silent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    answer_max: Duration,
+    long_work_max: Duration,
+}
+
+impl Patience {
+    pub fn of(config: &ServeConfig) -> Patience {
+        Patience { answer_max: config.answer_max.max(LOOK_MIN), long_work_max: config.long_work_max }
+    }
+}
+
 /// What is known of one core.
 #[derive(Default)]
 struct Pulse {
+    long_work: LongWork,
+    /// For how long it has been at that.
+    at_work: Duration,
     /// Set by its answer. `None` before the first ping.
     answered: Option<Arc<AtomicBool>>,
     /// For how long it has not answered.
@@ -52,13 +70,13 @@ struct Watch<S: Service<AnyTransport>> {
     service: Arc<S>,
     mailboxes: Mailboxes<Letter<S>>,
     failure: Failure,
-    answer_max: Duration,
+    patience: Patience,
     hung: Hung,
     pulses: Vec<Pulse>,
 }
 
 impl HangWatch {
-    /// Starts to watch cores. One that has not answered for `answer_max` is given up, and is a failure.
+    /// Starts to watch cores. One that has not answered for so long is given up, and is a failure.
     ///
     /// A process may stand still as a whole; so no time between two looks counts for more than [`LOOK_MAX`], and a core is
     /// looked at twice at least.
@@ -69,18 +87,19 @@ impl HangWatch {
         service: &Arc<S>,
         mailboxes: &Mailboxes<Letter<S>>,
         failure: &Failure,
-        answer_max: Duration,
+        patience: Patience,
+        long_works: Vec<LongWork>,
     ) -> Result<HangWatch, ServeError> {
-        let (hung, answer_max) = (Hung::default(), answer_max.max(LOOK_MIN));
+        let hung = Hung::default();
         let mut watch = Watch {
             service: service.clone(),
             mailboxes: mailboxes.clone(),
             failure: failure.clone(),
-            answer_max,
+            patience,
             hung: hung.clone(),
-            pulses: (0..mailboxes.len()).map(|_| Pulse::default()).collect(),
+            pulses: long_works.into_iter().map(|long_work| Pulse { long_work, ..Pulse::default() }).collect(),
         };
-        let look_time = (answer_max / 2).clamp(LOOK_MIN, LOOK_MAX);
+        let look_time = (patience.answer_max / 2).clamp(LOOK_MIN, LOOK_MAX);
         let (stop, stopped) = mpsc::channel();
         let look = move || {
             let mut looked = Instant::now();
@@ -116,11 +135,14 @@ impl<S: Service<AnyTransport>> Watch<S> {
     fn look(&mut self, passed: Duration) {
         let known = self.hung.lock().clone();
         let watched = (0..).zip(&mut self.pulses).filter(|(core, _)| !known.contains(core));
-        let (mailboxes, answer_max) = (&self.mailboxes, self.answer_max);
-        let hangs = |(core, pulse): (u16, &mut Pulse)| (pulse.look(core, mailboxes, passed) >= answer_max).then_some(core);
+        let (mailboxes, Patience { answer_max, long_work_max }) = (&self.mailboxes, self.patience);
+        let hangs = |(core, pulse): (u16, &mut Pulse)| {
+            let silence = pulse.look(core, mailboxes, passed);
+            (silence >= answer_max || pulse.at_work >= long_work_max).then_some(core)
+        };
         let hung: Vec<u16> = watched.filter_map(hangs).collect();
         let Some(first) = hung.first() else { return };
-        self.failure.note(*first, format!("it has not answered for {:?}", self.answer_max));
+        self.failure.note(*first, format!("it has not answered for {answer_max:?}"));
         // Before anybody goes on without them. The next ones are given up although this panics.
         guarded_now(|| self.service.give_up(&hung), |why| tracing::error!(why, "a service could not give up cores"));
         self.hung.lock().extend(&hung);
@@ -131,6 +153,11 @@ impl Pulse {
     /// Asks the core, unless it has not answered yet. Returns how long it has been silent.
     fn look<L>(&mut self, core: u16, mailboxes: &Mailboxes<L>, passed: Duration) -> Duration {
         if self.answered.as_ref().is_some_and(|answered| !answered.load(Ordering::Acquire)) {
+            if self.long_work.is_under_way() {
+                // Its silence counts from the end of that.
+                (self.at_work, self.silence) = (self.at_work.saturating_add(passed), Duration::ZERO);
+                return self.silence;
+            }
             self.silence = self.silence.saturating_add(passed);
             return self.silence;
         }
@@ -139,7 +166,7 @@ impl Pulse {
         let ping = Control::Ping(Box::new(move |_| answer.store(true, Ordering::Release)));
         // One that has ended does not hang.
         self.answered = mailboxes.command(core, ping).is_ok().then_some(answered);
-        self.silence = Duration::ZERO;
+        (self.at_work, self.silence) = (Duration::ZERO, Duration::ZERO);
         self.silence
     }
 }
@@ -158,6 +185,21 @@ mod tests {
             Poll::Ready(Some(Mail::Control(Control::Ping(answer)))) => answer(0),
             other => panic!("no ping but {other:?}"),
         }
+    }
+
+    #[test]
+    fn a_core_at_long_work_is_not_silent() {
+        let (mailboxes, mut cores) = mailboxes::<()>(1, 1);
+        let own = LongWork::default();
+        let mut pulse = Pulse { long_work: own.clone(), ..Pulse::default() };
+        own.attach();
+        crate::long_work(|| {
+            let looks = [(); 4].map(|()| pulse.look(0, &mailboxes, SECOND));
+            assert_eq!((looks, pulse.at_work), ([Duration::ZERO; 4], 3 * SECOND));
+        });
+        assert_eq!([(); 2].map(|()| pulse.look(0, &mailboxes, SECOND)), [SECOND, 2 * SECOND], "it hangs after that");
+        answer(&mut cores[0]);
+        assert_eq!((pulse.look(0, &mailboxes, SECOND), pulse.at_work), (Duration::ZERO, Duration::ZERO));
     }
 
     #[test]

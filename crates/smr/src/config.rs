@@ -261,6 +261,14 @@ pub enum NodeError {
         /// So many were given.
         groups: usize,
     },
+    /// The members of the cluster have another number of groups.
+    #[error("this process has {ours} groups, and the members of the cluster have {theirs}: start it with that number")]
+    OtherGroups {
+        /// How many this process was given.
+        ours: u16,
+        /// How many the cluster was founded with.
+        theirs: u16,
+    },
     /// A snapshot could not be restored.
     #[error(transparent)]
     Restore(#[from] RestoreError),

@@ -59,7 +59,8 @@ pub trait StateMachine {
 
     /// Takes more of a snapshot into a machine of [`StateMachine::fresh`], which executes nothing before it has all of
     /// it: about `bytes` from byte `from` on, which is 0 for the first piece. Returns where the next piece begins: the
-    /// end of the snapshot after the last one. By default all is one piece, which takes the event loop's time.
+    /// end of the snapshot after the last one. By default all is one piece, which takes the event loop's time: a server of
+    /// [`dunlin_serve`] does not take that for a core that hangs, but the replica answers nobody meanwhile.
     ///
     /// # Errors
     /// As for [`StateMachine::restore`]; no further piece is given then.

@@ -1,6 +1,7 @@
 //! All that is replicated: the user's machine, the sessions of its clients, and where the replicas are.
 
 use crate::cluster_id::ClusterId;
+use crate::config::NodeError;
 use crate::machine::{Piece, RestoreError, StateMachine, free_beside};
 use crate::mutation::{Mutation, is_planted};
 use crate::sessions::{Admission, Limits, Sessions};
@@ -10,7 +11,9 @@ use crate::wire::command::{Command, Kind};
 use crate::wire::members::{self, Members};
 
 /// Begins every snapshot.
-const MAGIC: u64 = u64::from_le_bytes(*b"dunlnsm2");
+const MAGIC: u64 = u64::from_le_bytes(*b"dunlnsm3");
+/// Began those that did not say how many groups there are.
+const MAGIC_WITHOUT_GROUPS: u64 = u64::from_le_bytes(*b"dunlnsm2");
 /// Began those of a time when clusters had no numbers of their own.
 const MAGIC_WITHOUT_CLUSTER: u64 = u64::from_le_bytes(*b"dunlnsm1");
 
@@ -34,6 +37,8 @@ pub(crate) struct Replicated<M> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub cluster: ClusterId,
+    /// How many groups its processes have; 0 if it was founded by a version that did not note it.
+    pub groups: u16,
     /// The first members, with the addresses that they had: who of them has no number yet is told it by the others.
     pub founders: Members,
 }
@@ -47,19 +52,35 @@ impl Origin {
         Origin::parse(&mut Reader::new(snapshot))
     }
 
+    /// Checks that a process has as many groups as the cluster was founded with.
+    ///
+    /// # Errors
+    /// [`NodeError::OtherGroups`].
+    pub fn check_groups(&self, ours: u16) -> Result<(), NodeError> {
+        match self.groups {
+            theirs if theirs != 0 && theirs != ours => Err(NodeError::OtherGroups { ours, theirs }),
+            _ => Ok(()),
+        }
+    }
+
     fn encoded_len(&self) -> usize {
-        16 + members::encoded_len(&self.founders)
+        let groups = if self.groups > 0 { 8 } else { 0 };
+        16 + groups + members::encoded_len(&self.founders)
     }
 
     fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(MAGIC);
+        writer.u64(if self.groups > 0 { MAGIC } else { MAGIC_WITHOUT_GROUPS });
         writer.u64(self.cluster.bits());
+        if self.groups > 0 {
+            writer.u64(self.groups.into());
+        }
         members::encode(writer, &self.founders);
     }
 
     fn parse(reader: &mut Reader<'_>) -> Result<Origin, RestoreError> {
-        match reader.u64().map_err(wrong)? {
-            MAGIC => {}
+        let has_groups = match reader.u64().map_err(wrong)? {
+            MAGIC => true,
+            MAGIC_WITHOUT_GROUPS => false,
             MAGIC_WITHOUT_CLUSTER => {
                 return Err(RestoreError::new(
                     "it is of a version of this program whose clusters had no numbers of their own: read the items with that version, found a new cluster with \
@@ -67,10 +88,12 @@ impl Origin {
                 ));
             }
             _ => return Err(RestoreError::new("it does not begin as one")),
-        }
+        };
         let cluster = ClusterId::from_bits(reader.u64().map_err(wrong)?);
         let cluster = cluster.ok_or_else(|| RestoreError::new("it has no number of a cluster"))?;
-        Ok(Origin { cluster, founders: members::parse(reader).map_err(wrong)? })
+        let groups = if has_groups { reader.u64().map_err(wrong)? } else { 0 };
+        let groups = u16::try_from(groups).map_err(|_| RestoreError::new(format!("it is of {groups} groups")))?;
+        Ok(Origin { cluster, groups, founders: members::parse(reader).map_err(wrong)? })
     }
 }
 

@@ -52,7 +52,12 @@ impl<D: Disk> DurableLog<D> {
     /// [`OpenError`]: something is damaged, or foreign.
     pub fn new(wal: Wal<D>) -> Result<DurableLog<D>, OpenError> {
         let compaction = wal.compaction();
-        let snapshot = if compaction.snapshot.index > 0 { read_snapshot(&wal)? } else { Snapshot::default() };
+        let snapshot = match read_snapshot(&wal) {
+            Err(OpenError::Wal(WalError::Missing { .. })) if !wal.part().needs_file(compaction.snapshot) => {
+                Snapshot::default()
+            }
+            read => read?,
+        };
         let mut entries = Vec::new();
         for index in wal.first_index()..=wal.last().index {
             let mut data = Vec::new();
@@ -130,10 +135,11 @@ impl<D: Disk> DurableLog<D> {
         self.view.compact(snapshot, keep_from)
     }
 
-    /// Begins anew with a snapshot from a leader. Waits for it unless it was staged; says whether it did.
+    /// Begins anew with a snapshot from a leader, or with the first one. Waits for it unless it was staged, or needs no
+    /// file; says whether it did.
     fn begin_anew(&mut self, snapshot: &Snapshot) -> Result<Waited, LogError> {
         let position = position_of(snapshot);
-        if self.staged == Some((position, true)) {
+        if self.staged == Some((position, true)) || !self.wal.part().needs_file(position) {
             self.staged = None;
             return self.wal.reset(position).map(|()| Waited::No).map_err(failed);
         }
@@ -255,6 +261,16 @@ impl<D: Disk> LogStore for DurableLog<D> {
         }
         self.view.append(batch)?;
         Ok(self.written)
+    }
+
+    fn found(&mut self, batch: Batch) -> Result<Ticket, LogError> {
+        match batch.snapshot {
+            Some(snapshot) if self.wal.compaction().snapshot == position_of(&snapshot) => {
+                self.view.remember(snapshot);
+                Ok(self.done)
+            }
+            _ => self.append(batch),
+        }
     }
 
     fn durable(&mut self) -> Result<Ticket, LogError> {

@@ -76,6 +76,12 @@ impl MemoryLog {
         discard(std::mem::replace(&mut self.snapshot, snapshot).data);
     }
 
+    /// Takes a snapshot again with which it begins, and of which only that is known.
+    pub(super) fn remember(&mut self, snapshot: Snapshot) {
+        debug_assert_eq!(self.before.0, snapshot.get_metadata().index, "it begins with another");
+        self.snapshot = snapshot;
+    }
+
     /// Frees some of the entries that are to go.
     fn forget_some(&mut self) {
         for _ in 0..FORGOTTEN_AT_ONCE {

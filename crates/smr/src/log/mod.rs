@@ -84,6 +84,16 @@ pub trait LogStore: Storage {
     /// [`LogError`], which is final.
     fn append(&mut self, batch: Batch) -> Result<Ticket, LogError>;
 
+    /// Begins with the snapshot that all first members of a cluster make alike. A log may keep no more of that than that
+    /// it begins with it. Then [`LogStore::base`] is empty when it is opened again, it is given the same snapshot in this
+    /// way, and what it has besides stays.
+    ///
+    /// # Errors
+    /// [`LogError`], which is final.
+    fn found(&mut self, batch: Batch) -> Result<Ticket, LogError> {
+        self.append(batch)
+    }
+
     /// Up to which write all is durable; ends a compaction whose snapshot is durable. Does not wait.
     ///
     /// # Errors

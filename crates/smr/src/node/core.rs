@@ -12,6 +12,7 @@ use dunlin_net::random::Random;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
+use super::changes::Changes;
 use super::clients::Waiters;
 use super::disk::DiskWatch;
 use super::doubt::{self, Doubts};
@@ -29,7 +30,7 @@ use super::transfer::{Incoming, Outgoing, Staging};
 use super::{Counters, first_members};
 use crate::cluster_id::ClusterId;
 use crate::config::{NodeConfig, NodeError, Reads};
-use crate::log::{Batch, LogStore, Room, Ticket, Urgency};
+use crate::log::{Batch, LogError, LogStore, Room, Ticket, Urgency};
 use crate::machine::{RestoreError, StateMachine};
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
@@ -41,8 +42,8 @@ use crate::wire::message::Addressed;
 pub(super) enum Job {
     /// Opens a session.
     Connect { link: u32, addr: Addr },
-    /// Sends a snapshot.
-    SendSnapshot(Outgoing),
+    /// Sends the snapshots that wait for a process.
+    SendSnapshots { to: u64 },
     /// Looks after commands that are held, after this time.
     Gather(Duration),
     /// Asks another first member for the number of the cluster.
@@ -77,6 +78,7 @@ pub(super) struct Common {
     pub starved: Rc<Cell<Option<u16>>>,
     /// The number of the cluster, if any group knows it: all of them are of one.
     pub cluster: Rc<Cell<Option<ClusterId>>>,
+    pub changes: Changes,
 }
 
 impl Common {
@@ -89,6 +91,7 @@ impl Common {
             snapshot_bytes: Rc::default(),
             starved: Rc::default(),
             cluster: Rc::default(),
+            changes: Changes::default(),
         }
     }
 }
@@ -173,7 +176,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 let founders = first_members(&members, config.id)?;
                 if founders.keys().next() == Some(&config.id) {
                     state.members.clone_from(&founders);
-                    state.origin = Some(Origin { cluster: draw(&config)?, founders });
+                    state.origin = Some(Origin { cluster: draw(&config)?, groups: common.groups, founders });
                     founded = log.append(first_batch(&state))?;
                 } else {
                     waiting = Some(Waiting::Founders(Asking::new(founders)));
@@ -182,9 +185,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             (Begin::Told(origin), 0) => {
                 state.members.clone_from(&origin.founders);
                 state.origin = Some(origin);
-                founded = log.append(first_batch(&state))?;
+                founded = log.found(first_batch(&state))?;
             }
             (Begin::WithTheFirst(founders), 0) => waiting = Some(Waiting::FirstGroup(founders)),
+            (Begin::Join, 0) if log.first_index()? > FIRST => {
+                return Err(LogError { why: format!("the first snapshot of group {group} is gone") }.into());
+            }
             (Begin::Join, 0) => waiting = Some(Waiting::Leader),
             _ => {}
         }
@@ -197,6 +203,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             state.origin = Some(Origin::of_snapshot(&base.data)?);
             // Until then it is to know whom it may doubt, who leads, and whom it reaches.
             state.members = members_of_snapshot(&base.data)?;
+        }
+        if let Some(origin) = &state.origin {
+            origin.check_groups(common.groups)?;
         }
         let cluster = state.origin.as_ref().map(|origin| origin.cluster);
         if let (Some(ours), Some(asked)) = (cluster, common.cluster.get().or(config.cluster))
@@ -216,7 +225,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let was_there_before =
             (hard_state.term > FIRST || raft.raft.raft_log.last_index() > FIRST) && !is_planted(Mutation::VoteForgotten);
         let mut random = Random::new(seed);
-        let election = super::election::Election::new(&config, now, was_there_before, &mut random);
+        let election = super::election::Election::new(&config, was_there_before, &mut random);
         let disk = DiskWatch::new(&config);
         let mut core = Core {
             group,
@@ -304,6 +313,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     pub fn stop(&mut self, why: NodeError) {
         self.failure = Some(why);
+        self.common.changes.note();
         self.wake();
         self.waiters.fail_all();
         self.reads.fail_all();
@@ -478,7 +488,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.reads.give_up_lease(self.raft.raft.term);
         }
         let addressed = Addressed { group: self.group, asks_to_rest: false, message };
-        self.common.links.borrow_mut().route(addressed, &mut self.jobs);
+        if addressed.message.get_msg_type() == MessageType::MsgSnapshot {
+            return self.send_snapshot(Outgoing::new(addressed));
+        }
+        self.common.links.borrow_mut().route(addressed);
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<(), NodeError> {
@@ -506,6 +519,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         let led = self.role == StateRole::Leader;
         (self.role, self.leader) = (role, leader);
+        self.common.changes.note();
         self.election.renew(&mut self.random);
         if role == StateRole::Leader {
             self.counters.elected += 1;

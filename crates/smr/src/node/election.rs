@@ -21,23 +21,17 @@ pub(super) struct Election {
     first_patience: usize,
     /// A heartbeat, in ticks.
     heartbeat: usize,
-    /// When the last tick was, by the clock, and how long one is, less a sixteenth.
-    ticked: u64,
-    tick_min: u64,
     /// Ticks during which this replica votes for nobody: before it stopped it may have heard a leader, whose lease it knows nothing of.
     silent: u32,
 }
 
 impl Election {
-    pub fn new(config: &NodeConfig, now: u64, was_there_before: bool, random: &mut Random) -> Election {
-        let tick = config.tick.as_nanos() as u64;
+    pub fn new(config: &NodeConfig, was_there_before: bool, random: &mut Random) -> Election {
         let mut election = Election {
             ticks_min: config.election_ticks as usize,
             patience: 0,
             first_patience: 0,
             heartbeat: config.heartbeat_ticks as usize,
-            ticked: now,
-            tick_min: tick - tick / 16,
             silent: if was_there_before { config.election_ticks } else { 0 },
         };
         election.renew(random);
@@ -60,14 +54,35 @@ impl Election {
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// A tick has passed. Of several that were missed only one counts: a replica that stood still is not to depose a leader that it did not look for,
-    /// and leases rest on ticks never being shorter than they are.
+    /// Ticks until this group has something to do, if nothing comes.
+    pub fn ticks_to_sleep(&self) -> u32 {
+        if self.is_resting() || self.failure.is_some() {
+            return u32::MAX;
+        }
+        if self.waiting.is_some() || self.doubts.are_open() || self.disk.hangs() {
+            return 1;
+        }
+        let raft = &self.raft.raft;
+        let left = match raft.state {
+            StateRole::Leader => self.config.heartbeat_ticks.saturating_sub(raft.heartbeat_elapsed() as u32),
+            _ => self.patience().saturating_sub(raft.election_elapsed) as u32,
+        };
+        left.max(1)
+    }
+
+    /// Ticks without a leader after which this replica asks to be elected.
+    fn patience(&self) -> usize {
+        let raft = &self.raft.raft;
+        // The first leader's term is a later one. Who asks in vain stays in this.
+        let is_new = raft.term == FIRST && raft.leader_id == INVALID_ID;
+        if is_new { self.election.first_patience } else { self.election.patience }
+    }
+
+    /// A tick has passed.
     pub fn tick(&mut self) {
-        let now = self.now();
-        if self.failure.is_some() || now - self.election.ticked < self.election.tick_min {
+        if self.failure.is_some() {
             return;
         }
-        self.election.ticked = now;
         self.election.silent = self.election.silent.saturating_sub(1);
         self.watch_disk();
         self.watch_doubts();
@@ -89,10 +104,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if let Err(error) = self.compact_if_full() {
             return self.fail(error);
         }
+        let patience = self.patience();
         let raft = &mut self.raft.raft;
-        // The first leader's term is a later one. Who asks in vain stays in this.
-        let is_new = raft.term == FIRST && raft.leader_id == INVALID_ID;
-        let patience = if is_new { self.election.first_patience } else { self.election.patience };
         let is_time = raft.election_elapsed >= patience && !is_unfit;
         if raft.state != StateRole::Leader && raft.promotable() && is_time {
             raft.election_elapsed = 0;

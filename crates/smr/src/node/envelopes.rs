@@ -130,7 +130,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
                 return core.receive_request(from, message);
             }
             if let Some(answer) = core.answer_while_waiting(&message.message, ours) {
-                self.common.links.borrow_mut().route(answer, &mut core.jobs);
+                self.common.links.borrow_mut().route(answer);
             }
             Received::Read
         });

@@ -189,12 +189,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         };
         tracing::info!(id = self.config.id, %cluster, "is a first member of this cluster");
         self.state.members.clone_from(&founders);
-        self.state.origin = Some(Origin { cluster, founders });
+        self.state.origin = Some(Origin { cluster, groups: self.common.groups, founders });
         let mut message = Message { from: self.config.id, to: self.config.id, term: FIRST, ..Message::default() };
         message.set_msg_type(MessageType::MsgSnapshot);
         message.set_snapshot(first_batch(&self.state).snapshot.unwrap_or_default());
         self.cluster = Some(cluster);
         self.common.cluster.set(self.cluster);
+        self.common.changes.note();
         // As if a leader had sent it, but that none has: nobody is waited for, and nobody answered.
         let _ = self.raft.step(message);
         self.raft.raft.become_follower(FIRST, raft::INVALID_ID);
@@ -203,7 +204,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Answers a first member that asks for the number.
     pub fn tell_number(&mut self, theirs: &Members, groups: u16) -> Result<ClusterId, Response<'static>> {
-        let Some(Origin { cluster, founders }) = &self.state.origin else {
+        let Some(Origin { cluster, founders, .. }) = &self.state.origin else {
             return Err(Response::NotLeader { leader: None });
         };
         let (cluster, is_same) = (*cluster, theirs == founders);
@@ -281,6 +282,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         tracing::info!(id = self.config.id, cluster = %origin.cluster, "joins this cluster");
         (self.cluster, self.state.origin, self.waiting) = (Some(origin.cluster), Some(origin), None);
         self.common.cluster.set(self.cluster);
+        self.common.changes.note();
         true
     }
 

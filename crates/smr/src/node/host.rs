@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{CallOptions, ConnectError, Endpoint, RequestBurst, Session};
 
+use super::clock::Ticks;
 use super::core::{Common, Core, Job};
 use super::founding::{self, Begin};
 use super::link::Sending;
@@ -27,8 +28,8 @@ use crate::wire::{self, group_of};
 
 /// Groups that a process may have.
 pub(super) const GROUPS_MAX: usize = u16::MAX as usize;
-/// Groups that are founded in one turn of the event loop, each of which waits for the disk.
-const FOUNDED_AT_ONCE: usize = 16;
+/// Groups that are founded in one turn of the event loop.
+const FOUNDED_AT_ONCE: usize = 256;
 
 /// What a process has: its groups, and what they share.
 pub(super) struct Shared<M, L: LogStore> {
@@ -47,8 +48,7 @@ pub(super) struct Shared<M, L: LogStore> {
     /// Somebody visits; or did, and panicked.
     is_entered: Cell<bool>,
     is_stopped: Cell<bool>,
-    /// When the last tick was, by the clock.
-    ticked: Cell<u64>,
+    ticks: Ticks,
 }
 
 /// All replicas of a process, one of each group, on one endpoint. Clones are handles of the same; it lives as long as its endpoint.
@@ -102,7 +102,19 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Host<M, L> {
 
     /// How many groups rest ([`NodeConfig::idle_ticks`]).
     pub fn resting(&self) -> usize {
-        self.shared.common.links.borrow().resting
+        self.shared.resting()
+    }
+
+    /// How often a replica of this process has changed: who leads, or what it does itself, which cluster it is of, or that
+    /// it has stopped. To wait for the next change, see [`Host::changed`].
+    pub fn changes(&self) -> u64 {
+        self.shared.common.changes.count()
+    }
+
+    /// Waits until there were more changes than `known` ([`Host::changes`]), and gives how many there were. It holds
+    /// nothing of the replicas.
+    pub fn changed(&self, known: u64) -> impl Future<Output = u64> + use<M, L> {
+        self.shared.common.changes.after(known)
     }
 
     /// Asks others to lead the groups that this process leads, as [`Node::hand_over`]; gives how many.
@@ -126,7 +138,8 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Host<M, L> {
 
 impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
     fn new(net: Net, config: NodeConfig, groups: Vec<(L, M)>, beginning: Beginning) -> Result<Self, NodeError> {
-        let (common, ticked) = (Common::new(config.id, groups.len() as u16), (config.clock)());
+        let common = Common::new(config.id, groups.len() as u16);
+        let ticks = Ticks::new(config.tick, (config.clock)());
         let mut origin = known_origin(&groups)?;
         let mut cores = Vec::with_capacity(groups.len());
         for (group, (log, machine)) in (0..=u16::MAX).zip(groups) {
@@ -147,7 +160,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
             waker: RefCell::default(),
             is_entered: Cell::default(),
             is_stopped: Cell::default(),
-            ticked: Cell::new(ticked),
+            ticks,
         })
     }
 
@@ -171,12 +184,16 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
 
     /// Tasks of the process, and of each group.
     fn spawn_tasks(self: &Rc<Self>) {
-        let (weak, timers, tick) = (Rc::downgrade(self), self.net.timers.clone(), self.config.tick);
+        let (weak, timers) = (Rc::downgrade(self), self.net.timers.clone());
         (self.net.spawn)(Box::pin(async move {
             loop {
-                timers.sleep(tick).await;
+                let Some(left) = weak.upgrade().map(|shared| shared.ticks.left((shared.config.clock)())) else { return };
+                timers.sleep(left).await;
                 let Some(shared) = weak.upgrade() else { return };
-                shared.enter(Shared::tick);
+                shared.enter(|visit| {
+                    visit.pass_ticks();
+                    visit.ticks.plan(visit.ticks_to_sleep());
+                });
             }
         }));
         let weak = Rc::downgrade(self);
@@ -205,6 +222,9 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
             return;
         }
         self.begin(Stage::Visit);
+        if self.ticks.are_skipped() {
+            self.pass_ticks();
+        }
         act(self);
         self.work_touched();
         self.flush();
@@ -344,15 +364,38 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
         }
     }
 
-    /// A tick has passed. Of several that were missed only one counts, as for each group.
-    fn tick(&self) {
-        let (now, tick) = ((self.config.clock)(), self.config.tick.as_nanos() as u64);
-        if self.is_stopped.get() || now - self.ticked.get() < tick - tick / 16 {
-            return;
+    /// Counts the ticks that have passed.
+    fn pass_ticks(&self) {
+        let now = (self.config.clock)();
+        for _ in 0..self.ticks.pass(now) {
+            if !self.is_stopped.get() {
+                self.common.links.borrow_mut().set_now(now);
+                self.tick();
+            }
         }
-        self.ticked.set(now);
-        self.common.links.borrow_mut().set_now(now);
-        for group in 0..self.len() {
+    }
+
+    /// Ticks until there is something to do that nothing that comes tells of: a heartbeat at most.
+    fn ticks_to_sleep(&self) -> u32 {
+        let all_rest = self.all_rest();
+        let of_groups = self.cores.iter().filter(|_| !all_rest).map(|core| core.borrow().ticks_to_sleep()).min();
+        let of_links = self.common.links.borrow().ticks_to_sleep(self.config.heartbeat_ticks, self.config.election_ticks);
+        of_links.min(of_groups.unwrap_or(u32::MAX)).min(self.config.heartbeat_ticks)
+    }
+
+    /// Whether all groups rest, and nothing is on its way to one.
+    fn all_rest(&self) -> bool {
+        self.resting() == self.cores.len() && self.common.snapshot_bytes.get() == 0
+    }
+
+    fn resting(&self) -> usize {
+        self.common.links.borrow().resting
+    }
+
+    /// A tick has passed.
+    fn tick(&self) {
+        let awake = if self.all_rest() { 0 } else { self.len() };
+        for group in 0..awake {
             let core = self.core(group);
             let (rests, receives) = (core.is_resting(), core.incoming.is_some());
             drop(core);
@@ -449,7 +492,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
                 Box::pin(founding::ask(weak, question, connecting, CallOptions::timeout(net.patience)))
             }
             Job::Resolve(doubt) => Box::pin(doubt::resolve(weak, doubt, CallOptions::timeout(net.patience))),
-            Job::SendSnapshot(transfer) => Box::pin(transfer::send(weak, transfer, net.timers.clone())),
+            Job::SendSnapshots { to } => Box::pin(transfer::send_all(weak.shared, to, net.timers.clone())),
         };
         (net.spawn)(task);
     }

@@ -11,7 +11,6 @@ use dunlin_net::Addr;
 use dunlin_rpc::{CallOptions, ConnectError, ContinuationId, DeferredReply, MsgBuf, Session};
 use raft::eraftpb::MessageType;
 
-use super::core::Job;
 use super::transfer::Outgoing;
 use crate::wire::PEER;
 use crate::wire::members::Members;
@@ -85,8 +84,14 @@ pub(super) struct Link {
     addr: Option<Addr>,
     session: Option<Session>,
     is_connecting: bool,
+    /// Its session has ended since the last tick.
+    is_lost: bool,
     queue: VecDeque<Addressed>,
     queue_bytes: usize,
+    /// Snapshots that wait: one of each group, which leads it.
+    snapshots: VecDeque<Outgoing>,
+    /// A task sends them, one after the other.
+    sends_snapshots: bool,
     sent: [Option<Sent>; CALLS_MAX],
     large_in_flight: bool,
     pace: Pace,
@@ -128,6 +133,18 @@ impl Pace {
             self.patience = (self.patience / 2).max(1);
         }
     }
+}
+
+/// Where a snapshot went that is to be sent.
+pub(super) enum Queued {
+    /// To a process for which nobody sends any: that is to begin.
+    First,
+    /// Behind others.
+    Behind,
+    /// In the place of an earlier one of its group.
+    InsteadOf(Outgoing),
+    /// This process has stopped.
+    Nowhere,
 }
 
 /// With what is sent.
@@ -192,7 +209,7 @@ impl Links {
         for link in self.links.iter_mut().filter(|link| !members.contains_key(&link.id)) {
             link.groups.remove(&group);
         }
-        self.links.retain(|link| link.addr.is_none() || !link.groups.is_empty());
+        self.links.retain(|link| link.addr.is_none() || !link.groups.is_empty() || link.sends_snapshots);
         let own = self.own;
         for (id, address) in members.iter().filter(|(id, _)| **id != own) {
             let addr: Option<Addr> = address.parse().ok();
@@ -210,7 +227,7 @@ impl Links {
         let place = self.links.iter().position(|link| link.id == id).unwrap_or_else(|| {
             let strangers = self.links.iter().filter(|link| link.addr.is_none()).count();
             if strangers >= STRANGERS_MAX {
-                self.links.retain(|link| link.addr.is_some());
+                self.links.retain(|link| link.addr.is_some() || link.sends_snapshots);
             }
             let number = self.next_number;
             self.next_number += 1;
@@ -221,14 +238,35 @@ impl Links {
     }
 
     /// A message is to be sent.
-    pub fn route(&mut self, addressed: Addressed, jobs: &mut Vec<Job>) {
+    pub fn route(&mut self, addressed: Addressed) {
+        if !self.is_stopped {
+            self.find_or_add(addressed.message.to).push(addressed);
+        }
+    }
+
+    /// A snapshot is to be sent.
+    pub fn add_snapshot(&mut self, outgoing: Outgoing) -> Queued {
         if self.is_stopped {
-            return;
+            return Queued::Nowhere;
         }
-        if addressed.message.get_msg_type() == MessageType::MsgSnapshot {
-            return jobs.push(Job::SendSnapshot(Outgoing::new(addressed)));
+        let link = self.find_or_add(outgoing.to());
+        if let Some(earlier) = link.snapshots.iter_mut().find(|waiting| waiting.group() == outgoing.group()) {
+            return Queued::InsteadOf(std::mem::replace(earlier, outgoing));
         }
-        self.find_or_add(addressed.message.to).push(addressed);
+        link.snapshots.push_back(outgoing);
+        if std::mem::replace(&mut link.sends_snapshots, true) { Queued::Behind } else { Queued::First }
+    }
+
+    /// The next snapshot for a process. If there is none, whoever asked is done.
+    pub fn next_snapshot(&mut self, to: u64) -> Option<Outgoing> {
+        let link = self.get_mut(to)?;
+        let next = link.snapshots.pop_front();
+        link.sends_snapshots = next.is_some();
+        if next.is_none() && link.addr.is_some() && link.groups.is_empty() {
+            // It is no member any more.
+            self.links.retain(|link| link.id != to);
+        }
+        next
     }
 
     /// A request of a process is to be answered when all of this is done for good, each in its group.
@@ -285,11 +323,16 @@ impl Links {
     }
 
     /// A tick has passed. While groups rest, each process hears of this one once in so many ticks. Gives those from which nothing came for
-    /// `silence` ticks as of now.
+    /// `silence` ticks as of now. One whose session has ended counts as silent for as long: it may have been restarted, and then does not know
+    /// what it led.
     pub fn tick(&mut self, heartbeat: u32, silence: u32) -> Vec<u64> {
         let rests = self.resting > 0;
         let mut silent = Vec::new();
         for link in self.links.iter_mut().filter(|link| link.addr.is_some()) {
+            link.note_end();
+            if std::mem::take(&mut link.is_lost) && link.silent < silence {
+                link.silent = silence - 1;
+            }
             (link.silent, link.quiet) = (link.silent.saturating_add(1), link.quiet.saturating_add(1));
             link.wants_beat = rests && link.quiet >= heartbeat;
             if link.silent == silence {
@@ -299,13 +342,25 @@ impl Links {
         silent
     }
 
+    /// Ticks until one of them has something to do, if nothing comes: a sign of life of this process, or a silence.
+    pub fn ticks_to_sleep(&self, heartbeat: u32, silence: u32) -> u32 {
+        let rests = self.resting > 0;
+        let of = |link: &Link| match &link.session {
+            None if !link.is_connecting => 1,
+            _ => {
+                let until_beat = if rests { heartbeat.saturating_sub(link.quiet) } else { u32::MAX };
+                let until_silence = silence.checked_sub(link.silent).filter(|left| *left > 0).unwrap_or(u32::MAX);
+                until_beat.min(until_silence).max(1)
+            }
+        };
+        self.links.iter().filter(|link| link.addr.is_some()).map(of).min().unwrap_or(u32::MAX)
+    }
+
     /// Links without a session that should have one.
     pub fn unconnected(&mut self) -> Vec<(u32, Addr)> {
         let mut found = Vec::new();
         for link in &mut self.links {
-            if link.session.as_ref().is_some_and(|session| !session.is_open()) {
-                link.session = None;
-            }
+            link.note_end();
             if let (Some(addr), None, false) = (&link.addr, &link.session, link.is_connecting) {
                 link.is_connecting = true;
                 found.push((link.number, addr.clone()));
@@ -358,6 +413,7 @@ impl Links {
         self.is_stopped = true;
         for link in &mut self.links {
             link.clear();
+            link.snapshots.clear();
             link.awaited.clear();
         }
     }
@@ -395,8 +451,11 @@ impl Link {
             addr: None,
             session: None,
             is_connecting: false,
+            is_lost: false,
             queue: VecDeque::new(),
             queue_bytes: 0,
+            snapshots: VecDeque::new(),
+            sends_snapshots: false,
             groups: BTreeSet::new(),
             sent: [const { None }; CALLS_MAX],
             large_in_flight: false,
@@ -415,6 +474,13 @@ impl Link {
         }
         self.queue_bytes += len;
         self.queue.push_back(addressed);
+    }
+
+    /// Forgets a session that has ended.
+    fn note_end(&mut self) {
+        if self.session.take_if(|session| !session.is_open()).is_some() {
+            self.is_lost = true;
+        }
     }
 
     fn clear(&mut self) {

@@ -19,7 +19,9 @@
 //! | `gather` | which commands go to the disk together |
 //! | `reads` | reads, by read index and by lease |
 //! | `members` | changes of who belongs to the cluster |
-//! | `election` | ticks |
+//! | `changes` | who is told that something has changed |
+//! | `clock` | ticks of a process, of which it sleeps through those in which there is nothing to do |
+//! | `election` | ticks of a group, and when it asks for votes |
 //! | `rest` | groups that have nothing to do |
 //! | `disk` | disks that hang |
 //! | `later` | what can wait until messages are on their way |
@@ -28,7 +30,9 @@
 //! | `restore` | states that are restored from snapshots |
 //! | `settings`, `status` | how the library is set up; how the replica is |
 
+mod changes;
 mod clients;
+mod clock;
 mod conflict;
 mod core;
 mod disk;

@@ -77,7 +77,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let mut message = Message { from: own, to, term, commit, ..Message::default() };
             message.set_msg_type(MessageType::MsgHeartbeat);
             let addressed = Addressed { group: self.group, asks_to_rest: true, message };
-            self.common.links.borrow_mut().route(addressed, &mut self.jobs);
+            self.common.links.borrow_mut().route(addressed);
         }
         self.rest();
         true

@@ -10,6 +10,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use dunlin_net::Addr;
+use dunlin_serve::long_work;
+use raft::eraftpb::Message;
 
 use super::core::Core;
 use super::transfer::Staging;
@@ -50,7 +53,8 @@ impl<M: StateMachine> Restoring<M> {
     /// Takes the next so many bytes of the snapshot.
     fn go_on(&mut self, bytes: usize) {
         let Progress::UnderWay(restore) = &mut self.progress else { return };
-        let piece = restore.take_piece(&self.data, bytes);
+        // A machine that offers no pieces takes all of it now.
+        let piece = long_work(|| restore.take_piece(&self.data, bytes));
         let nothing = Progress::Wrong(RestoreError::new("it was given up"));
         self.progress = match (piece, std::mem::replace(&mut self.progress, nothing)) {
             (Ok(Piece::Last), Progress::UnderWay(restore)) => Progress::Whole(Box::new(restore.into_state())),
@@ -99,8 +103,8 @@ impl<M: StateMachine> Restoring<M> {
 /// Who sent snapshots that were rejected.
 #[derive(Default)]
 pub(super) struct Rejected {
-    /// Ticks until one is taken in again, by sender. Those who are no members here, who might be any number, are one
-    /// sender.
+    /// Ticks until one is taken in again, by sender. All who do not send from the address of a member are one sender:
+    /// they might be any number, and name whom they like. So nobody who forges snapshots keeps out those of a member.
     pauses: BTreeMap<Option<u64>, u32>,
     named: Vec<u64>,
 }
@@ -159,22 +163,24 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.common.links.borrow_mut().follow(self.group, &self.state.members);
     }
 
-    /// A sender, if it is a member.
-    fn member(&self, id: u64) -> Option<u64> {
-        self.state.members.contains_key(&id).then_some(id)
+    /// A sender, if it is a member, at its address.
+    pub fn sender_at(&self, id: u64, peer: Option<&Addr>) -> Option<u64> {
+        let known: Addr = self.state.members.get(&id)?.parse().ok()?;
+        (peer == Some(&known)).then_some(id)
     }
 
     /// Whether it is too early for a snapshot of this sender.
-    pub fn is_too_early(&self, from: u64) -> bool {
-        self.rejected.pauses.contains_key(&self.member(from))
+    pub fn is_too_early(&self, sender: Option<u64>) -> bool {
+        self.rejected.pauses.contains_key(&sender)
     }
 
     /// Goes on without a leader's snapshot, which this replica cannot be restored from. If it is on the disk, it goes.
-    pub fn reject(&mut self, from: u64, index: u64, error: &RestoreError) {
+    pub fn reject(&mut self, sender: Option<u64>, message: &Message, error: &RestoreError) {
+        let (from, index) = (message.from, message.get_snapshot().get_metadata().index);
         self.counters.snapshots_rejected += 1;
         self.raft.mut_store().unstage();
         let pause = self.config.election_ticks.saturating_mul(PAUSE_ELECTIONS);
-        self.rejected.pauses.insert(self.member(from), pause);
+        self.rejected.pauses.insert(sender, pause);
         if self.rejected.named.len() < NAMED_MAX && !self.rejected.named.contains(&from) {
             self.rejected.named.push(from);
             tracing::error!(

@@ -3,6 +3,7 @@
 
 use std::task::{Context, Waker};
 
+use dunlin_serve::long_work;
 use raft::eraftpb::{ConfState, HardState, Snapshot};
 
 use super::core::Core;
@@ -134,7 +135,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let begun = self.now();
         let snapshot = header(self.applied, self.raft.store().term(self.applied)?, self.conf_state());
         self.common.taking.set(Some(self.group));
-        self.snapshots.taking = Some(Taking { snapshot, state: self.state.begin_snapshot() });
+        // A machine that offers no pieces copies all of it now.
+        let state = long_work(|| self.state.begin_snapshot());
+        self.snapshots.taking = Some(Taking { snapshot, state });
         self.take_piece()?;
         self.note_pause(begun);
         Ok(())

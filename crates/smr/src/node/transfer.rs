@@ -1,14 +1,20 @@
-//! Snapshots on their way: one request for each piece, the next when the one before was taken.
+//! Snapshots on their way: one request for each piece, the next when the one before was taken. Those of all groups for
+//! one process go one after the other, so that they take one of the requests that a session has room for: heartbeats
+//! go beside them.
 
+use std::rc::Weak;
 use std::time::Duration;
 
 use bytes::Bytes;
+use dunlin_net::Addr;
 use dunlin_rpc::{CallOptions, DeferredReply, MsgBuf, RequestBurst, Timers};
 use raft::SnapshotStatus;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 
 use super::WeakNode;
-use super::core::Core;
+use super::core::{Core, Job};
+use super::host::Shared;
+use super::link::Queued;
 use super::restore::Restoring;
 use crate::cluster_id::{ClusterId, bits};
 use crate::config::NodeError;
@@ -43,6 +49,21 @@ impl Outgoing {
         Outgoing { group, to: message.to, from: message.from, term: message.term, snapshot: message.take_snapshot() }
     }
 
+    /// The group whose state it holds.
+    pub fn group(&self) -> u16 {
+        self.group
+    }
+
+    /// For whom it is.
+    pub fn to(&self) -> u64 {
+        self.to
+    }
+
+    /// Its bytes.
+    pub fn data(&self) -> &Bytes {
+        &self.snapshot.data
+    }
+
     /// Whether it goes to a member of the state that it holds. Others do not take it: it is of before they were added.
     fn has_its_receiver(&self) -> bool {
         let members = self.snapshot.get_metadata().get_conf_state();
@@ -53,6 +74,8 @@ impl Outgoing {
 /// A snapshot that has come, and that the log brings to the disk before the library hears of it: the event loop does not wait for that.
 pub(super) struct Staging<M> {
     message: Message,
+    /// The member that sent it; `None` if that might be anybody.
+    sender: Option<u64>,
     /// Of which cluster it is.
     origin: Origin,
     is_handed_over: bool,
@@ -150,32 +173,25 @@ impl Incoming {
     }
 }
 
-/// Sends a snapshot, and tells the library how that went.
-pub(super) async fn send<M: StateMachine + 'static, L: LogStore + 'static>(
-    node: WeakNode<M, L>,
-    outgoing: Outgoing,
+/// Sends the snapshots that wait for a process, of whichever groups, until none is left.
+pub(super) async fn send_all<M: StateMachine + 'static, L: LogStore + 'static>(
+    shared: Weak<Shared<M, L>>,
+    to: u64,
     timers: Timers,
 ) {
-    if !outgoing.has_its_receiver() {
-        if let Some(node) = node.upgrade() {
-            node.enter(|core| core.snapshot_for(outgoing.to));
-        }
-        return;
+    loop {
+        let next = shared.upgrade().and_then(|shared| shared.common.links.borrow_mut().next_snapshot(to));
+        let Some(outgoing) = next else { return };
+        send(WeakNode { shared: shared.clone(), group: outgoing.group }, outgoing, &timers).await;
     }
-    let data = outgoing.snapshot.data.clone();
+}
+
+/// Sends a snapshot, and tells the library how that went.
+async fn send<M: StateMachine + 'static, L: LogStore + 'static>(node: WeakNode<M, L>, outgoing: Outgoing, timers: &Timers) {
+    let is_sent = outgoing.has_its_receiver() && send_pieces(&node, &outgoing, timers).await.is_some();
     if let Some(node) = node.upgrade() {
-        node.enter(|core| core.sending.push(data.clone()));
+        node.enter(|core| core.sent_snapshot(&outgoing, is_sent));
     }
-    let is_sent = send_pieces(&node, &outgoing, &timers).await.is_some();
-    let Some(node) = node.upgrade() else { return };
-    node.enter(|core| {
-        if let Some(place) = core.sending.iter().position(|sent| sent.as_ptr() == data.as_ptr()) {
-            core.sending.swap_remove(place);
-        }
-        core.counters.snapshots_sent += u64::from(is_sent);
-        let status = if is_sent { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
-        core.raft.report_snapshot(outgoing.to, status);
-    });
 }
 
 /// `None` if a piece was not taken.
@@ -207,8 +223,7 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
     let data: &Bytes = &snapshot.data;
     let (mut offset, mut checksum) = (0, 0);
     loop {
-        // What is sent gives way to the own snapshot, if the log has no more room.
-        if !node.upgrade()?.core().sending.iter().any(|sent| sent.as_ptr() == data.as_ptr()) {
+        if !node.upgrade()?.core().goes_on_sending(outgoing) {
             return None;
         }
         let end = (offset + piece).min(data.len());
@@ -244,6 +259,46 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
+    /// Sends a snapshot when those before it for the same process are there.
+    pub fn send_snapshot(&mut self, outgoing: Outgoing) {
+        let (to, data) = (outgoing.to, outgoing.data().clone());
+        let queued = self.common.links.borrow_mut().add_snapshot(outgoing);
+        match queued {
+            Queued::Nowhere => return,
+            Queued::First => self.jobs.push(Job::SendSnapshots { to }),
+            Queued::InsteadOf(earlier) => self.forget_sent(&earlier),
+            Queued::Behind => {}
+        }
+        self.sending.push(data);
+    }
+
+    fn forget_sent(&mut self, outgoing: &Outgoing) {
+        if let Some(place) = self.sending.iter().position(|sent| sent.as_ptr() == outgoing.data().as_ptr()) {
+            self.sending.swap_remove(place);
+        }
+    }
+
+    /// Whether a snapshot is still to be sent. It gives way to the own one, if the log has no more room; and that of a
+    /// leader that was deposed is of no use.
+    fn goes_on_sending(&self, outgoing: &Outgoing) -> bool {
+        let is_kept = self.sending.iter().any(|sent| sent.as_ptr() == outgoing.data().as_ptr());
+        is_kept && self.is_leader() && self.raft.raft.term == outgoing.term
+    }
+
+    /// Sending a snapshot has come to an end.
+    fn sent_snapshot(&mut self, outgoing: &Outgoing, is_sent: bool) {
+        self.forget_sent(outgoing);
+        self.counters.snapshots_sent += u64::from(is_sent);
+        if !outgoing.has_its_receiver() {
+            return self.snapshot_for(outgoing.to);
+        }
+        // It may lead again by now, and send another.
+        if self.raft.raft.term == outgoing.term {
+            let status = if is_sent { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
+            self.raft.report_snapshot(outgoing.to, status);
+        }
+    }
+
     /// Takes a snapshot of now, for a member that was added after the last one. The library asks for it again.
     fn snapshot_for(&mut self, to: u64) {
         if self.failure.is_none()
@@ -256,14 +311,16 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// A piece of a snapshot, which is answered with where the next is to begin.
     pub fn on_piece(&mut self, burst: &mut RequestBurst<'_>, i: usize) {
-        match self.on_chunk(burst.payload(i)) {
+        let peer = burst.context(i).peer().cloned();
+        match self.on_chunk(burst.payload(i), peer.as_ref()) {
             // Unanswered, the sender learns that it failed.
             None => {}
             Some(Taken::Next(next)) => burst.respond(i, &next.to_le_bytes()),
             Some(Taken::Last(message, origin)) => {
                 let reply = burst.defer_reply(i).ok();
                 let restoring = Restoring::new(message.get_snapshot().data.clone(), self.state.fresh());
-                self.staging = Some(Staging { message: *message, origin, is_handed_over: false, reply, restoring });
+                let sender = self.sender_at(message.from, peer.as_ref());
+                self.staging = Some(Staging { message: *message, sender, origin, is_handed_over: false, reply, restoring });
                 self.snapshots.wake();
             }
         }
@@ -279,11 +336,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         let Some(staging) = self.staging.take() else { return Ok(()) };
         let total = staging.total();
-        let Staging { message, origin, reply, restoring, .. } = staging;
+        let Staging { message, sender, origin, reply, restoring, .. } = staging;
         match restoring.into_state() {
             Ok(state) => self.install(message, origin, state),
             Err(error) => {
-                self.reject(message.from, message.get_snapshot().get_metadata().index, &error);
+                self.reject(sender, &message, &error);
                 discard(message.snapshot.unwrap_or_default().data);
                 // Without an answer its sender learns that it failed. Before the next one comes, it is the turn of the
                 // own.
@@ -340,7 +397,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    fn on_chunk(&mut self, bytes: &[u8]) -> Option<Taken> {
+    fn on_chunk(&mut self, bytes: &[u8], peer: Option<&Addr>) -> Option<Taken> {
         let theirs = ClusterId::from_bits(cluster_of(bytes).ok()?)?;
         if !self.takes_snapshots_of(theirs) {
             return None;
@@ -359,7 +416,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         if chunk.offset == 0 {
             self.incoming = None;
-            if self.is_too_early(chunk.from) {
+            if self.is_too_early(self.sender_at(chunk.from, peer)) {
                 return None;
             }
             if !self.has_memory_for(chunk.total) {
@@ -393,6 +450,15 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.incoming = None;
             return None;
         };
+        if let Err(other) = origin.check_groups(self.common.groups) {
+            self.incoming = None;
+            // It cannot join. Of its own cluster, a process that has joined knows better.
+            match self.common.cluster.get() {
+                None => self.fail(other),
+                Some(_) => self.counters.bad += 1,
+            }
+            return None;
+        }
         let mut snapshot = chunk.header();
         snapshot.data = std::mem::take(&mut self.incoming.take()?.data).into();
         let mut message = Message { from: chunk.from, to: chunk.to, term: chunk.term, ..Message::default() };

@@ -87,9 +87,10 @@ fn open_with<D: Disk>(
     let mut kept = BTreeSet::new();
     for (group, of) in &recovered.groups {
         let snapshot = of.state.base().compaction.snapshot;
-        if snapshot.index > 0 {
-            SnapshotReader::open(&disk, Part { log: recovered.log, group: *group }, snapshot)?;
-            kept.insert(snapshot_name(*group, snapshot));
+        let (part, name) = (Part { log: recovered.log, group: *group }, snapshot_name(*group, snapshot));
+        if part.needs_file(snapshot) || names.contains(&name) {
+            SnapshotReader::open(&disk, part, snapshot)?;
+            kept.insert(name);
         }
     }
     // What is left over of removals, of segments and snapshots that were not finished, and of snapshots that the log does not know.

@@ -3,11 +3,14 @@
 use super::disk::Disk;
 use super::error::Misplaced;
 use super::log::Wal;
-use super::record::Base;
+use super::record::{Base, Position};
 use super::state::LogState;
 
 /// Spreads numbers of groups over the bits of an identity.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The snapshot that all first members of a cluster make alike.
+const FIRST: Position = Position { index: 1, term: 1 };
 
 /// Names a group's part of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +25,13 @@ impl Part {
     /// The identity that snapshots of this part have. That of group 0 is the log's own.
     pub(super) fn identity(self) -> u64 {
         self.log ^ u64::from(self.group).wrapping_mul(SPREAD)
+    }
+
+    /// Whether a snapshot of this group must be a file. The first of a group other than 0 need not be: what is in it
+    /// follows from that of group 0, so whoever has that can make it again, and a thousand groups are founded with the
+    /// flushes of one.
+    pub fn needs_file(self, snapshot: Position) -> bool {
+        snapshot.index > 0 && (self.group == 0 || snapshot != FIRST)
     }
 }
 

@@ -7,17 +7,19 @@ use std::time::Duration;
 use dunlin_net::Addr;
 use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
 use dunlin_rpc::CallOptions;
+use dunlin_smr::wire::request::Change;
 use dunlin_smr::{Beginning, ClusterId, Host, LogStore as _, MemoryLog, NodeConfig, NodeError};
 
 use super::snapshots::first_piece;
 use super::world::{ELECTION, InMemory, Sum, World, config, endpoint};
 
-/// A log of a cluster of one, and the number of that.
+/// The first group's log of a cluster of one with two groups, and the number of that.
 fn founded(network: &LoopbackNetwork, node: u32) -> (MemoryLog, ClusterId) {
     let config = NodeConfig { seed: Some(u64::from(node)), ..config() };
     let beginning = Beginning::First(vec![(1, Addr::Node(node))]);
     let endpoint = endpoint(network, node, 1);
-    let host = Host::start(&endpoint, config, vec![(MemoryLog::new(), Sum::default())], beginning).unwrap();
+    let groups = [(); 2].map(|()| (MemoryLog::new(), Sum::default()));
+    let host = Host::start(&endpoint, config, groups.into(), beginning).unwrap();
     let node = host.node(0).unwrap();
     (node.with_log(Clone::clone), node.status().cluster.unwrap())
 }
@@ -72,4 +74,29 @@ fn first_members_have_the_same_number_of_groups() {
         assert_eq!(world.processes[&2].host.node(0).unwrap().status().cluster, cluster, "with {groups} groups");
         world.kill(2);
     }
+}
+
+/// Some of its groups would never get a snapshot, or nobody would have the messages of others.
+#[test]
+fn who_joins_has_the_number_of_groups_of_its_cluster() {
+    let mut world = World::new(InMemory, 8, config());
+    world.all_lead();
+    for (id, groups) in [(4, 4), (5, 16), (6, 8)] {
+        world.groups = groups;
+        world.start(id, Beginning::Join);
+        let address = Addr::Node(id as u32).to_string();
+        world.drive(world.client(0).change(Change::AddLearner { id, address })).unwrap();
+        let host = world.processes[&id].host.clone();
+        world.until("it has a snapshot, or has stopped", |_| {
+            host.failure().is_some() || host.node(0).unwrap().status().applied > 0
+        });
+        let failure = host.failure().map(|failure| failure.to_string());
+        let expected = (groups != 8).then(|| {
+            format!("this process has {groups} groups, and the members of the cluster have 8: start it with that number")
+        });
+        assert_eq!(failure, expected);
+        world.kill(id);
+    }
+    world.groups = 8;
+    world.all_lead();
 }

@@ -111,6 +111,25 @@ fn a_process_that_stood_still_follows() {
     assert_eq!(world.sum(0).unwrap(), 4);
 }
 
+/// The process that led is back before it is missed, and does not know that it led. It restores the states of its groups,
+/// and asks for no votes before.
+#[test]
+fn a_leader_that_restarts_at_once_is_replaced() {
+    const GROUPS: u16 = 100;
+    let pieces = NodeConfig { snapshot_step_bytes: 4, ..config() };
+    let mut world = World::padded(OnDisk::default(), GROUPS, pieces, 6000);
+    world.all_lead();
+    world.all_rest();
+    let before = world.leaders();
+    let lost = before[0].unwrap().1;
+    world.kill(lost);
+    world.start(lost, Beginning::Join);
+    world.turns(3 * ELECTION);
+    let led = |world: &World<OnDisk>| (0..GROUPS).filter(|group| world.leader(*group).is_some()).count();
+    assert_eq!(led(&world), usize::from(GROUPS));
+    assert!(world.leaders().into_iter().all(|leader| leader.unwrap().1 != lost), "it restores its states");
+}
+
 #[test]
 fn a_group_that_is_not_there_is_refused() {
     let world = World::new(InMemory, 3, config());

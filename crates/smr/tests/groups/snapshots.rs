@@ -5,9 +5,11 @@ use std::time::Duration;
 use dunlin_net::Addr;
 use dunlin_rpc::{CallOptions, MsgBuf};
 use dunlin_smr::raft::Storage as _;
-use dunlin_smr::{ClusterId, LogStore as _, NodeConfig, wire};
+use dunlin_smr::wal::Disk as _;
+use dunlin_smr::wire::response::Role;
+use dunlin_smr::{Beginning, ClusterId, LogStore as _, NodeConfig, wire};
 
-use super::world::{InMemory, OnDisk, World, config};
+use super::world::{ELECTION, InMemory, OnDisk, World, config};
 
 /// The largest snapshot; two of them are all that a process may have in memory.
 const LARGEST: u64 = 100_000;
@@ -95,4 +97,74 @@ fn a_group_without_new_entries_does_not_keep_the_log_long() {
         assert_eq!(world.add(0, 1), Ok(count));
     }
     assert_eq!(world.sum(1), Ok(added));
+}
+
+/// All groups of a process need a snapshot from one other, and its disk takes longer for the first than an election timeout.
+#[test]
+fn heartbeats_go_beside_the_snapshots_of_many_groups() {
+    const GROUPS: u16 = 20;
+    let snapshots = NodeConfig { snapshot_entries: 10, keep_entries: 1, idle_ticks: None, ..config() };
+    let mut world = World::new(OnDisk::default(), GROUPS, snapshots);
+    world.all_lead();
+    for group in 0..GROUPS {
+        if world.leader(group).unwrap().1 != 1 {
+            world.drive(world.client(group).transfer(1)).unwrap();
+        }
+        world.until("the first leads", |world| world.leader(group).unwrap().1 == 1);
+    }
+    world.paused.push(3);
+    for group in 0..GROUPS {
+        (0..25).for_each(|_| _ = world.add(group, 1).unwrap());
+    }
+    world.paused.clear();
+    let hangs = 5 * ELECTION / 2;
+    world.storage.disks[&3].hang_until((world.now() + hangs).as_nanos() as u64);
+    let nodes: Vec<_> = world.processes[&3].host.nodes().collect();
+    let before: u64 = nodes.iter().map(|node| node.counters().snapshots_restored).sum();
+    let restored = |_: &World<OnDisk>| {
+        nodes.iter().for_each(|node| {
+            assert_ne!(node.status().role, Role::Candidate, "group {}", node.group());
+        });
+        nodes.iter().map(|node| node.counters().snapshots_restored).sum::<u64>() >= before + u64::from(GROUPS)
+    };
+    let begun = world.now();
+    world.until("all are restored", restored);
+    assert!(world.now() - begun > hangs);
+    (0..GROUPS).for_each(|group| assert_eq!(world.sum(group), Ok(25)));
+}
+
+/// What all groups begin with follows from the number of the cluster and its first members, which stand in the first group's.
+#[test]
+fn groups_are_founded_with_the_flushes_of_one() {
+    const GROUPS: u16 = 100;
+    let mut world = World::new(OnDisk::default(), GROUPS, config());
+    world.all_lead();
+    for id in 1..=3 {
+        let names = world.storage.disks[&id].list().unwrap();
+        assert_eq!(names.iter().filter(|name| name.starts_with("snapshot-")).count(), 1, "{names:?}");
+        let flushes = world.processes[&id].host.node(0).unwrap().with_log(|log| log.wal().flushes());
+        assert!(flushes < u64::from(GROUPS) / 2, "{flushes} flushes");
+    }
+    for round in 1..=2 {
+        for group in (0..GROUPS).step_by(9) {
+            assert_eq!(world.add(group, 1), Ok(round));
+        }
+        (1..=3).for_each(|id| world.kill(id));
+        (1..=3).for_each(|id| world.start(id, Beginning::Join));
+        world.all_lead();
+    }
+    // A state that has more than the first is in a file.
+    for group in [1, 99] {
+        (0..120).for_each(|_| _ = world.add(group, 1).unwrap());
+    }
+    let config = NodeConfig { snapshot_entries: 50, keep_entries: 1, ..world.config.clone() };
+    world.config = config;
+    (1..=3).for_each(|id| world.kill(id));
+    (1..=3).for_each(|id| world.start(id, Beginning::Join));
+    for group in [0, 1, 99] {
+        (0..120).for_each(|_| _ = world.add(group, 1).unwrap());
+    }
+    (1..=3).for_each(|id| world.kill(id));
+    (1..=3).for_each(|id| world.start(id, Beginning::Join));
+    assert_eq!([1, 99].map(|group| world.sum(group).unwrap()), [240, 242]);
 }

@@ -24,9 +24,12 @@ const PATIENCE: usize = 100_000;
 /// The node of the client.
 const CLIENT: u32 = 1000;
 
-/// A sum, to which commands add: a number of eight bytes.
+/// A sum, to which commands add: a number of eight bytes. Its snapshots end with as many bytes of no use as it is told.
 #[derive(Debug, Default)]
-pub struct Sum(u64);
+pub struct Sum {
+    sum: u64,
+    padding: usize,
+}
 
 fn number(bytes: &[u8]) -> Result<u64, RestoreError> {
     bytes.try_into().map(u64::from_le_bytes).map_err(|_| RestoreError::new("a sum has eight bytes"))
@@ -34,25 +37,31 @@ fn number(bytes: &[u8]) -> Result<u64, RestoreError> {
 
 impl StateMachine for Sum {
     fn apply(&mut self, _index: u64, command: &[u8], reply: &mut Vec<u8>) {
-        self.0 += number(command).unwrap_or(0);
-        reply.extend_from_slice(&self.0.to_le_bytes());
+        self.sum += number(command).unwrap_or(0);
+        reply.extend_from_slice(&self.sum.to_le_bytes());
     }
 
     fn query(&self, _query: &[u8], reply: &mut Vec<u8>) {
-        reply.extend_from_slice(&self.0.to_le_bytes());
+        reply.extend_from_slice(&self.sum.to_le_bytes());
     }
 
     fn snapshot(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.0.to_le_bytes());
+        out.extend_from_slice(&self.sum.to_le_bytes());
+        out.resize(out.len() + self.padding, 0);
     }
 
     fn fresh(&self) -> Result<Sum, RestoreError> {
-        Ok(Sum::default())
+        Ok(Sum { sum: 0, padding: self.padding })
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError> {
-        self.0 = number(snapshot)?;
+        self.sum = number(snapshot.get(..8).unwrap_or_default())?;
         Ok(())
+    }
+
+    fn restore_piece(&mut self, snapshot: &[u8], from: usize, bytes: usize) -> Result<usize, RestoreError> {
+        self.restore(snapshot)?;
+        Ok(snapshot.len().min(from + bytes))
     }
 }
 
@@ -138,7 +147,9 @@ pub struct World<S: Storage> {
     client: Client<LoopbackTransport>,
     /// What processes have that are started from now on.
     pub groups: u16,
-    config: NodeConfig,
+    pub config: NodeConfig,
+    /// Bytes of no use in snapshots of theirs.
+    pub padding: usize,
     lives: u64,
 }
 
@@ -169,6 +180,11 @@ pub fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<
 impl<S: Storage> World<S> {
     /// Three processes with so many groups.
     pub fn new(storage: S, groups: u16, config: NodeConfig) -> World<S> {
+        World::padded(storage, groups, config, 0)
+    }
+
+    /// The same, with so many bytes of no use in their snapshots.
+    pub fn padded(storage: S, groups: u16, config: NodeConfig, padding: usize) -> World<S> {
         let network = LoopbackNetwork::new(LoopbackConfig { queue_len: 8192, ..LoopbackConfig::default() });
         let endpoint = endpoint(&network, CLIENT, 1);
         let timeouts = ClientConfig {
@@ -178,8 +194,19 @@ impl<S: Storage> World<S> {
         };
         let client = Client::new(&endpoint, members(), timeouts);
         let (processes, clock) = (BTreeMap::new(), Rc::default());
-        let mut world =
-            World { network, clock, storage, processes, paused: Vec::new(), endpoint, client, groups, config, lives: 0 };
+        let mut world = World {
+            network,
+            clock,
+            storage,
+            processes,
+            paused: Vec::new(),
+            endpoint,
+            client,
+            groups,
+            config,
+            padding,
+            lives: 0,
+        };
         (1..=3).for_each(|id| world.start(id, Beginning::First(members())));
         world
     }
@@ -192,7 +219,7 @@ impl<S: Storage> World<S> {
         let seed = Some(self.lives << 8 | id);
         let config = NodeConfig { id, seed, clock: Rc::new(move || clock.get()), ..self.config.clone() };
         let (logs, device) = self.storage.open(id, self.groups);
-        let groups = logs.into_iter().map(|log| (log, Sum::default())).collect();
+        let groups = logs.into_iter().map(|log| (log, Sum { sum: 0, padding: self.padding })).collect();
         let host = Host::start(&endpoint, config, groups, beginning).unwrap();
         self.processes.insert(id, Process { host, endpoint, device });
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::RangedU64ValueParser;
 use dunlin_net::{Addr, AnyTransport, PollPolicy};
-use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
+use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_serve::metrics::{Family, Kind, exposition, of_endpoint};
 use dunlin_serve::port::{Pages, Port};
 use dunlin_serve::{
@@ -31,8 +31,6 @@ use crate::settings::Source;
 const HAND_OVER_LOOK: Duration = Duration::from_millis(1);
 /// What the names of metrics begin with.
 const METRICS_PREFIX: &str = "dunlin_replica";
-/// How often is looked who leads.
-const STATUS_LOOK: Duration = Duration::from_millis(50);
 /// How long a replica that ends waits for what is in progress.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// How long it has to end beyond that.
@@ -78,7 +76,7 @@ pub struct Replica {
     #[arg(long, value_name = "MILLISECONDS", default_value = "10", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     tick: u32,
     /// Microseconds that a replica goes on looking for packets before it sleeps, while others have its core in between; 0 for never
-    #[arg(long, value_name = "MICROSECONDS", default_value = "300")]
+    #[arg(long, value_name = "MICROSECONDS", default_value = "100")]
     spin: u32,
     /// Serve metrics for Prometheus at http://HOST:PORT/metrics, and health at /healthz
     #[arg(long, value_name = "HOST:PORT")]
@@ -367,7 +365,7 @@ impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for Repli
         }
         let companion = self.machinery.accompany(&endpoint, &node)?;
         let line = ready_line(replica, &endpoint.local_addr(), &node.status());
-        endpoint.spawn(watch(replica.id, host.clone(), endpoint.timers(), site.health));
+        endpoint.spawn(watch(replica.id, host.clone(), site.health));
         let core = ReplicaCore { endpoint, id: replica.id, host, node, companion, hand_over_max: self.hand_over_max };
         Ok((core, line))
     }
@@ -378,11 +376,12 @@ impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for Repli
 }
 
 /// Says on standard error what others would like to know, until the replica stops.
-async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, host: Host<M, L>, timers: Timers, health: Health) {
+async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, host: Host<M, L>, health: Health) {
     let Some(node) = host.node(0) else { return };
     let (mut said, mut cluster) = (None, node.status().cluster);
     let is_single = node.status().groups == 1;
     loop {
+        let known = host.changes();
         if let Some(failure) = node.failure() {
             return health.fail(format!("replica {id} has stopped: {failure}"));
         }
@@ -395,7 +394,7 @@ async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, host: 
         if is_single {
             said = say_who_leads(&status, said);
         }
-        timers.sleep(STATUS_LOOK).await;
+        host.changed(known).await;
     }
 }
 

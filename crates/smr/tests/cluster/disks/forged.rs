@@ -154,6 +154,27 @@ fn wrong_snapshots_keep_no_replica_from_taking_its_own() {
     assert!(counters.snapshots_rejected > 0 && counters.snapshots_taken >= before + 3, "{counters:?}");
 }
 
+/// Forged in the name of the leader: the snapshot of that one, which comes from its own address, is taken in at once.
+#[test]
+fn a_wrong_snapshot_in_the_name_of_the_leader_does_not_keep_out_its_own() {
+    let snapshots = NodeConfig { snapshot_entries: 20, keep_entries: 4, ..config() };
+    let mut cluster = Cluster::new(3, snapshots, WalConfig::new(1));
+    cluster.put("a", b"1").unwrap();
+    let (leader, away) = (cluster.leader(), cluster.leader() % 3 + 1);
+    let disk = cluster.stop(away);
+    (0..100_u32).for_each(|number| _ = cluster.put(&format!("key {number}"), b"2").unwrap());
+    cluster.start(away, disk, Beginning::Join);
+    let base = Forged { index: cluster.status(leader).last + 10, ..Forged::base_of(&cluster, leader, leader, away) };
+    let bytes = [&base.bytes[..], &[0xff; 16]].concat();
+    let wrong = Forged { total: bytes.len() as u64, checksum: crc32c::crc32c(&bytes), bytes, ..base };
+    assert_eq!(wrong.send(&cluster), None);
+    let counters = |cluster: &Cluster| cluster.places[&away].node.counters();
+    assert_eq!((counters(&cluster).snapshots_rejected, counters(&cluster).snapshots_restored), (1, 0));
+    let begun = cluster.now();
+    cluster.until("it is restored", |cluster| counters(cluster).snapshots_restored > 0);
+    assert!(cluster.now() - begun < PAUSE / 4, "{:?}", cluster.now() - begun);
+}
+
 fn item(key: &[u8]) -> Vec<u8> {
     [&(key.len() as u32).to_le_bytes()[..], &[0; 4], &2_u64.to_le_bytes(), key].concat()
 }
