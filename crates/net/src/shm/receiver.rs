@@ -6,8 +6,6 @@
 
 use std::sync::atomic::Ordering;
 
-use arrayvec::ArrayVec;
-
 use crate::shm::bulk;
 use crate::shm::burst::{BURST_MAX, Burst, Senders, Sources};
 use crate::shm::holes::SetAside;
@@ -216,11 +214,12 @@ impl Receiver {
         self.region.head().store(self.head, Ordering::Release);
     }
 
-    /// The tickets published from the head on, past void ones.
-    fn published_run(&self) -> ArrayVec<u64, BURST_MAX> {
+    /// The ticket behind those published from the head on, past void ones; the head if there are none.
+    fn published_end(&self) -> u64 {
         let places = (0..self.region.layout().sizes.queue_len as u64).map(|i| self.head.wrapping_add(i));
         let used = places.filter(|&ticket| !self.aside.is_shut(ticket));
-        used.take_while(|&ticket| self.region.cell(ticket).published(ticket).is_some()).take(BURST_MAX).collect()
+        let published = used.take_while(|&ticket| self.region.cell(ticket).published(ticket).is_some());
+        published.take(BURST_MAX).last().map_or(self.head, |ticket| ticket.wrapping_add(1))
     }
 
     /// Receives while cells are shut; `None` if there is nothing.
@@ -229,18 +228,15 @@ impl Receiver {
     fn rx_beside_holes(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> Option<usize> {
         // First what is published from the head on is noted, then the late are taken, then what was noted: whatever one sender
         // published before any of the noted is seen and taken before it.
-        let run = self.published_run();
+        let end = self.published_end();
         let first = (self.head, self.aside.open());
         self.take_late(senders, counters);
-        for ticket in run {
-            if self.burst.len() == BURST_MAX {
-                break;
-            }
-            while self.head != ticket {
+        while self.head != end && self.burst.len() < BURST_MAX {
+            if self.aside.is_shut(self.head) {
                 self.aside.pass(&self.region, self.head);
-                self.head = self.head.wrapping_add(1);
+            } else {
+                self.take_if_published(self.head, senders, counters);
             }
-            self.take_if_published(ticket, senders, counters);
             self.head = self.head.wrapping_add(1);
         }
         let came = (self.head, self.aside.open()) != first;
@@ -291,7 +287,7 @@ impl Receiver {
     /// A last look before sleeping.
     pub(crate) fn outlook(&mut self, senders: &impl Senders) -> Outlook {
         self.polls_until_intents = 0;
-        if !self.published_run().is_empty() || self.aside.has_late(&self.region) {
+        if self.published_end() != self.head || self.aside.has_late(&self.region) {
             return Outlook::Arrivals;
         }
         match self.taken() {
