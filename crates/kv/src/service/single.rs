@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use dunlin_rpc::RequestBurst;
 use dunlin_store::{Condition, Delta, Key, Moment, Refused, Side, Store, Stored};
 
-use super::wall::{in_partition_time, in_wall_time};
+use super::wall;
 use crate::metrics::{CoreMetrics, Operation as Kind, Outcome, Timing};
 use crate::shard::Shard;
 use crate::wire::{Answer, Operation, Status};
@@ -61,11 +61,7 @@ pub(super) fn operate<S: Store>(shard: &Shard<S>, timing: &Timing, burst: &mut R
 
 #[inline]
 fn prepare<'a, S: Store>(shard: &Shard<S>, store: &S, request: &'a [u8]) -> Work<'a> {
-    let Some(mut operation) = Operation::parse(request) else { return stray(shard, Status::Malformed) };
-    let moment = shard.moment();
-    if moment.wall_ahead != 0 {
-        operation = in_partition_time(operation, moment);
-    }
+    let Some(operation) = Operation::parse(request) else { return stray(shard, Status::Malformed) };
     match store.key(operation.key()) {
         Ok(key) if shard.owns(key.bytes()) => Work::Operation(operation, key),
         Ok(_) => stray(shard, Status::NotOwned),
@@ -126,6 +122,15 @@ fn execute<'s, S: Store>(
     operation: &Operation<'_>,
 ) -> Answer<'s> {
     let kind = kind(operation);
+    // Here, where it is only read: a copy of each operation would cost more than the comparison.
+    let in_partition_time;
+    let operation = match moment.wall_ahead {
+        0 => operation,
+        _ => {
+            in_partition_time = wall::in_partition_time(*operation, moment);
+            &in_partition_time
+        }
+    };
     match *operation {
         Operation::Get { .. } => {
             let found = store.get(key);
@@ -141,7 +146,7 @@ fn execute<'s, S: Store>(
             }
             let found = store.get(key);
             metrics.count(kind, Outcome::found(found.is_some()));
-            found.map_or(Answer::Plain(Status::NotFound), |item| Answer::Item(in_wall_time(&item, moment)))
+            found.map_or(Answer::Plain(Status::NotFound), |item| Answer::Item(wall::in_wall_time(&item, moment)))
         }
         Operation::Put { value, put, .. } => stored(metrics, kind, store.put(key, value, put)),
         Operation::Extend { bytes, side, unchanged, .. } => stored(metrics, kind, store.extend(key, bytes, side, unchanged)),

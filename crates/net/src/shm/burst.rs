@@ -78,6 +78,18 @@ struct Arrived {
 }
 
 impl Arrived {
+    #[inline(always)]
+    fn route(&self) -> Option<Route> {
+        (self.route != NO_ROUTE).then_some(Route(self.route))
+    }
+
+    /// The packet, if it lies in a bulk buffer.
+    #[inline(never)]
+    fn in_bulk<'a>(&'a self, region: &'a Region) -> RxPacket<'a> {
+        let bytes = region.bulk(self.bulk, self.len as usize).skip(HEAD_BYTES);
+        RxPacket::shared(self.route(), &self.bytes[..HEAD_BYTES], bytes)
+    }
+
     /// Copies the head of a packet in bulk buffer `index`; false if that is no buffer claimed under `tag` or has no `len`
     /// bytes.
     #[inline(never)]
@@ -161,15 +173,13 @@ impl Burst {
     ///
     /// # Panics
     /// If there are not so many.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn packet<'a>(&'a self, region: &'a Region, i: usize) -> RxPacket<'a> {
         let packet = &self.packets[..self.len][i];
-        let route = (packet.route != NO_ROUTE).then_some(Route(packet.route));
-        let len = packet.len as usize;
-        if packet.bulk == NO_BULK {
-            return RxPacket::private(route, &packet.bytes[..len]);
+        match packet.bulk {
+            NO_BULK => RxPacket::private(packet.route(), &packet.bytes[..packet.len as usize]),
+            _ => packet.in_bulk(region),
         }
-        RxPacket::shared(route, &packet.bytes[..HEAD_BYTES], region.bulk(packet.bulk, len).skip(HEAD_BYTES))
     }
 
     /// The slot and generation packet `i` came from.

@@ -6,25 +6,20 @@
 
 use std::sync::atomic::Ordering;
 
-use arrayvec::ArrayVec;
-
 use crate::shm::bulk;
 use crate::shm::burst::{BURST_MAX, Burst, Senders, Sources};
 use crate::shm::holes::SetAside;
 use crate::shm::region::Region;
 use crate::transport::TransportCounters;
 
-/// Empty polls in a row before places beyond the head are looked at. A sender that runs publishes its next place sooner.
-const EMPTY_POLLS_BEFORE_PEEKS: u32 = 32;
-/// Every second empty poll after that looks at the next of so many places next to the head, which one stopped sender may have,
-const PEEKS_NEAR: u32 = 64;
-/// and every other at the next of so many behind those, which several may have. Powers of two, because idle polls compute with them.
-const PEEKS_FAR: u32 = 256;
-/// Empty polls in a row before the tail is looked at, for what peeks do not find. Looking takes its cache line from the senders, so not
-/// too often.
+/// Empty polls in a row before the tail is looked at, which tells of places that were taken and stay unpublished. Looking takes its cache line from
+/// the senders, so not too often: this many polls take longer than most round trips. An endpoint that sleeps looks before.
 const EMPTY_POLLS_BEFORE_TAIL: u32 = 1024;
 /// Empty polls from there until the tail is looked at again, if it was not the head.
-const EMPTY_POLLS_AT_TAIL: u32 = 32;
+const EMPTY_POLLS_AT_TAIL: u32 = 512;
+/// Looks at a tail that tells of a hole, until the hole is passed although nothing is published behind it. An interrupt that finds a sender between
+/// taking a place and publishing it, as many do, since what takes the place waits for the memory, is over before.
+const LOOKS_AT_HOLE: u32 = 4;
 /// Polls while packets are awaited that were set aside, before it is asked again whether their senders live. Asking reads the slots of all
 /// senders, some microseconds.
 const POLLS_PER_INTENTS: u32 = 65_536;
@@ -39,6 +34,8 @@ pub(crate) struct Receiver {
     /// Places that the head has passed although their packets had not come.
     aside: SetAside,
     empty_polls: u32,
+    /// Looks at the tail since anything came, or a hole was passed, that told of a hole.
+    looks_at_hole: u32,
     /// Polls until the senders of the places set aside are looked up.
     polls_until_intents: u32,
     /// The tail when it was last looked at, if the head was a hole then and still is.
@@ -66,6 +63,7 @@ impl Receiver {
             sources: Sources::new(sizes.senders_max),
             aside: SetAside::new(sizes.queue_len),
             empty_polls: 0,
+            looks_at_hole: 0,
             polls_until_intents: 0,
             stuck_at: None,
             region,
@@ -122,23 +120,7 @@ impl Receiver {
     #[inline]
     fn nothing_came(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
         self.empty_polls += 1;
-        if self.empty_polls <= EMPTY_POLLS_BEFORE_PEEKS {
-            return 0;
-        }
-        let ticket = self.head.wrapping_add(self.peek_distance());
-        let is_published = self.region.cell(ticket).published(ticket).is_some();
-        if is_published || self.empty_polls >= EMPTY_POLLS_BEFORE_TAIL {
-            self.look_further(ticket, senders, counters)
-        } else {
-            0
-        }
-    }
-
-    /// How far beyond the head this empty poll looks.
-    #[inline]
-    fn peek_distance(&self) -> u64 {
-        let (pass, is_far) = (self.empty_polls / 2, !self.empty_polls.is_multiple_of(2));
-        1 + if is_far { PEEKS_NEAR + pass % PEEKS_FAR } else { pass % PEEKS_NEAR } as u64
+        if self.empty_polls >= EMPTY_POLLS_BEFORE_TAIL { self.look_at_tail(senders, counters) } else { 0 }
     }
 
     /// Asks for the cells that are received next.
@@ -162,7 +144,7 @@ impl Receiver {
     /// Publishes the head, whose places may now be used again, and counts the burst.
     #[inline]
     fn end_burst(&mut self, counters: &mut TransportCounters) -> usize {
-        self.empty_polls = 0;
+        (self.empty_polls, self.looks_at_hole) = (0, 0);
         self.stuck_at = None;
         self.region.head().store(self.head, Ordering::Release);
         let count = self.burst.len();
@@ -177,30 +159,32 @@ impl Receiver {
         (taken <= self.region.layout().sizes.queue_len as u64).then_some(taken)
     }
 
-    /// Receives what is behind a place that stays unpublished: `ticket`, if that is published, or what the tail tells of.
+    /// Receives what is behind a place that stays unpublished, if the tail tells of one.
     #[cold]
     #[inline(never)]
-    fn look_further(&mut self, ticket: u64, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
-        let is_past_a_hole = if self.empty_polls < EMPTY_POLLS_BEFORE_TAIL {
-            // The tail is read, too: the head must never pass what was not taken.
-            let distance = ticket.wrapping_sub(self.head);
-            let is_behind_a_hole = !self.aside.is_shut(ticket) && self.taken().is_some_and(|taken| distance < taken);
-            if is_behind_a_hole {
+    fn look_at_tail(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
+        let Some(taken @ 1..) = self.taken() else {
+            (self.empty_polls, self.looks_at_hole) = (0, 0);
+            self.sweep_bulk(senders);
+            return 0;
+        };
+        self.empty_polls = EMPTY_POLLS_BEFORE_TAIL - EMPTY_POLLS_AT_TAIL;
+        self.looks_at_hole += 1;
+        let is_past_a_hole = match self.first_behind_hole(taken) {
+            Some(ticket) => {
                 self.pass_hole(ticket);
+                true
             }
-            is_behind_a_hole
-        } else {
-            self.empty_polls = EMPTY_POLLS_BEFORE_TAIL - EMPTY_POLLS_AT_TAIL;
-            match self.taken() {
-                Some(taken @ 1..) => self.pass_what_is_stuck(taken),
-                None | Some(0) => {
-                    self.empty_polls = EMPTY_POLLS_BEFORE_PEEKS;
-                    self.sweep_bulk(senders);
-                    false
-                }
-            }
+            None if self.looks_at_hole == 1 || self.looks_at_hole >= LOOKS_AT_HOLE => self.pass_what_is_stuck(taken),
+            None => false,
         };
         if is_past_a_hole { self.rx_beside_holes(senders, counters).unwrap_or(0) } else { 0 }
+    }
+
+    /// The first of `taken` tickets from the head on that is published although the head's is not: the packet of another sender, which shall not wait.
+    fn first_behind_hole(&self, taken: u64) -> Option<u64> {
+        let mut tickets = (1..taken).map(|i| self.head.wrapping_add(i));
+        tickets.find(|&ticket| !self.aside.is_shut(ticket) && self.region.cell(ticket).published(ticket).is_some())
     }
 
     /// With `taken` tickets beyond the head and the first not published: passes the hole if it was there at the last look, too, and
@@ -226,15 +210,16 @@ impl Receiver {
             }
             self.head = self.head.wrapping_add(1);
         }
-        self.stuck_at = None;
+        (self.stuck_at, self.looks_at_hole) = (None, 0);
         self.region.head().store(self.head, Ordering::Release);
     }
 
-    /// The tickets published from the head on, past void ones.
-    fn published_run(&self) -> ArrayVec<u64, BURST_MAX> {
+    /// The ticket behind those published from the head on, past void ones; the head if there are none.
+    fn published_end(&self) -> u64 {
         let places = (0..self.region.layout().sizes.queue_len as u64).map(|i| self.head.wrapping_add(i));
         let used = places.filter(|&ticket| !self.aside.is_shut(ticket));
-        used.take_while(|&ticket| self.region.cell(ticket).published(ticket).is_some()).take(BURST_MAX).collect()
+        let published = used.take_while(|&ticket| self.region.cell(ticket).published(ticket).is_some());
+        published.take(BURST_MAX).last().map_or(self.head, |ticket| ticket.wrapping_add(1))
     }
 
     /// Receives while cells are shut; `None` if there is nothing.
@@ -243,18 +228,15 @@ impl Receiver {
     fn rx_beside_holes(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> Option<usize> {
         // First what is published from the head on is noted, then the late are taken, then what was noted: whatever one sender
         // published before any of the noted is seen and taken before it.
-        let run = self.published_run();
+        let end = self.published_end();
         let first = (self.head, self.aside.open());
         self.take_late(senders, counters);
-        for ticket in run {
-            if self.burst.len() == BURST_MAX {
-                break;
-            }
-            while self.head != ticket {
+        while self.head != end && self.burst.len() < BURST_MAX {
+            if self.aside.is_shut(self.head) {
                 self.aside.pass(&self.region, self.head);
-                self.head = self.head.wrapping_add(1);
+            } else {
+                self.take_if_published(self.head, senders, counters);
             }
-            self.take_if_published(ticket, senders, counters);
             self.head = self.head.wrapping_add(1);
         }
         let came = (self.head, self.aside.open()) != first;
@@ -305,7 +287,7 @@ impl Receiver {
     /// A last look before sleeping.
     pub(crate) fn outlook(&mut self, senders: &impl Senders) -> Outlook {
         self.polls_until_intents = 0;
-        if !self.published_run().is_empty() || self.aside.has_late(&self.region) {
+        if self.published_end() != self.head || self.aside.has_late(&self.region) {
             return Outlook::Arrivals;
         }
         match self.taken() {

@@ -75,7 +75,8 @@ pub struct UdpConfig {
     pub mtu: Option<usize>,
     /// Segmentation offload: many datagrams to one destination in one system call.
     pub gso: Offload,
-    /// Receive offload: many datagrams of one sender in one system call.
+    /// Receive offload: many datagrams of one sender in one system call. The socket of a peer that gets all packets ([`Connect`]) uses it only
+    /// while datagrams come several at a time, because a receive that expects joined datagrams takes longer.
     pub gro: Offload,
     /// Several packets in one datagram.
     pub coalesce: Coalesce,

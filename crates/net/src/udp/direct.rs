@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use crate::transport::Route;
 
 use super::config::{Connect, UdpConfig};
+use super::joining::Joining;
 use super::open::{configure, set};
 use super::socket::{Queue, Socket};
 
@@ -33,6 +34,7 @@ pub(super) struct Direct {
 pub(super) struct Connected {
     pub(super) socket: Socket,
     pub(super) peer: SocketAddr,
+    pub(super) joining: Joining,
     route: Route,
 }
 
@@ -81,8 +83,8 @@ impl Direct {
     pub(super) fn connect(&mut self, main: &Socket, route: Route, peer: SocketAddr) {
         self.open = None;
         match connect(main, &self.config, self.local, peer) {
-            Ok(socket) => {
-                self.open = Some(Connected { socket, peer, route });
+            Ok((socket, joining)) => {
+                self.open = Some(Connected { socket, peer, joining, route });
                 self.wanted = SENDS_IN_A_ROW;
             }
             Err(_) => {
@@ -102,8 +104,9 @@ impl Direct {
 }
 
 /// Opens a socket at the address of `main` that is connected to `peer`.
-fn connect(main: &Socket, config: &UdpConfig, local: SocketAddr, peer: SocketAddr) -> io::Result<Socket> {
+fn connect(main: &Socket, config: &UdpConfig, local: SocketAddr, peer: SocketAddr) -> io::Result<(Socket, Joining)> {
     let socket = configure(config)?;
+    let joining = Joining::of(&socket, config);
     // The kernel lets sockets of one user share an address while each of them allows it. Nobody else shall be let in, so
     // both take it back at once.
     let share = |on| {
@@ -118,5 +121,5 @@ fn connect(main: &Socket, config: &UdpConfig, local: SocketAddr, peer: SocketAdd
     // datagram is received with its source.
     let mut socket = Socket::new(socket);
     socket.queue = Queue::Busy;
-    Ok(socket)
+    Ok((socket, joining))
 }

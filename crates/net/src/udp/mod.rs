@@ -16,7 +16,7 @@
 //! | `train`, `tx` | packing packets into trains of datagrams; sending them |
 //! | `rx` | receiving, and splitting into packets |
 //! | `routes` | peers: destination by route, route by source |
-//! | `direct` | the socket for a single peer |
+//! | `direct`, `joining` | the socket for a single peer; whether the kernel joins its datagrams |
 //! | `open`, `socket`, `control`, `sockaddr`, `wake` | system calls behind safe functions |
 //! | [`raw`] | what the bare system calls can do: the floor that benchmarks compare with |
 //!
@@ -44,6 +44,7 @@ mod config;
 mod control;
 mod direct;
 mod frame;
+mod joining;
 mod open;
 pub mod raw;
 mod routes;

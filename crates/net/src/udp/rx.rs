@@ -8,6 +8,7 @@ use arrayvec::ArrayVec;
 use crate::transport::{RX_BURST, Route, RxPacket};
 
 use super::Link;
+use super::direct::Connected;
 use super::frame::{self, Next};
 use super::socket::{Arrival, Queue};
 use super::wake::Woken;
@@ -184,27 +185,26 @@ impl Rx {
     fn poll(&mut self, link: &mut Link, which: Which) -> bool {
         self.arrivals.clear();
         self.at = Cursor::default();
-        let (socket, peer) = match which {
+        let (socket, mut peer) = match which {
             Which::Main => (&mut link.socket, None),
             Which::Direct => match link.direct.connected() {
-                Some(open) => (&mut open.socket, Some(open.peer)),
+                Some(Connected { socket, peer, joining, .. }) => (socket, Some((*peer, joining))),
                 None => return false,
             },
         };
-        let result = match (socket.queue, peer) {
-            (Queue::Empty, peer) => {
-                let buffer = &mut self.buffers[..BUFFER_BYTES];
-                let arrival = match peer {
-                    Some(peer) => socket.receive_connected(buffer, peer),
-                    None => socket.receive(buffer),
-                };
-                arrival.map(|arrival| self.arrivals.push(arrival))
-            }
-            (Queue::Busy, _) => {
-                let mut buffers = self.buffers.chunks_exact_mut(BUFFER_BYTES);
-                let buffers = std::array::from_fn(|_| buffers.next().unwrap_or_default());
-                socket.receive_many::<ARRIVALS_MAX>(buffers, &mut self.arrivals)
-            }
+        let was_empty = socket.queue == Queue::Empty;
+        let result = if was_empty {
+            let buffer = &mut self.buffers[..BUFFER_BYTES];
+            let arrival = match &peer {
+                Some((peer, joining)) if joining.is_possible() => socket.receive_joined(buffer, *peer),
+                Some((peer, _)) => socket.receive_connected(buffer, *peer),
+                None => socket.receive(buffer),
+            };
+            arrival.map(|arrival| self.arrivals.push(arrival))
+        } else {
+            let mut buffers = self.buffers.chunks_exact_mut(BUFFER_BYTES);
+            let buffers = std::array::from_fn(|_| buffers.next().unwrap_or_default());
+            socket.receive_many::<ARRIVALS_MAX>(buffers, &mut self.arrivals)
         };
         if let Err(error) = result {
             socket.queue = Queue::Empty;
@@ -214,6 +214,9 @@ impl Rx {
             return false;
         }
         socket.queue = Queue::Busy;
+        if let Some((_, joining)) = &mut peer {
+            joining.on_arrivals(socket, &self.arrivals, was_empty);
+        }
         for (arrival, route) in self.arrivals.iter().zip(&mut self.routes) {
             *route = arrival.from.and_then(|from| link.routes.of_source(from));
             if let Some(drops) = arrival.drops {

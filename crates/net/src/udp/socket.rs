@@ -1,4 +1,5 @@
-//! The socket: opened with its options, then the few system calls of the packet path as safe functions.
+//! The socket: opened with its options, then the few system calls of the packet path as safe functions. They are not those of the C library,
+//! which prepare for the thread being cancelled meanwhile: that costs as much as building the packet.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -77,8 +78,7 @@ impl Socket {
     #[inline]
     pub(super) fn send_to(&self, bytes: &[u8], to: Option<&SockAddr>) -> io::Result<()> {
         let (name, name_len) = to.map_or((std::ptr::null(), 0), |to| (to.as_ptr(), to.len() as usize));
-        // SAFETY: both pointers go with the lengths of what they point at. (Not `sendto`: the C library's own prepares for the thread being
-        // cancelled meanwhile, which costs as much as building the packet.)
+        // SAFETY: both pointers go with the lengths of what they point at.
         let sent = unsafe {
             libc::syscall(libc::SYS_sendto, self.fd() as usize, bytes.as_ptr(), bytes.len(), 0usize, name, name_len)
         };
@@ -94,7 +94,7 @@ impl Socket {
             room.attach(&mut header);
         }
         // SAFETY: the header points at slices, address and control room that outlive the call; the kernel only reads them.
-        let sent = unsafe { libc::sendmsg(self.fd(), &header, 0) };
+        let sent = unsafe { libc::syscall(libc::SYS_sendmsg, self.fd() as usize, &raw const header, 0usize) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
@@ -104,8 +104,9 @@ impl Socket {
         for slices in datagrams.iter().take(TRAIN_DATAGRAMS_MAX) {
             headers.push(libc::mmsghdr { msg_hdr: message_to(slices, to), msg_len: 0 });
         }
+        let (fd, count) = (self.fd() as usize, headers.len());
         // SAFETY: as in `send_slices`, for each header; the kernel writes nothing but msg_len.
-        let sent = unsafe { libc::sendmmsg(self.fd(), headers.as_mut_ptr(), headers.len() as u32, 0) };
+        let sent = unsafe { libc::syscall(libc::SYS_sendmmsg, fd, headers.as_mut_ptr(), count, 0usize) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }
 
@@ -118,7 +119,7 @@ impl Socket {
         let mut header = message_from(&mut slice, Some(&mut from));
         room.attach(&mut header);
         // SAFETY: the header points at a buffer, address and control room of the lengths given, all exclusively ours.
-        let len = unsafe { libc::recvmsg(self.fd(), &mut header, 0) };
+        let len = unsafe { libc::syscall(libc::SYS_recvmsg, self.fd() as usize, &raw mut header, 0usize) };
         if len < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -127,14 +128,28 @@ impl Socket {
         Ok(unsafe { arrival(&header, from.to_std(), len as usize) })
     }
 
-    /// As [`Socket::receive`] for a socket connected to `peer`: the least work there is.
+    /// As [`Socket::receive`] for a socket connected to `peer`, of whose datagrams none is joined: the least work there is. Drops are not told.
     #[inline]
     pub(super) fn receive_connected(&self, buffer: &mut [u8], peer: SocketAddr) -> io::Result<Arrival> {
+        let nobody = std::ptr::null_mut::<libc::sockaddr>();
+        let (fd, to, len) = (self.fd() as usize, buffer.as_mut_ptr(), buffer.len());
+        // SAFETY: the pointer goes with the length of the buffer, which is exclusively ours; no address is asked for.
+        let len = unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, 0usize, nobody, nobody) };
+        if len < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let len = len as usize;
+        Ok(Arrival { from: Some(peer), len, segment: len.max(1), drops: None, truncated: false, ecn_marked: false })
+    }
+
+    /// As [`Socket::receive`] for a socket connected to `peer`, whose datagrams may be joined.
+    #[inline]
+    pub(super) fn receive_joined(&self, buffer: &mut [u8], peer: SocketAddr) -> io::Result<Arrival> {
         let mut room = Control::<{ control::RECEIVE_BYTES }>::empty();
         let mut slice = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let mut header = message_from(&mut slice, None);
         room.attach(&mut header);
-        // SAFETY: as in `receive`; no address is asked for. (Not `recvmsg`: see `send_to`.)
+        // SAFETY: as in `receive`; no address is asked for.
         let len = unsafe { libc::syscall(libc::SYS_recvmsg, self.fd() as usize, &raw mut header, 0usize) };
         if len < 0 {
             return Err(io::Error::last_os_error());
@@ -159,8 +174,10 @@ impl Socket {
             room.attach(&mut msg_hdr);
             headers.push(libc::mmsghdr { msg_hdr, msg_len: 0 });
         }
+        let no_timeout = std::ptr::null_mut::<libc::timespec>();
+        let (fd, to) = (self.fd() as usize, headers.as_mut_ptr());
         // SAFETY: as in `receive`, for each header.
-        let count = unsafe { libc::recvmmsg(self.fd(), headers.as_mut_ptr(), N as u32, 0, std::ptr::null_mut()) };
+        let count = unsafe { libc::syscall(libc::SYS_recvmmsg, fd, to, N, 0usize, no_timeout) };
         if count < 0 {
             return Err(io::Error::last_os_error());
         }

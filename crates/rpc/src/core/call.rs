@@ -398,16 +398,16 @@ impl Core {
 
     /// Makes sure that the timer of a call of one packet that was just sent fires in time. In a stream of small calls it is armed already, for an
     /// earlier call of this entry, and nothing needs to be worked out.
-    #[inline]
+    #[inline(always)]
     fn watch_call(&mut self, index: u32, timer: Option<TimerId>, rto_min: u64) {
         let armed = timer.and_then(|timer| self.wheel.due(timer));
         if armed.is_none_or(|due| due > self.now + rto_min) {
-            let due = self.call_due(index);
-            self.arm_call(index, due);
+            self.watch_long_call(index);
         }
     }
 
     /// The same of a call whose request or response has several packets. It is looked at long before its timeout, for which alone its timer may be armed.
+    #[inline(never)]
     pub fn watch_long_call(&mut self, index: u32) {
         let due = self.call_due(index);
         self.arm_call(index, due);

@@ -455,16 +455,7 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
         let optimizations = core.config.optimizations;
         core.counters.rx_packets += count as u64;
         if optimizations.prefetch.is_on() && count > 1 && core.sessions.len() > SESSIONS_IN_CACHE {
-            // Each step finds the address of the next in what the step before has fetched, for all packets at once.
-            for i in 0..count {
-                core.prefetch(transport.rx_packet(i).head());
-            }
-            for i in 0..count {
-                core.prefetch_serve(transport.rx_packet(i).head());
-            }
-            for i in 0..count {
-                core.prefetch_response(transport.rx_packet(i).head());
-            }
+            prefetch(&core, transport, count);
         }
         let clock_each = !optimizations.batched_timestamps.is_on();
         let mut clocked = false;
@@ -480,7 +471,7 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
             core.on_packet(i as u8, &packet, &mut received);
         }
         if core.silent > 0 {
-            (0..count).for_each(|i| core.find_sign_of_life(transport.rx_packet(i).head()));
+            find_signs_of_life(&mut core, transport, count);
         }
         if !core.sampled.is_empty() {
             core.record_round_trips(transport.now());
@@ -497,6 +488,27 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
     while !refuses && rest.passed < received.dispatches.len() {
         rest.run_handlers();
     }
+}
+
+/// Prefetches what the packets of a burst seem to be for.
+#[inline(never)]
+fn prefetch<T: Transport>(core: &Core, transport: &T, count: usize) {
+    // Each step finds the address of the next in what the step before has fetched, for all packets at once.
+    for i in 0..count {
+        core.prefetch(transport.rx_packet(i).head());
+    }
+    for i in 0..count {
+        core.prefetch_serve(transport.rx_packet(i).head());
+    }
+    for i in 0..count {
+        core.prefetch_response(transport.rx_packet(i).head());
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn find_signs_of_life<T: Transport>(core: &mut Core, transport: &T, count: usize) {
+    (0..count).for_each(|i| core.find_sign_of_life(transport.rx_packet(i).head()));
 }
 
 /// What is left of a burst, even if a handler panics and that is passed on. Requests that no handler was given are pushed back, so that their callers may try again:

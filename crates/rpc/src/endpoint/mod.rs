@@ -475,6 +475,13 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
+    /// [`Endpoint::now`] as the event loop last read it: up to a receive burst or 16 empty polls ago. Costs a load, for loops that ask after
+    /// each turn.
+    #[inline]
+    pub fn loop_time(&self) -> u64 {
+        self.shared.core.borrow().now
+    }
+
     /// A buffer for a message: [`MsgBuf::with_len`].
     ///
     /// # Errors

@@ -282,3 +282,53 @@ fn trains_pass_the_connected_sockets() {
     }
     assert_eq!(received, payloads);
 }
+
+/// Whether the kernel may have joined what comes through the connected socket.
+fn may_be_joined(transport: &mut UdpTransport) -> bool {
+    transport.link.direct.connected().unwrap().joining.is_possible()
+}
+
+/// Sends a train of long packets from one to the other a few times: each is a datagram of its own.
+fn send_trains(a: &mut UdpTransport, to_b: Route, b: &mut UdpTransport) {
+    let payloads: Vec<Vec<u8>> = (0..7).map(|i| vec![i; a.mtu()]).collect();
+    let packets: Vec<_> = payloads.iter().map(|p| TxPacket { route: to_b, header: &[], payload: p }).collect();
+    for _ in 0..30 {
+        a.tx_burst(&packets);
+        a.tx_flush();
+        let mut received = Vec::new();
+        while received.len() < packets.len() {
+            received.push(receive(b).0);
+            let rest = b.rx.len();
+            received.extend((1..rest).map(|i| b.rx_packet(i).bytes().unwrap().to_vec()));
+        }
+        assert_eq!(received, payloads);
+    }
+}
+
+#[test]
+fn the_kernel_joins_datagrams_of_a_lone_peer_only_while_they_come_together() {
+    let (mut a, mut b) = (loopback(), loopback());
+    let (to_b, to_a) = (a.resolve(&b.local_addr()).unwrap(), b.resolve(&a.local_addr()).unwrap());
+    ping_pong(&mut a, to_b, &mut b, to_a);
+    assert!(!may_be_joined(&mut b), "as the socket begins");
+    for _ in 0..2 {
+        send_trains(&mut a, to_b, &mut b);
+        assert!(may_be_joined(&mut b), "many came together");
+        for number in 0..3_000u32 {
+            send(&mut a, to_b, &number.to_le_bytes());
+            assert_eq!(receive(&mut b).0, number.to_le_bytes());
+            assert_eq!((b.rx_burst(), b.rx_burst(), b.rx_burst()), (0, 0, 0));
+        }
+        assert!(!may_be_joined(&mut b), "each came alone to an empty queue");
+    }
+    assert_eq!(b.counters().rx_dropped_malformed, 0);
+}
+
+#[test]
+fn a_socket_that_tells_more_than_bytes_is_always_asked() {
+    let config = UdpConfig { ecn: super::super::Ecn::On, ..UdpConfig::new((Ipv4Addr::LOCALHOST, 0).into()) };
+    let (mut a, mut b) = (loopback(), UdpTransport::bind(config).unwrap());
+    let (to_b, to_a) = (a.resolve(&b.local_addr()).unwrap(), b.resolve(&a.local_addr()).unwrap());
+    ping_pong(&mut a, to_b, &mut b, to_a);
+    assert!(may_be_joined(&mut b) && !may_be_joined(&mut a));
+}
