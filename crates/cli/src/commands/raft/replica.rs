@@ -318,6 +318,8 @@ fn families(status: &Status, counters: &Counters) -> Vec<Family> {
                 ("applied", counters.applied),
                 ("reads", counters.reads),
                 ("lease_reads", counters.lease_reads),
+                ("follower_reads", counters.follower_reads),
+                ("index_questions", counters.index_questions),
                 ("elected", counters.elected),
                 ("pushed_back", counters.pushed_back),
                 ("envelopes", counters.envelopes),
