@@ -78,6 +78,13 @@ pub enum Change {
         /// Its id.
         id: u64,
     },
+    /// A replica that is not heard of where it was, and comes back with its log, is reached elsewhere.
+    Move {
+        /// Its id.
+        id: u64,
+        /// Where it is reached from now on.
+        address: String,
+    },
 }
 
 impl Change {
@@ -86,6 +93,7 @@ impl Change {
             Change::AddLearner { id, address } => (1, *id, address),
             Change::Promote { id } => (2, *id, ""),
             Change::Remove { id } => (3, *id, ""),
+            Change::Move { id, address } => (4, *id, address),
         }
     }
 }
@@ -166,6 +174,7 @@ impl<'a> Request<'a> {
                 let address = reader.take(reader.left())?;
                 match (detail, address.is_empty()) {
                     (1, _) => Request::Change(Change::AddLearner { id, address: parse_address(address)? }),
+                    (4, _) => Request::Change(Change::Move { id, address: parse_address(address)? }),
                     (2, true) => Request::Change(Change::Promote { id }),
                     (3, true) => Request::Change(Change::Remove { id }),
                     _ => return Err(WireError::Unknown { field: "change", value: detail.into() }),
@@ -225,6 +234,7 @@ mod tests {
             Request::Change(Change::AddLearner { id: 4, address: "udp://127.0.0.1:1".into() }),
             Request::Change(Change::Promote { id: 4 }),
             Request::Change(Change::Remove { id: 4 }),
+            Request::Change(Change::Move { id: 4, address: "udp://127.0.0.1:2".into() }),
             Request::Transfer { to: 9 },
             Request::Founded { founders: [(1, "udp://127.0.0.1:1".into()), (2, "shm:two".into())].into(), groups: 8 },
         ];

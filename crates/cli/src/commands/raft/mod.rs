@@ -8,6 +8,7 @@ mod deletes;
 mod gets;
 pub mod home;
 mod members;
+mod moves;
 mod puts;
 mod removes;
 pub mod replica;
@@ -54,6 +55,7 @@ enum Command {
     Add(adds::Arguments),
     Remove(removes::Arguments),
     Transfer(transfers::Arguments),
+    Move(moves::Arguments),
     Backup(backups::Arguments),
     Restore(restores::Arguments),
 }
@@ -77,6 +79,7 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         Command::Add(arguments) => adds::run(&arguments, &interrupt),
         Command::Remove(arguments) => removes::run(&arguments, &interrupt),
         Command::Transfer(arguments) => transfers::run(&arguments, &interrupt),
+        Command::Move(arguments) => moves::run(&arguments, &interrupt),
         Command::Backup(arguments) => backups::run(&arguments, &interrupt),
         Command::Restore(arguments) => restores::run(&arguments),
     }
