@@ -14,6 +14,7 @@
 //! Start reading at [`Node::start`], then `node/core.rs`; `docs/replication.md` explains the protocol.
 #![forbid(unsafe_code)]
 
+pub mod backup;
 pub mod client;
 mod cluster_id;
 pub mod config;
@@ -32,7 +33,7 @@ mod state;
 pub mod wal;
 pub mod wire;
 
-pub use client::{Client, ClientConfig, ClientError};
+pub use client::{Client, ClientConfig, ClientError, ReadFrom};
 pub use cluster_id::{ClusterId, NoClusterId};
 pub use config::{Batching, NodeConfig, NodeError, Reads};
 pub use log::{DurableLog, LogStore, MemoryLog, Room};

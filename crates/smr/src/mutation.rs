@@ -17,6 +17,8 @@ dunlin_rpc::mutations! {
     ForgottenBeforeDurable,
     /// A lease lasts longer than those who granted it keep to it.
     LeaseTooLong,
+    /// A follower answers reads with what it has executed, and asks nobody.
+    FollowerReadsAtOnce,
     /// Messages of other clusters are taken for those of the own one.
     ForeignBelieved,
 }

@@ -102,12 +102,46 @@ impl Origin {
 /// # Errors
 /// If it is no snapshot.
 pub(crate) fn members_of_snapshot(snapshot: &[u8]) -> Result<Members, RestoreError> {
+    members::parse(&mut past_sessions(snapshot)?.1).map_err(wrong)
+}
+
+/// What the machine has of the state that a snapshot holds.
+///
+/// # Errors
+/// If it is no snapshot.
+pub(crate) fn machine_part(snapshot: &[u8]) -> Result<&[u8], RestoreError> {
+    past_sessions(snapshot).and_then(|(_, mut reader)| {
+        members::parse(&mut reader).map_err(wrong)?;
+        Ok(reader.rest())
+    })
+}
+
+/// The state that a snapshot holds, as another cluster begins with it: without sessions, and with its first members.
+///
+/// # Errors
+/// If it is no snapshot.
+pub(crate) fn refounded(snapshot: &[u8], origin: &Origin) -> Result<Vec<u8>, RestoreError> {
+    let ((time, _), machine) = (past_sessions(snapshot)?, machine_part(snapshot)?);
+    let none = Sessions::default();
+    let len = origin.encoded_len() + 8 + none.encoded_len() + members::encoded_len(&origin.founders) + machine.len();
+    let mut out = vec![0; len];
+    let mut writer = Writer::new(&mut out);
+    origin.encode(&mut writer);
+    writer.u64(time);
+    none.encode(&mut writer);
+    members::encode(&mut writer, &origin.founders);
+    writer.bytes(machine);
+    Ok(out)
+}
+
+/// The time of the cluster, and what follows its sessions: members and machine.
+fn past_sessions(snapshot: &[u8]) -> Result<(u64, Reader<'_>), RestoreError> {
     let mut reader = Reader::new(snapshot);
     Origin::parse(&mut reader)?;
-    let _time = reader.u64().map_err(wrong)?;
+    let time = reader.u64().map_err(wrong)?;
     let sessions = reader.u32().map_err(wrong)?;
     (0..sessions).try_for_each(|_| Sessions::skip_one(&mut reader)).map_err(wrong)?;
-    members::parse(&mut reader).map_err(wrong)
+    Ok((time, reader))
 }
 
 /// How a command went.

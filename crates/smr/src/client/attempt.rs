@@ -9,7 +9,7 @@ use dunlin_net::Transport;
 use dunlin_rpc::{CallError, CallOptions, MsgBuf};
 
 use super::lines::{Place, Switchboard};
-use super::{Client, ClientError};
+use super::{Client, ClientError, ReadFrom};
 use crate::cluster_id::ClusterId;
 use crate::wire::CLIENT;
 use crate::wire::request::{Request, set_cluster, set_group};
@@ -58,7 +58,7 @@ impl<T: Transport> Client<T> {
         // Answers from another cluster in a row, and whether the one that is asked has answered at all.
         let (mut redirects, mut strangers, mut is_found) = (0, 0, false);
         loop {
-            let target = self.target.get();
+            let target = self.whom_to_ask(request)?;
             let reply = match self.try_one((target, self.config.group), request, deadline).await? {
                 Attempt::Answered(reply) => reply,
                 attempt => {
@@ -121,6 +121,23 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Who is asked next.
+    fn whom_to_ask(&self, request: &Request<'_>) -> Result<u64, ClientError> {
+        let members = self.members.borrow();
+        match (request, self.config.read_from) {
+            (Request::ReadHere(_), ReadFrom::Any) => {
+                let last = self.reader.get();
+                let next = members.range(last + 1..).next().or_else(|| members.iter().next());
+                let next = next.map_or(last, |(id, _)| *id);
+                self.reader.set(next);
+                Ok(next)
+            }
+            (Request::ReadHere(_), ReadFrom::Replica(id)) if members.contains_key(&id) => Ok(id),
+            (Request::ReadHere(_), ReadFrom::Replica(id)) => Err(ClientError::Unknown(id)),
+            _ => Ok(self.target.get()),
+        }
+    }
+
     /// Asks one replica of a group once.
     pub(super) async fn ask_one(
         &self,
@@ -138,7 +155,11 @@ impl<T: Transport> Client<T> {
     }
 
     async fn try_one(&self, (id, group): (u64, u16), request: &Request<'_>, deadline: u64) -> Result<Attempt, ClientError> {
-        let lines = if matches!(request, Request::Read(_)) { &self.read_lines } else { &self.command_lines };
+        let lines = if matches!(request, Request::Read(_) | Request::ReadHere(_) | Request::Piece { .. }) {
+            &self.read_lines
+        } else {
+            &self.command_lines
+        };
         let Some(place) = self.place(lines, id, deadline).await else { return Ok(Attempt::NotDone) };
         let session = &place.session;
         let mut buffer = MsgBuf::written(request.encoded_len(), |out| request.encode(out))?;

@@ -21,10 +21,25 @@ pub use meeting::Stranger;
 use self::attempt::Answered;
 use self::lines::Switchboard;
 use self::window::Window;
+use crate::backup::GroupState;
 use crate::cluster_id::ClusterId;
+use crate::node::backup::{PIECE_HEADER_BYTES, REPLACED};
 use crate::wire::command::{Command, Kind};
 use crate::wire::request::{Change, Request};
 use crate::wire::response::{RESPONSE_BYTES, Response, Status};
+
+/// Which replica answers questions of a client. All answers are as of now: who follows asks its leader first how much is
+/// committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReadFrom {
+    /// The leader.
+    #[default]
+    Leader,
+    /// All replicas that the client knows, in turn.
+    Any,
+    /// This one, and no other.
+    Replica(u64),
+}
 
 /// Settings of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +49,8 @@ pub struct ClientConfig {
     pub cluster: Option<ClusterId>,
     /// The group that is asked, of those that the replicas have. Default 0.
     pub group: u16,
+    /// Which replica answers questions. Default [`ReadFrom::Leader`].
+    pub read_from: ReadFrom,
     /// How long an operation may take, all attempts together. Default 10 s.
     pub timeout: Duration,
     /// How long one replica may take to answer before another is asked. Default 1 s.
@@ -47,12 +64,16 @@ impl Default for ClientConfig {
         ClientConfig {
             cluster: None,
             group: 0,
+            read_from: ReadFrom::Leader,
             timeout: Duration::from_secs(10),
             attempt_timeout: Duration::from_secs(1),
             pause: Duration::from_millis(5),
         }
     }
 }
+
+/// Times that a copy is begun, since a later snapshot takes the place of the one that is read.
+const BACKUP_TRIES: u32 = 5;
 
 /// The reply of the state machine: bytes.
 #[derive(Debug)]
@@ -83,6 +104,8 @@ pub struct Client<T: Transport> {
     read_lines: Switchboard,
     /// Who is asked next: the leader, as far as is known.
     target: Cell<u64>,
+    /// Who was asked a question last, of all.
+    reader: Cell<u64>,
     window: Window,
     is_opening: Cell<bool>,
     cluster: Cell<Option<ClusterId>>,
@@ -111,6 +134,7 @@ impl<T: Transport> Client<T> {
             command_lines: Switchboard::default(),
             read_lines: Switchboard::default(),
             target: Cell::new(first),
+            reader: Cell::new(0),
             window: Window::default(),
             is_opening: Cell::new(false),
             cluster: Cell::new(config.cluster),
@@ -129,6 +153,7 @@ impl<T: Transport> Client<T> {
             command_lines: self.command_lines.clone(),
             read_lines: self.read_lines.clone(),
             target: self.target.clone(),
+            reader: self.reader.clone(),
             window: Window::default(),
             is_opening: Cell::new(false),
             cluster: self.cluster.clone(),
@@ -166,7 +191,11 @@ impl<T: Transport> Client<T> {
     /// # Errors
     /// [`ClientError`]; it leaves no trace, so nothing is ever in doubt.
     pub async fn query(&self, query: &[u8]) -> Result<Reply, ClientError> {
-        self.reply_to(&Request::Read(query)).await.map_err(ClientError::without_doubt)
+        let request = match self.config.read_from {
+            ReadFrom::Leader => Request::Read(query),
+            ReadFrom::Any | ReadFrom::Replica(_) => Request::ReadHere(query),
+        };
+        self.reply_to(&request).await.map_err(ClientError::without_doubt)
     }
 
     /// Changes who belongs to the cluster. It returns when the change counts; one that was in doubt is asked for again, and may then be refused because it was
@@ -234,6 +263,66 @@ impl<T: Transport> Client<T> {
                 }
             }
             self.pause(deadline, false).await?;
+        }
+    }
+
+    /// This client, which has its questions answered by such replicas.
+    pub fn reading_from(mut self, read_from: ReadFrom) -> Client<T> {
+        self.config.read_from = read_from;
+        self
+    }
+
+    /// Copies the state of the group: with all that was acknowledged before, as of one instant. The leader takes a snapshot
+    /// for it if it has none of so late, and each piece of that may take the time of an operation.
+    ///
+    /// # Errors
+    /// [`ClientError`]; it leaves no trace, so nothing is ever in doubt.
+    pub async fn backup(&self) -> Result<GroupState, ClientError> {
+        let reply = self.reply_to(&Request::Index).await.map_err(ClientError::without_doubt)?;
+        let least = reply[..].try_into().map(u64::from_le_bytes).map_err(|_| ClientError::Protocol)?;
+        for _ in 1..BACKUP_TRIES {
+            match self.copy_snapshot(least).await {
+                Err(ClientError::Refused(why)) if why == REPLACED => {}
+                copied => return copied,
+            }
+        }
+        self.copy_snapshot(least).await
+    }
+
+    /// Copies a snapshot that has an entry at least, piece by piece, of whoever leads now: replicas write the same state in
+    /// different orders.
+    async fn copy_snapshot(&self, least: u64) -> Result<GroupState, ClientError> {
+        let (from, mut data) = (self.target.get(), Vec::new());
+        let mut index = 0;
+        loop {
+            let request = Request::Piece { least, index, offset: data.len() as u64 };
+            let piece = self.ask_for_piece(from, &request).await?;
+            let (header, bytes) = piece.split_at_checked(PIECE_HEADER_BYTES).ok_or(ClientError::Protocol)?;
+            let [last, term, total] =
+                [0, 8, 16].map(|at| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| header[at + byte])));
+            index = last;
+            data.extend_from_slice(bytes);
+            if data.len() as u64 == total {
+                return Ok(GroupState { index, term, snapshot: data.into() });
+            }
+            if bytes.is_empty() || data.len() as u64 > total {
+                return Err(ClientError::Protocol);
+            }
+        }
+    }
+
+    /// One piece, as soon as there is a snapshot.
+    async fn ask_for_piece(&self, from: u64, request: &Request<'_>) -> Result<Reply, ClientError> {
+        let deadline = self.deadline();
+        loop {
+            let reply = self.ask_one((from, self.config.group), request, deadline).await?;
+            match Response::parse(&reply) {
+                Ok(Response::Ok(_)) => return Ok(Reply(reply)),
+                Ok(Response::Busy) => self.pause(deadline, false).await?,
+                Ok(Response::Refused(why)) => return Err(ClientError::Refused(why)),
+                Ok(Response::OtherCluster { ours }) => return Err(ClientError::OtherCluster { found: ours }),
+                _ => return Err(ClientError::Protocol),
+            }
         }
     }
 

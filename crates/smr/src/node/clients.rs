@@ -9,6 +9,7 @@ use raft::eraftpb::{Entry, Message, MessageType};
 use super::core::Core;
 use crate::log::{LogStore, Room};
 use crate::machine::StateMachine;
+use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::state::Outcome;
 use crate::wire::command::set_time;
@@ -149,10 +150,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         {
             return Err(Response::OtherCluster { ours });
         }
-        if !self.is_leader() {
-            return Err(Response::NotLeader { leader: self.leader_hint() });
+        match request {
+            Request::Piece { least, index, offset } => return self.on_piece_request(burst, i, [least, index, offset]),
+            Request::ReadHere(query) if !self.is_leader() => return self.on_read_here(burst, i, query),
+            _ if !self.is_leader() => return Err(Response::NotLeader { leader: self.leader_hint() }),
+            _ => self.wake(),
         }
-        self.wake();
         match request {
             Request::Command(command) if command.body.len() > self.config.command_bytes_max => Err(Response::TooLarge),
             Request::Command(_) => {
@@ -166,7 +169,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 self.propose(bytes, reply);
                 Ok(())
             }
-            Request::Read(query) => self.on_read(burst, i, query),
+            Request::Read(query) | Request::ReadHere(query) => self.on_read(burst, i, query),
+            Request::Index => self.on_index_request(burst, i),
             Request::Change(_) if self.room() != Room::Free => Err(Response::Busy),
             Request::Change(change) => {
                 let proposal = self.check_change(&change).map_err(Response::Refused)?;
@@ -179,7 +183,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 burst.respond_written(i, Response::Ok(&[]).encoded_len(), |out| Response::Ok(&[]).encode(out));
                 Ok(())
             }
-            Request::Status | Request::Founded { .. } => Ok(()),
+            Request::Status | Request::Founded { .. } | Request::Piece { .. } => Ok(()),
         }
     }
 
@@ -193,6 +197,45 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let response = Response::Ok(&out);
             burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
             return Ok(());
+        }
+        if !self.may_wait_to_read(query) {
+            return Err(Response::Busy);
+        }
+        let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
+        self.wait_to_read(query, reply);
+        Ok(())
+    }
+
+    /// How much is committed, for a follower that is to answer reads, or for a backup.
+    fn on_index_request(&mut self, burst: &mut RequestBurst<'_>, i: usize) -> Result<(), Response<'static>> {
+        if self.may_read_now() {
+            let index = self.raft.raft.raft_log.committed.to_le_bytes();
+            let response = Response::Ok(&index);
+            burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
+            return Ok(());
+        }
+        if !self.may_wait_to_read(&[]) {
+            return Err(Response::Busy);
+        }
+        let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
+        self.wait_for_index(reply);
+        Ok(())
+    }
+
+    /// A read of a client that asks whoever it likes, while this replica follows.
+    fn on_read_here(&mut self, burst: &mut RequestBurst<'_>, i: usize, query: &[u8]) -> Result<(), Response<'static>> {
+        if query.len() > self.config.read_bytes_max {
+            return Err(Response::TooLarge);
+        }
+        if is_planted(Mutation::FollowerReadsAtOnce) {
+            let mut out = Vec::new();
+            self.read_now(query, &mut out);
+            let response = Response::Ok(&out);
+            burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
+            return Ok(());
+        }
+        if !self.may_ask_leader() {
+            return Err(Response::NotLeader { leader: self.leader_hint() });
         }
         if !self.may_wait_to_read(query) {
             return Err(Response::Busy);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use dunlin_net::Addr;
 use dunlin_net::random::Random;
+use dunlin_rpc::Session;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
@@ -50,6 +51,8 @@ pub(super) enum Job {
     AskForNumber(Question),
     /// Asks a member how it is, and what it remembers.
     Resolve(doubt::Question),
+    /// Asks a leader how much is committed, for the reads with this number.
+    AskIndex { session: Session, number: u64 },
 }
 
 /// Writes, each with its messages, that are held back until they are durable. With more, requests of other replicas are not looked at, as if the network had

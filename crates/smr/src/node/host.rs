@@ -15,7 +15,7 @@ use super::clock::Ticks;
 use super::core::{Common, Core, Job};
 use super::founding::{self, Begin};
 use super::link::Sending;
-use super::{Beginning, Net, Node, Task, WeakNode, doubt, transfer};
+use super::{Beginning, Net, Node, Task, WeakNode, doubt, reads, transfer};
 use crate::cluster_id::{ClusterId, bits};
 use crate::config::{NodeConfig, NodeError};
 use crate::log::LogStore;
@@ -492,6 +492,9 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
                 Box::pin(founding::ask(weak, question, connecting, CallOptions::timeout(net.patience)))
             }
             Job::Resolve(doubt) => Box::pin(doubt::resolve(weak, doubt, CallOptions::timeout(net.patience))),
+            Job::AskIndex { session, number } => {
+                Box::pin(reads::ask_index(weak, session, number, CallOptions::timeout(net.patience)))
+            }
             Job::SendSnapshots { to } => Box::pin(transfer::send_all(weak.shared, to, net.timers.clone())),
         };
         (net.spawn)(task);

@@ -38,9 +38,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 if self.state.members.len() >= MEMBERS_MAX {
                     return Err(format!("there are {MEMBERS_MAX} members: remove one first"));
                 }
-                if address.len() > ADDRESS_BYTES_MAX || address.parse::<Addr>().is_err() {
-                    return Err(format!("{address} is no address, as udp://10.0.0.1:7000 is one"));
-                }
+                check_address(address)?;
                 (proposal.node_id, proposal.context) = (*id, address.clone().into_bytes().into());
                 ConfChangeType::AddLearnerNode
             }
@@ -65,6 +63,25 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 self.check_majority(&conf.voters)?;
                 proposal.node_id = *id;
                 ConfChangeType::AddNode
+            }
+            Change::Move { id, address } => {
+                check_address(address)?;
+                let kind = if conf.voters.contains(id) {
+                    ConfChangeType::AddNode
+                } else if is_learner(id) {
+                    ConfChangeType::AddLearnerNode
+                } else {
+                    return Err(format!("{id} is no member"));
+                };
+                if let Some((other, _)) = self.state.members.iter().find(|(_, known)| *known == address) {
+                    return Err(format!("{address} is the address of replica {other}"));
+                }
+                // Two processes with one log would vote twice.
+                if *id != self.config.id && self.silent(&[*id]).is_empty() {
+                    return Err(format!("{id} is heard of where it is reached now: end that process first, then try again"));
+                }
+                (proposal.node_id, proposal.context) = (*id, address.clone().into_bytes().into());
+                kind
             }
             Change::Remove { id } => {
                 if *id == self.config.id {
@@ -142,7 +159,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let change = ConfChange::parse_from_bytes(&entry.data).map_err(|error| error.to_string())?;
         self.raft.apply_conf_change(&change).map_err(|error| error.to_string())?;
         match change.get_change_type() {
-            ConfChangeType::AddLearnerNode => {
+            // Whoever gets a vote stays where it is.
+            ConfChangeType::AddNode if change.context.is_empty() => {}
+            ConfChangeType::AddLearnerNode | ConfChangeType::AddNode => {
                 let address = String::from_utf8_lossy(&change.context).into_owned();
                 self.state.members.insert(change.node_id, address);
             }
@@ -150,7 +169,6 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 self.state.members.remove(&change.node_id);
                 self.step_down_if_removed(change.node_id);
             }
-            ConfChangeType::AddNode => {}
         }
         self.common.links.borrow_mut().follow(self.group, &self.state.members);
         self.reconnect();
@@ -191,5 +209,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let known = others.filter_map(|id| progress.get(id).map(|of| (of.recent_active, of.matched, id)));
         let (.., id) = known.max()?;
         self.transfer_to(id).ok().map(|()| id)
+    }
+}
+
+fn check_address(address: &str) -> Result<(), String> {
+    match address.parse::<Addr>() {
+        Ok(_) if address.len() <= ADDRESS_BYTES_MAX => Ok(()),
+        _ => Err(format!("{address} is no address, as udp://10.0.0.1:7000 is one")),
     }
 }

@@ -18,6 +18,7 @@
 //! | `clients` | requests of clients, and who waits for which entry |
 //! | `gather` | which commands go to the disk together |
 //! | `reads` | reads, by read index and by lease |
+//! | `backup` | pieces of the state for whoever keeps a copy |
 //! | `members` | changes of who belongs to the cluster |
 //! | `changes` | who is told that something has changed |
 //! | `clock` | ticks of a process, of which it sleeps through those in which there is nothing to do |
@@ -30,6 +31,7 @@
 //! | `restore` | states that are restored from snapshots |
 //! | `settings`, `status` | how the library is set up; how the replica is |
 
+pub(crate) mod backup;
 mod changes;
 mod clients;
 mod clock;
@@ -100,6 +102,10 @@ pub struct Counters {
     pub reads: u64,
     /// Of these, by lease.
     pub lease_reads: u64,
+    /// Of these, as a follower, which asked its leader.
+    pub follower_reads: u64,
+    /// Questions of a follower to its leader for how much is committed, each for all reads that waited.
+    pub index_questions: u64,
     /// Times it became leader.
     pub elected: u64,
     /// Requests that it pushed back.

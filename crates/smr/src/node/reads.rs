@@ -1,5 +1,8 @@
 //! Linearizable reads.
 //!
+//! By a follower: it asks its leader for the read index, which is the same question as the leader's own, and answers when it
+//! has executed so much. One question is on its way at a time, for all reads that came before it.
+//!
 //! By read index (Raft dissertation, section 6.4): a leader notes how far the log is committed, makes sure that a majority still follows it, and answers
 //! when it has executed so much. All reads that come while others wait for their majority share the next one.
 //!
@@ -10,21 +13,42 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use dunlin_rpc::DeferredReply;
+use dunlin_rpc::{CallOptions, DeferredReply, MsgBuf, Session};
 use raft::ReadState;
 
+use super::WeakNode;
 use super::clients::{respond, respond_reply};
-use super::core::Core;
+use super::core::{Core, Job};
+use crate::cluster_id::ClusterId;
 use crate::config::Reads;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
+use crate::wire::CLIENT;
+use crate::wire::request::{Request, set_cluster, set_group};
 use crate::wire::response::Response;
+
+/// What a read wants.
+enum Wanted {
+    /// An answer of the state machine.
+    Answer(Bytes),
+    /// How much is committed.
+    Index,
+}
+
+impl Wanted {
+    fn len(&self) -> usize {
+        match self {
+            Wanted::Answer(query) => query.len(),
+            Wanted::Index => 0,
+        }
+    }
+}
 
 /// A read and who asked.
 struct Read {
-    query: Bytes,
+    wanted: Wanted,
     reply: DeferredReply,
 }
 
@@ -38,6 +62,8 @@ pub(super) struct PendingReads {
     /// Until so much is executed.
     granted: VecDeque<(u64, Vec<Read>)>,
     next: u64,
+    /// The question of a follower that its leader has not answered, by its number.
+    under_way: Option<u64>,
     count: usize,
     /// Bytes of what is asked.
     bytes: usize,
@@ -60,6 +86,28 @@ impl PendingReads {
         }
     }
 
+    /// A leader has said how much is committed, or nothing: gives the reads that have no answer.
+    fn on_index(&mut self, number: u64, index: Option<u64>) -> Vec<Read> {
+        self.under_way.take_if(|asked| *asked == number);
+        // They may have been turned away meanwhile, or granted by this replica as leader.
+        let Some(place) = self.asked.iter().position(|(asked, _)| *asked == number) else { return Vec::new() };
+        let Some((_, reads)) = self.asked.remove(place) else { return Vec::new() };
+        match index {
+            Some(index) => {
+                self.granted.push_back((index, reads));
+                Vec::new()
+            }
+            None => self.without(reads),
+        }
+    }
+
+    /// Reads that do not wait any more.
+    fn without(&mut self, reads: Vec<Read>) -> Vec<Read> {
+        self.count -= reads.len();
+        self.bytes -= reads.iter().map(|read| read.wanted.len()).sum::<usize>();
+        reads
+    }
+
     pub fn give_up_lease(&mut self, term: u64) {
         self.given_up = term;
     }
@@ -70,7 +118,7 @@ impl PendingReads {
     }
 
     fn drain(&mut self) -> impl Iterator<Item = Read> + use<> {
-        (self.count, self.bytes) = (0, 0);
+        (self.count, self.bytes, self.under_way) = (0, 0, None);
         let waiting = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.granted));
         waiting.flat_map(|(_, reads)| reads).chain(std::mem::take(&mut self.fresh))
     }
@@ -120,15 +168,65 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     pub fn wait_to_read(&mut self, query: &[u8], reply: DeferredReply) {
+        self.wait_for(Wanted::Answer(Bytes::copy_from_slice(query)), reply);
+    }
+
+    /// Answers with the last entry that is committed, when a majority has confirmed that this replica leads.
+    pub fn wait_for_index(&mut self, reply: DeferredReply) {
+        self.wait_for(Wanted::Index, reply);
+    }
+
+    fn wait_for(&mut self, wanted: Wanted, reply: DeferredReply) {
         self.reads.count += 1;
-        self.reads.bytes += query.len();
-        self.reads.fresh.push(Read { query: Bytes::copy_from_slice(query), reply });
+        self.reads.bytes += wanted.len();
+        self.reads.fresh.push(Read { wanted, reply });
+    }
+
+    /// Whether this follower can answer reads when it has asked its leader.
+    pub fn may_ask_leader(&self) -> bool {
+        let leader = self.raft.raft.leader_id;
+        self.own_restoring.is_none() && self.common.links.borrow().session(leader).is_some()
+    }
+
+    /// Asks the leader for all reads that wait for that.
+    fn ask_leader(&mut self) {
+        if self.reads.fresh.is_empty() || self.reads.under_way.is_some() {
+            return;
+        }
+        let session = self.common.links.borrow().session(self.raft.raft.leader_id);
+        let Some(session) = session else {
+            let fresh = std::mem::take(&mut self.reads.fresh);
+            let fresh = self.reads.without(fresh);
+            return self.send_away(fresh);
+        };
+        self.reads.next += 1;
+        let number = self.reads.next;
+        self.reads.under_way = Some(number);
+        let fresh = std::mem::take(&mut self.reads.fresh);
+        self.counters.index_questions += 1;
+        self.counters.follower_reads += fresh.len() as u64;
+        self.reads.asked.push_back((number, fresh));
+        self.jobs.push(Job::AskIndex { session, number });
+    }
+
+    /// The leader has said how much is committed, or nothing.
+    fn on_index(&mut self, number: u64, index: Option<u64>) {
+        let unanswered = self.reads.on_index(number, index);
+        self.send_away(unanswered);
+    }
+
+    fn send_away(&self, reads: Vec<Read>) {
+        let leader = self.leader_hint();
+        reads.into_iter().for_each(|read| respond(read.reply, &Response::NotLeader { leader: leader.clone() }));
     }
 
     /// Asks the majority for all reads that wait for that.
     pub fn ask_to_read(&mut self) {
+        if !self.is_leader() {
+            return self.ask_leader();
+        }
         // The library forgets what it is asked before an entry of its leader's term is committed.
-        if self.reads.fresh.is_empty() || !self.is_leader() || !self.raft.raft.commit_to_current_term() {
+        if self.reads.fresh.is_empty() || !self.raft.raft.commit_to_current_term() {
             return;
         }
         self.reads.next += 1;
@@ -142,17 +240,54 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         while let Some((index, _)) = self.reads.granted.front()
             && *index <= self.applied
         {
-            let Some((_, reads)) = self.reads.granted.pop_front() else { break };
+            let Some((index, reads)) = self.reads.granted.pop_front() else { break };
             self.reads.count -= reads.len();
-            self.counters.reads += reads.len() as u64;
-            for read in reads {
-                self.reads.bytes -= read.query.len();
-                let mut out = Vec::new();
-                self.begin(Stage::Machine);
-                self.state.machine.query(&read.query, &mut out);
-                self.end(Stage::Machine);
-                respond_reply(read.reply, &out);
+            for Read { wanted, reply } in reads {
+                self.reads.bytes -= wanted.len();
+                match wanted {
+                    Wanted::Answer(query) => {
+                        self.counters.reads += 1;
+                        self.answer_query(&query, reply);
+                    }
+                    Wanted::Index => respond_reply(reply, &index.to_le_bytes()),
+                }
             }
         }
+    }
+
+    fn answer_query(&self, query: &[u8], reply: DeferredReply) {
+        let mut out = Vec::new();
+        self.begin(Stage::Machine);
+        self.state.machine.query(query, &mut out);
+        self.end(Stage::Machine);
+        respond_reply(reply, &out);
+    }
+}
+
+/// Asks a leader how much is committed, and tells the replica.
+pub(super) async fn ask_index<M: StateMachine + 'static, L: LogStore + 'static>(
+    node: WeakNode<M, L>,
+    session: Session,
+    number: u64,
+    options: CallOptions,
+) {
+    let cluster = node.upgrade().and_then(|node| node.core().cluster());
+    let index = match cluster {
+        Some(cluster) => read_index(&session, node.group, cluster, options).await,
+        None => None,
+    };
+    if let Some(node) = node.upgrade() {
+        node.enter(|core| core.on_index(number, index));
+    }
+}
+
+async fn read_index(session: &Session, group: u16, cluster: ClusterId, options: CallOptions) -> Option<u64> {
+    let mut buffer = MsgBuf::written(Request::Index.encoded_len(), |out| Request::Index.encode(out)).ok()?;
+    set_group(&mut buffer, group);
+    set_cluster(&mut buffer, cluster);
+    let reply = session.call_with(CLIENT, buffer, options).await.ok()?;
+    match Response::parse(&reply.response).ok()? {
+        Response::Ok(index) => index.try_into().map(u64::from_le_bytes).ok(),
+        _ => None,
     }
 }

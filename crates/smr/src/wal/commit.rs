@@ -1,19 +1,21 @@
 //! Group commit: all that is submitted while one flush is under way goes to the disk together with the next. The pieces of a snapshot take turns with
-//! these groups, so that nobody waits for more than one piece.
+//! these groups, so that nobody waits for more than one piece, and for few of them ([`Pacing`]).
 //!
 //! On a real disk a thread writes and flushes. In virtual time the same turns are done by a [`Stepper`], when their time has come.
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use super::disk::Disk;
 use super::error::{Failure, WalError};
 use super::job::{Job, Source};
+use super::pacing::Pacing;
 use super::work::Work;
 use super::writer::Writer;
 
@@ -32,6 +34,8 @@ pub struct Shared {
     turns: AtomicU64,
     /// Snapshots that were handed over and are on the disk.
     snapshots: AtomicU64,
+    /// The log takes nothing more before a snapshot makes room.
+    is_full: AtomicBool,
     failure: OnceLock<Failure>,
     waker: Mutex<Option<Waker>>,
     /// Who does the writer's steps, if it is no thread.
@@ -93,6 +97,11 @@ impl Shared {
     /// Snapshots that were handed over and are on the disk.
     pub fn snapshots(&self) -> u64 {
         self.snapshots.load(Ordering::Acquire)
+    }
+
+    /// Whether the log is as long as it may be: then snapshots go first.
+    pub fn note_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
     }
 
     /// Adds work.
@@ -191,13 +200,25 @@ enum Turn {
     Snapshot,
 }
 
-/// What is written, turn by turn.
+/// What is to be done next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// What was taken.
+    Turn,
+    /// Nothing before this time, unless something is submitted.
+    NotBefore(u64),
+    /// Nothing, unless something is submitted.
+    Nothing,
+}
+
+/// What is written, turn by turn. Times are nanoseconds from any beginning.
 #[derive(Debug)]
 struct Turns<D: Disk> {
     shared: Arc<Shared>,
     writer: Writer<D>,
     work: Work,
     snapshot: Option<Job<D>>,
+    pacing: Pacing,
     orphans: Vec<String>,
     /// The one under way, or the last.
     turn: Turn,
@@ -205,26 +226,40 @@ struct Turns<D: Disk> {
 
 impl<D: Disk> Turns<D> {
     fn new(shared: Arc<Shared>, writer: Writer<D>) -> Turns<D> {
-        Turns { shared, writer, work: Work::default(), snapshot: None, orphans: Vec::new(), turn: Turn::Snapshot }
+        Turns {
+            shared,
+            writer,
+            work: Work::default(),
+            snapshot: None,
+            pacing: Pacing::default(),
+            orphans: Vec::new(),
+            turn: Turn::Snapshot,
+        }
     }
 
-    /// Takes what is to be written next; says whether there is anything.
-    fn take(&mut self, queue: &mut Queue) -> bool {
+    /// Takes what is to be written next.
+    fn take(&mut self, queue: &mut Queue, now: u64) -> Next {
         self.orphans.append(&mut queue.orphans);
         if self.snapshot.is_none() {
             let source = queue.snapshots.pop_front();
             self.snapshot = source.map(|source| Job::new(self.writer.disk().clone(), source));
+            self.pacing = Pacing::default();
         }
-        let is_snapshots_turn = queue.work.is_empty() || self.turn == Turn::Group;
-        if self.snapshot.is_some() && is_snapshots_turn {
+        let is_first = self.shared.is_full.load(Ordering::Relaxed);
+        let is_due = self.snapshot.is_some() && (is_first || now >= self.pacing.next_piece());
+        if is_due && (queue.work.is_empty() || self.turn == Turn::Group) {
             self.turn = Turn::Snapshot;
-        } else if queue.work.is_empty() {
-            return false;
-        } else {
+            self.pacing.piece_began(now);
+        } else if !queue.work.is_empty() {
             self.turn = Turn::Group;
+            self.pacing.group_began();
             Shared::take(queue, &mut self.work);
+        } else if self.snapshot.is_some() {
+            return Next::NotBefore(self.pacing.next_piece());
+        } else {
+            return Next::Nothing;
         }
-        true
+        Next::Turn
     }
 
     /// Writes what was taken.
@@ -236,10 +271,12 @@ impl<D: Disk> Turns<D> {
         }
     }
 
-    /// Flushes it, and tells that it is on the disk.
-    fn finish(&mut self) -> Result<(), Failure> {
+    /// Flushes it, and tells that it is on the disk. The time is that when this has returned.
+    fn finish(&mut self, now: impl FnOnce() -> u64) -> Result<(), Failure> {
         if self.turn == Turn::Snapshot {
-            return self.finish_piece();
+            self.finish_piece()?;
+            self.pacing.piece_ended(now());
+            return Ok(());
         }
         self.writer.finish()?;
         self.shared.publish(self.work.last, self.writer.flushes());
@@ -260,6 +297,8 @@ impl<D: Disk> Turns<D> {
     fn run(mut self) {
         let shared = self.shared.clone();
         let _panicking = FailOnPanic { shared: &shared, path: self.writer.disk().place("") };
+        let begun = Instant::now();
+        let now = || begun.elapsed().as_nanos() as u64;
         loop {
             let mut queue = lock(&shared.queue);
             loop {
@@ -267,15 +306,23 @@ impl<D: Disk> Turns<D> {
                 if queue.is_ending && queue.work.is_empty() {
                     return;
                 }
-                if self.take(&mut queue) {
-                    break;
-                }
-                queue.is_asleep = true;
-                queue = shared.wanted.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                let time = now();
+                queue = match self.take(&mut queue, time) {
+                    Next::Turn => break,
+                    Next::Nothing => {
+                        queue.is_asleep = true;
+                        shared.wanted.wait(queue).unwrap_or_else(PoisonError::into_inner)
+                    }
+                    Next::NotBefore(due) => {
+                        queue.is_asleep = true;
+                        let left = Duration::from_nanos(due.saturating_sub(time));
+                        shared.wanted.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0
+                    }
+                };
             }
             drop(queue);
             shared.turn();
-            if let Err(failure) = self.begin().and_then(|()| self.finish()) {
+            if let Err(failure) = self.begin().and_then(|()| self.finish(now)) {
                 return shared.fail(failure);
             }
             shared.turn();
@@ -369,15 +416,18 @@ impl<D: Disk> Stepped<D> {
                 Some(_) => {
                     self.due = None;
                     shared.turn();
-                    self.turns.finish()
+                    self.turns.finish(|| now)
                 }
                 None => {
                     let mut queue = lock(&shared.queue);
-                    if !self.turns.take(&mut queue) {
-                        queue.is_asleep = true;
-                        return None;
-                    }
+                    let next = self.turns.take(&mut queue, now);
+                    queue.is_asleep = next != Next::Turn;
                     drop(queue);
+                    match next {
+                        Next::Turn => {}
+                        Next::NotBefore(due) => return Some(due),
+                        Next::Nothing => return None,
+                    }
                     shared.turn();
                     self.due = Some(now.saturating_add(self.turns.writer.disk().flush_time().as_nanos() as u64));
                     self.turns.begin()

@@ -28,7 +28,7 @@
 //! | `state` | what the changes make |
 //! | `part` | what one group has of a log that several share |
 //! | `log`, `progress`, `read` | the log as its owner uses it; how far the writer is; entries from the disk |
-//! | `work`, `writer`, `commit` | what waits for the disk; writing it; when |
+//! | `work`, `writer`, `commit`, `pacing` | what waits for the disk; writing it; when; how snapshots give way |
 //! | `segment`, `segments`, `window`, `recover`, `open` | from files to a log |
 //! | `snapshot`, `job` | snapshots as files; one on its way to the disk |
 
@@ -41,6 +41,7 @@ mod format;
 mod job;
 mod log;
 mod open;
+mod pacing;
 mod part;
 mod progress;
 mod read;

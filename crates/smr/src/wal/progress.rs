@@ -43,7 +43,9 @@ impl<D: Disk> Wal<D> {
 
     /// Whether the segments have all the bytes they may: entries are refused until a compaction.
     pub fn is_full(&self) -> bool {
-        self.bytes() > self.config.log_bytes_max
+        let is_full = self.bytes() > self.config.log_bytes_max;
+        self.shared.note_full(is_full);
+        is_full
     }
 
     /// Bytes that were submitted and wait for the disk.

@@ -10,6 +10,10 @@ use super::{GROUP, WireError};
 use crate::cluster_id::ClusterId;
 
 const READ: u8 = 16;
+const INDEX: u8 = 17;
+const PIECE: u8 = 18;
+/// Of a read: whoever is asked is to answer.
+const HERE: u8 = 1;
 const STATUS: u8 = 32;
 const CHANGE: u8 = 33;
 const TRANSFER: u8 = 34;
@@ -22,6 +26,20 @@ pub enum Request<'a> {
     Command(Command<'a>),
     /// To answer a question as of now.
     Read(&'a [u8]),
+    /// The same, of this replica whether it leads or not: one that follows asks its leader how much is committed, and answers
+    /// when it has executed so much.
+    ReadHere(&'a [u8]),
+    /// The last entry that is committed as of now, of a leader.
+    Index,
+    /// A piece of a snapshot of the state of this replica.
+    Piece {
+        /// The state has the effects of this entry, at least.
+        least: u64,
+        /// The last entry in the snapshot of which the pieces before were; 0 for the first piece.
+        index: u64,
+        /// Where the piece begins.
+        offset: u64,
+    },
     /// How this replica is. It says so to everybody, whichever cluster is asked.
     Status,
     /// To change who belongs to the cluster.
@@ -60,6 +78,13 @@ pub enum Change {
         /// Its id.
         id: u64,
     },
+    /// A replica that is not heard of where it was, and comes back with its log, is reached elsewhere.
+    Move {
+        /// Its id.
+        id: u64,
+        /// Where it is reached from now on.
+        address: String,
+    },
 }
 
 impl Change {
@@ -68,6 +93,7 @@ impl Change {
             Change::AddLearner { id, address } => (1, *id, address),
             Change::Promote { id } => (2, *id, ""),
             Change::Remove { id } => (3, *id, ""),
+            Change::Move { id, address } => (4, *id, address),
         }
     }
 }
@@ -77,8 +103,9 @@ impl<'a> Request<'a> {
     pub fn encoded_len(&self) -> usize {
         match self {
             Request::Command(command) => command.encoded_len(),
-            Request::Read(query) => 8 + query.len(),
-            Request::Status => 8,
+            Request::Read(query) | Request::ReadHere(query) => 8 + query.len(),
+            Request::Status | Request::Index => 8,
+            Request::Piece { .. } => 8 + 3 * 8,
             Request::Change(change) => 16 + change.words().2.len(),
             Request::Transfer { .. } => 16,
             Request::Founded { founders, .. } => 16 + members_len(founders),
@@ -96,6 +123,9 @@ impl<'a> Request<'a> {
         };
         let (op, detail) = match self {
             Request::Command(_) | Request::Read(_) => (READ, 0),
+            Request::ReadHere(_) => (READ, HERE),
+            Request::Index => (INDEX, 0),
+            Request::Piece { .. } => (PIECE, 0),
             Request::Status => (STATUS, 0),
             Request::Change(change) => (CHANGE, change.words().0),
             Request::Transfer { .. } => (TRANSFER, 0),
@@ -103,7 +133,8 @@ impl<'a> Request<'a> {
         };
         writer.bytes(&[op, detail, 0, 0, 0, 0, 0, 0]);
         match self {
-            Request::Read(query) => writer.bytes(query),
+            Request::Read(query) | Request::ReadHere(query) => writer.bytes(query),
+            Request::Piece { least, index, offset } => [least, index, offset].into_iter().for_each(|word| writer.u64(*word)),
             Request::Change(change) => {
                 let (_, id, address) = change.words();
                 writer.u64(id);
@@ -114,7 +145,7 @@ impl<'a> Request<'a> {
                 writer.u64(u64::from(*groups));
                 encode_members(&mut writer, founders);
             }
-            Request::Command(_) | Request::Status => {}
+            Request::Command(_) | Request::Status | Request::Index => {}
         }
         assert!(writer.is_full(), "a request is written to memory of its length");
         writer.len()
@@ -133,13 +164,17 @@ impl<'a> Request<'a> {
         let detail = reader.u8()?;
         reader.take(6)?;
         let request = match op {
+            READ if detail == HERE => return Ok(Request::ReadHere(reader.rest())),
             READ => return Ok(Request::Read(reader.rest())),
+            INDEX => Request::Index,
+            PIECE => Request::Piece { least: reader.u64()?, index: reader.u64()?, offset: reader.u64()? },
             STATUS => Request::Status,
             CHANGE => {
                 let id = reader.u64()?;
                 let address = reader.take(reader.left())?;
                 match (detail, address.is_empty()) {
                     (1, _) => Request::Change(Change::AddLearner { id, address: parse_address(address)? }),
+                    (4, _) => Request::Change(Change::Move { id, address: parse_address(address)? }),
                     (2, true) => Request::Change(Change::Promote { id }),
                     (3, true) => Request::Change(Change::Remove { id }),
                     _ => return Err(WireError::Unknown { field: "change", value: detail.into() }),
@@ -192,10 +227,14 @@ mod tests {
             Request::Command(command),
             Request::Command(Command { kind: Kind::OpenSession, body: b"", ..command }),
             Request::Read(b"what"),
+            Request::ReadHere(b"what"),
+            Request::Index,
+            Request::Piece { least: 5, index: 7, offset: 9 },
             Request::Status,
             Request::Change(Change::AddLearner { id: 4, address: "udp://127.0.0.1:1".into() }),
             Request::Change(Change::Promote { id: 4 }),
             Request::Change(Change::Remove { id: 4 }),
+            Request::Change(Change::Move { id: 4, address: "udp://127.0.0.1:2".into() }),
             Request::Transfer { to: 9 },
             Request::Founded { founders: [(1, "udp://127.0.0.1:1".into()), (2, "shm:two".into())].into(), groups: 8 },
         ];

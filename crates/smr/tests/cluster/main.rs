@@ -4,6 +4,7 @@ mod disks;
 mod doubts;
 mod dribbled;
 mod first_leader;
+mod followers;
 mod foreign;
 mod forged;
 mod harness;

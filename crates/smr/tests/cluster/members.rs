@@ -98,3 +98,37 @@ fn who_is_not_there_is_removed() {
     assert_eq!(ask(&cluster, Change::Remove { id: other }), Ok(()));
     cluster.put("a", b"3").unwrap();
 }
+
+/// Its machine has another address, and it has its log.
+#[test]
+fn a_replica_that_comes_back_elsewhere_is_taken() {
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    let leader = cluster.leader();
+    let away = leader % 3 + 1;
+    let address = |node| Addr::Node(node).to_string();
+    let moved = Change::Move { id: away, address: address(50) };
+    refused(&cluster, moved.clone(), &format!("{away} is heard of where it is reached now"));
+    let log = cluster.stop(away);
+    cluster.turns(LONG);
+    for (id, node, why) in [(9, 50, "9 is no member"), (away, leader as u32, "is the address of replica")] {
+        let change = Change::Move { id, address: address(node) };
+        assert!(matches!(ask(&cluster, change), Err(ClientError::Refused(said)) if said.contains(why)));
+    }
+    cluster.members.iter_mut().find(|(id, _)| *id == away).unwrap().1 = Addr::Node(50);
+    cluster.start(away, log, Beginning::Join);
+    cluster.put("a", b"2").unwrap();
+    change(&cluster, moved).unwrap();
+    cluster.until("it has all", |cluster| cluster.local(away, "a").as_deref() == Some(b"2"));
+    assert_eq!(cluster.status(away).addresses[&away], address(50));
+    assert_eq!(cluster.status(leader).voters, [1, 2, 3]);
+    // Its vote counts: without the third one, both are needed.
+    let third = 6 - leader - away;
+    cluster.stop(third);
+    cluster.put("a", b"3").unwrap();
+    // What it knows it knows after a restart.
+    let log = cluster.stop(away);
+    cluster.start(away, log, Beginning::Join);
+    cluster.put("a", b"4").unwrap();
+    cluster.until("it has all", |cluster| cluster.local(away, "a").as_deref() == Some(b"4"));
+}

@@ -1,7 +1,11 @@
 //! Snapshot files: every truncation and every flipped bit is noticed, and one that was not finished is none.
 
+use std::time::Duration;
+
 use dunlin_smr::wal::sim::{Crash, SimDisk, SimDiskConfig};
-use dunlin_smr::wal::{Position, SNAPSHOT_BLOCK_BYTES, SnapshotReader, SnapshotWriter, WalError, open_stepped};
+use dunlin_smr::wal::{
+    Entry, Position, SNAPSHOT_BLOCK_BYTES, SnapshotReader, SnapshotWriter, WalConfig, WalError, open_stepped,
+};
 
 use super::{append, flush, new_log, small};
 
@@ -80,4 +84,50 @@ fn a_snapshot_that_is_not_finished_or_not_known_is_removed() {
     let unknown = "snapshot-0000000000000004-0000000000000002".to_owned();
     assert_eq!(opening.removed, [format!("{NAME}.tmp"), unknown]);
     assert_eq!(wal.compaction().snapshot, known);
+}
+
+/// A writer that comes back 20 us after each flush of 100 us, while a snapshot of so many pieces is written. Gives how many
+/// writes there were, and the time.
+fn written_beside(pieces: usize, log_bytes_max: u64, writes: bool) -> (u64, u64) {
+    const PIECE: usize = 1000;
+    let flush = Duration::from_micros(100);
+    let disk = SimDisk::new(1, SimDiskConfig { flush_time: (flush, flush), ..SimDiskConfig::default() });
+    let config = WalConfig { snapshot_piece_bytes: PIECE, log_bytes_max, ..small() };
+    let (mut wal, _) = open_stepped(disk, config).unwrap();
+    append(&mut wal, 1, 4000);
+    super::flush(&mut wal);
+    assert_eq!(wal.is_full(), log_bytes_max < 4000);
+    let stepper = wal.stepper().unwrap();
+    wal.write_snapshot(wal.last(), Vec::new(), vec![7; pieces * PIECE].into());
+    let (mut now, mut count, mut next_write) = (0, 0, if writes { 0 } else { u64::MAX });
+    let mut waits = None;
+    loop {
+        let due = stepper.step(now);
+        if wal.take_written_snapshot().is_some() {
+            return (count, now);
+        }
+        if waits.is_some_and(|ticket| wal.durable() >= ticket) {
+            (count, next_write, waits) = (count + 1, now + 20_000, None);
+        }
+        if waits.is_none() && now >= next_write {
+            wal.append_admitted(Entry { index: wal.last().index + 1, term: 1, kind: 3, payload: b"x" }).unwrap();
+            waits = Some(wal.submit());
+            continue;
+        }
+        let next_write = if waits.is_none() { next_write } else { u64::MAX };
+        now = due.unwrap_or(u64::MAX).min(next_write);
+    }
+}
+
+#[test]
+fn writers_keep_most_of_their_rate_while_a_snapshot_is_written() {
+    let (count, time) = written_beside(60, 1 << 20, true);
+    let alone = time / 120_000;
+    assert!(count * 100 >= 78 * alone, "{count} writes of {alone} in {} us", time / 1000);
+    // It takes a fifth, and not less.
+    assert!(time < 60 * 6 * 120_000, "{} us", time / 1000);
+    let (_, time) = written_beside(60, 1 << 20, false);
+    assert!(time <= 2 * 61 * 100_000, "{} us while nobody writes", time / 1000);
+    let (_, time) = written_beside(60, 2048, true);
+    assert!(time <= 61 * 2 * 120_000, "{} us when the log is full", time / 1000);
 }

@@ -8,7 +8,7 @@ use dunlin_rpc::{CongestionControl, EndpointConfig};
 use dunlin_sim::fault::{Crashes, RandomFaults};
 use dunlin_sim::topology::Layout;
 use dunlin_sim::{CostModel, Datacenter, Fault, FaultPlan, Topology};
-use dunlin_smr::{ClientConfig, NodeConfig, Reads};
+use dunlin_smr::{ClientConfig, NodeConfig, ReadFrom, Reads};
 use dunlin_trial::{Random, Roughness};
 
 use crate::hunt::scenario::{draw_config, draw_cost, draw_topology, work_ns};
@@ -237,6 +237,7 @@ impl Scenario {
                 attempt_timeout: Duration::from_nanos(attempt_ns.max(2 * MILLISECOND)),
                 pause: Duration::from_micros(r.between(100, 5000)),
                 group: groups - 1,
+                read_from: if several.chance(40) { ReadFrom::Any } else { ReadFrom::Leader },
                 ..ClientConfig::default()
             },
             // Short ones, where old ones are wanted.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use dunlin_serve::Interrupt;
+use dunlin_smr::ReadFrom;
 use dunlin_smr::kv::{Answer, Query};
 
 use super::cluster::{Cluster, Outcome, ask, of_key};
@@ -17,21 +18,38 @@ use crate::output;
 Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
   dunlin raft get $R bird
   dunlin raft get $R photo > photo.jpeg             the bytes as they are
-  dunlin raft get $R bird --facts                   its version and length")]
+  dunlin raft get $R bird --facts                   its version and length
+  dunlin raft get $R bird --read-from any           of any replica: a follower asks its leader first what is committed
+  dunlin raft get $R bird --read-from 3             of replica 3")]
 pub struct Arguments {
     #[command(flatten)]
     cluster: Cluster,
     /// The key
     key: String,
+    /// Which replica answers: leader, any, or the id of one. Whoever it is, the answer is as of now
+    #[arg(long, value_name = "REPLICA", default_value = "leader", value_parser = read_from)]
+    read_from: ReadFrom,
     /// Print version and length instead of the value
     #[arg(long)]
     facts: bool,
 }
 
+fn read_from(text: &str) -> Result<ReadFrom, String> {
+    match text {
+        "leader" => Ok(ReadFrom::Leader),
+        "any" => Ok(ReadFrom::Any),
+        id => match id.parse() {
+            Ok(id @ 1..) => Ok(ReadFrom::Replica(id)),
+            _ => Err("write leader, any, or the id of a replica".into()),
+        },
+    }
+}
+
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.cluster, interrupt, async |client| {
-        let reply = of_key(client, &arguments.key).await?.query(Query { key: arguments.key.as_bytes() }.encode()).await?;
+        let client = of_key(client, &arguments.key).await?.reading_from(arguments.read_from);
+        let reply = client.query(Query { key: arguments.key.as_bytes() }.encode()).await?;
         match Answer::parse(&reply)? {
             Answer::NotFound => Ok(Outcome::NotFound),
             Answer::Value { version, value } if arguments.facts => {

@@ -45,6 +45,7 @@ fn is_made(change: &Change, leader: &Status) -> bool {
     let is_member = |id| leader.voters.contains(id) || leader.learners.contains(id);
     match change {
         Change::AddLearner { id, address } => is_member(id) && leader.addresses.get(id) == Some(address),
+        Change::Move { id, address } => leader.addresses.get(id) == Some(address),
         Change::Promote { id } => leader.voters.contains(id),
         Change::Remove { id } => !is_member(id),
     }

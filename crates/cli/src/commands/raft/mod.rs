@@ -1,15 +1,18 @@
 //! `dunlin raft`: replicas of a key-value machine, and what asks them.
 
 mod adds;
+mod backups;
 mod cases;
 pub mod cluster;
 mod deletes;
 mod gets;
 pub mod home;
 mod members;
+mod moves;
 mod puts;
 mod removes;
 pub mod replica;
+mod restores;
 mod serve;
 mod status;
 mod transfers;
@@ -52,6 +55,9 @@ enum Command {
     Add(adds::Arguments),
     Remove(removes::Arguments),
     Transfer(transfers::Arguments),
+    Move(moves::Arguments),
+    Backup(backups::Arguments),
+    Restore(restores::Arguments),
 }
 
 impl Arguments {
@@ -73,5 +79,8 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         Command::Add(arguments) => adds::run(&arguments, &interrupt),
         Command::Remove(arguments) => removes::run(&arguments, &interrupt),
         Command::Transfer(arguments) => transfers::run(&arguments, &interrupt),
+        Command::Move(arguments) => moves::run(&arguments, &interrupt),
+        Command::Backup(arguments) => backups::run(&arguments, &interrupt),
+        Command::Restore(arguments) => restores::run(&arguments),
     }
 }

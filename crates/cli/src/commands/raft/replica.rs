@@ -57,6 +57,9 @@ pub struct Replica {
     /// Wait to be added to a cluster that is there: at the first start of this replica, and at no other
     #[arg(long)]
     join: bool,
+    /// It is reached at another address than its log says. `dunlin raft move` tells the others
+    #[arg(long, conflicts_with_all = ["new", "join"])]
+    moved: bool,
     /// Listen here instead of at the address that others use: shm:NAME or udp://HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Addr>,
@@ -318,6 +321,8 @@ fn families(status: &Status, counters: &Counters) -> Vec<Family> {
                 ("applied", counters.applied),
                 ("reads", counters.reads),
                 ("lease_reads", counters.lease_reads),
+                ("follower_reads", counters.follower_reads),
+                ("index_questions", counters.index_questions),
                 ("elected", counters.elected),
                 ("pushed_back", counters.pushed_back),
                 ("envelopes", counters.envelopes),
@@ -466,9 +471,9 @@ fn check_members(arguments: &Replica, own: &Addr, status: &Status) -> Result<()>
     let known = status.addresses.get(&arguments.id).map(|address| address.parse::<Addr>());
     if let Some(Ok(known)) = known {
         ensure!(
-            known == *own,
-            "the cluster knows replica {} at {known}, and --peers says {own}: serve it where it is known, or remove it from the cluster and \
-             add one with an id that was never used there",
+            known == *own || arguments.moved,
+            "the cluster knows replica {} at {known}, and --peers says {own}: serve it where it is known. If its directory has moved there, say --moved, and \
+             tell the others: dunlin raft move",
             arguments.id
         );
     }

@@ -48,7 +48,7 @@ pub struct Arguments {
     groups: u16,
 }
 
-fn limit(text: &str) -> Result<u64, String> {
+pub fn limit(text: &str) -> Result<u64, String> {
     let bytes = bytes(text)? as u64;
     if !(LIMIT_MIN..=LIMIT_MAX).contains(&bytes) {
         return Err("give between 2MiB and 2GiB".into());
