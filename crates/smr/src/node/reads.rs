@@ -22,6 +22,9 @@ use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::wire::response::Response;
 
+/// Bytes of answers that are given in one turn of the event loop, unless a single one is longer. Urgent reads do not count.
+const TURN_BYTES_MAX: usize = 1 << 20;
+
 /// A read and who asked.
 struct Read {
     query: Bytes,
@@ -37,6 +40,8 @@ pub(super) struct PendingReads {
     asked: VecDeque<(u64, Vec<Read>)>,
     /// Until so much is executed.
     granted: VecDeque<(u64, Vec<Read>)>,
+    /// For their turn: so much is executed.
+    ready: VecDeque<Read>,
     next: u64,
     count: usize,
     /// Bytes of what is asked.
@@ -72,7 +77,8 @@ impl PendingReads {
     fn drain(&mut self) -> impl Iterator<Item = Read> + use<> {
         (self.count, self.bytes) = (0, 0);
         let waiting = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.granted));
-        waiting.flat_map(|(_, reads)| reads).chain(std::mem::take(&mut self.fresh))
+        let asked = waiting.flat_map(|(_, reads)| reads);
+        std::mem::take(&mut self.ready).into_iter().chain(asked).chain(std::mem::take(&mut self.fresh))
     }
 
     pub fn turn_away(&mut self, leader: &Option<(u64, String)>) {
@@ -115,8 +121,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.end(Stage::Machine);
     }
 
+    /// Whether there is a place for a read. Those of the second share are for urgent ones alone.
     pub fn may_wait_to_read(&self, query: &[u8]) -> bool {
-        self.reads.count < self.config.reads_max && self.reads.bytes + query.len() <= self.config.read_bytes_max
+        let has_room = |shares: usize| {
+            let bytes_max = self.config.read_bytes_max.saturating_mul(shares);
+            self.reads.count < self.config.reads_max.saturating_mul(shares) && self.reads.bytes + query.len() <= bytes_max
+        };
+        has_room(1) || (has_room(2) && self.state.machine.is_urgent(query))
     }
 
     pub fn wait_to_read(&mut self, query: &[u8], reply: DeferredReply) {
@@ -137,22 +148,37 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.raft.read_index(number.to_le_bytes().to_vec());
     }
 
-    /// Answers reads for which enough is executed.
+    /// Answers reads for which enough is executed: first the urgent ones, then as many others as a turn may take.
     pub fn answer_reads(&mut self) {
         while let Some((index, _)) = self.reads.granted.front()
             && *index <= self.applied
         {
             let Some((_, reads)) = self.reads.granted.pop_front() else { break };
-            self.reads.count -= reads.len();
-            self.counters.reads += reads.len() as u64;
             for read in reads {
-                self.reads.bytes -= read.query.len();
-                let mut out = Vec::new();
-                self.begin(Stage::Machine);
-                self.state.machine.query(&read.query, &mut out);
-                self.end(Stage::Machine);
-                respond_reply(read.reply, &out);
+                match self.state.machine.is_urgent(&read.query) {
+                    true => _ = self.answer_read(read),
+                    false => self.reads.ready.push_back(read),
+                }
             }
         }
+        let mut bytes = 0;
+        while bytes < TURN_BYTES_MAX {
+            let Some(read) = self.reads.ready.pop_front() else { return };
+            bytes += self.answer_read(read);
+        }
+        self.later.set_due();
+    }
+
+    /// Gives the length of the answer.
+    fn answer_read(&mut self, read: Read) -> usize {
+        self.reads.count -= 1;
+        self.counters.reads += 1;
+        self.reads.bytes -= read.query.len();
+        let mut out = Vec::new();
+        self.begin(Stage::Machine);
+        self.state.machine.query(&read.query, &mut out);
+        self.end(Stage::Machine);
+        respond_reply(read.reply, &out);
+        out.len()
     }
 }
