@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::coordinator::{Coordinator, HEARTBEAT_EVERY, attend, join_after_leases};
+use crate::either::{Either, either, until};
 use crate::error::CoordError;
 use crate::types::{Lease, MemberId, Membership, Token};
 
@@ -54,13 +55,30 @@ pub async fn campaign<'a, C: Coordinator>(
             }
             Err(error) => return Err(error),
         };
-        let elected = win(coordinator, &membership, name, ttl);
-        match either(elected, attend(coordinator, &membership, heartbeat_every(&membership), |_| ())).await {
-            Either::Left(Ok(lease)) => return Ok(Leadership::new(coordinator, membership, lease)),
+        match campaign_as(coordinator, &membership, name, ttl).await {
+            Ok(leadership) => return Ok(Leadership { ends_by: EndsBy::Leaving, ..leadership }),
             // It was taken for failed while it waited.
-            Either::Left(Err(CoordError::NotLive { .. })) | Either::Right(_) => {}
-            Either::Left(Err(error)) => return Err(error),
+            Err(CoordError::NotLive { .. }) => {}
+            Err(error) => return Err(error),
         }
+    }
+}
+
+/// Campaigns for a lease as a member that has joined already, under its own id and incarnation: waits until the lease is free, and acquires it. Heartbeats are
+/// sent meanwhile and while it leads, so the member need not send any beside it. [`Leadership::resign`] releases the lease, and the member stays.
+///
+/// # Errors
+/// As [`campaign`]; [`CoordError::NotLive`] if the member was taken for failed while it waited.
+pub async fn campaign_as<'a, C: Coordinator>(
+    coordinator: &'a C,
+    membership: &Membership,
+    name: &str,
+    ttl: Duration,
+) -> Result<Leadership<'a, C>, CoordError> {
+    let elected = win(coordinator, membership, name, ttl);
+    match either(elected, attend(coordinator, membership, heartbeat_every(membership), |_| ())).await {
+        Either::Left(lease) => Ok(Leadership::new(coordinator, *membership, lease?)),
+        Either::Right(why) => Err(why),
     }
 }
 
@@ -73,10 +91,8 @@ pub async fn with_deadline<C: Coordinator, T>(
     deadline: u64,
     operation: impl Future<Output = Result<T, CoordError>>,
 ) -> Result<T, CoordError> {
-    match either(operation, coordinator.sleep_until(deadline)).await {
-        Either::Left(result) => result,
-        Either::Right(()) => Err(CoordError::TimedOut { may_have_run: true }),
-    }
+    let in_time = until(operation, coordinator.sleep_until(deadline)).await;
+    in_time.unwrap_or(Err(CoordError::TimedOut { may_have_run: true }))
 }
 
 /// Renews a lease for as long as it is safe, and tells of each renewal. Gives the error that says why it is lost, or `None` when its safe time is over: another may have
@@ -93,11 +109,10 @@ pub async fn keep<C: Coordinator>(
             sleep(coordinator, every).await;
             coordinator.renew(lease).await
         };
-        match either(renewed, coordinator.sleep_until(safe_until)).await {
-            Either::Left(Ok(())) => on_renewed(lease),
-            Either::Left(Err(error)) if error.is_of_the_moment() => {}
-            Either::Left(Err(error)) => return Some(error),
-            Either::Right(()) => return None,
+        match until(renewed, coordinator.sleep_until(safe_until)).await? {
+            Ok(()) => on_renewed(lease),
+            Err(error) if error.is_of_the_moment() => {}
+            Err(error) => return Some(error),
         }
     }
     None
@@ -144,6 +159,15 @@ pub struct Leadership<'a, C> {
     membership: Membership,
     lease: Lease,
     safe_until: Arc<AtomicU64>,
+    ends_by: EndsBy,
+}
+
+/// What resigning is.
+enum EndsBy {
+    /// The member joined to lead.
+    Leaving,
+    /// It was one before.
+    Releasing,
 }
 
 /// What the threads that do a leader's work ask first. Clones are the same one.
@@ -168,7 +192,7 @@ impl Mandate {
 impl<'a, C: Coordinator> Leadership<'a, C> {
     fn new(coordinator: &'a C, membership: Membership, lease: Lease) -> Leadership<'a, C> {
         let safe_until = Arc::new(AtomicU64::new(lease.safe_until));
-        Leadership { coordinator, membership, lease, safe_until }
+        Leadership { coordinator, membership, lease, safe_until, ends_by: EndsBy::Releasing }
     }
 
     /// The fencing token: above that of every leader before.
@@ -199,7 +223,7 @@ impl<'a, C: Coordinator> Leadership<'a, C> {
     /// Sends heartbeats and renews the lease until it is lost: then what rests on it stops. It is lost before another can have it. Gives the error that says
     /// why; none if the cluster manager was not reached for too long. Dropping the future and asking again goes on.
     pub async fn lost(&mut self) -> Option<CoordError> {
-        let Leadership { coordinator, membership, lease, safe_until } = self;
+        let Leadership { coordinator, membership, lease, safe_until, .. } = self;
         let kept = keep(*coordinator, lease, |lease| safe_until.store(lease.safe_until, Ordering::Release));
         let lost = match either(kept, attend(*coordinator, membership, heartbeat_every(membership), |_| ())).await {
             Either::Left(why) => why,
@@ -225,32 +249,21 @@ impl<'a, C: Coordinator> Leadership<'a, C> {
         }
     }
 
-    /// Leads no more: leaves, which ends the lease at once. Stop what rests on it first.
+    /// Leads no more, and the next may at once. Stop what rests on the lease first. A member that joined by [`campaign`] leaves; one of [`campaign_as`] stays, and
+    /// releases the lease.
     ///
     /// # Errors
-    /// As [`Coordinator::leave`]; the lease then ends with its time.
+    /// As [`Coordinator::leave`] or [`Coordinator::release`]; the lease then ends with its time.
     pub async fn resign(mut self) -> Result<(), CoordError> {
         self.end();
-        self.coordinator.leave(&self.membership).await
+        match self.ends_by {
+            EndsBy::Leaving => self.coordinator.leave(&self.membership).await,
+            EndsBy::Releasing => self.coordinator.release(&self.lease).await,
+        }
     }
 
     fn end(&mut self) {
         self.lease.safe_until = 0;
         self.safe_until.store(0, Ordering::Release);
     }
-}
-
-enum Either<L, R> {
-    Left(L),
-    Right(R),
-}
-
-/// Whichever ends first.
-async fn either<L: Future, R: Future>(left: L, right: R) -> Either<L::Output, R::Output> {
-    let (mut left, mut right) = (pin!(left), pin!(right));
-    poll_fn(|context| match left.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Either::Left(output)),
-        Poll::Pending => right.as_mut().poll(context).map(Either::Right),
-    })
-    .await
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::campaign::{campaign, with_deadline};
+use crate::campaign::{campaign, campaign_as, with_deadline};
 use crate::coordinator::{Coordinator, Watch, join_after_leases};
 use crate::error::CoordError;
 use crate::standing::Standing;
@@ -63,6 +63,7 @@ pub async fn check<S: Site>(site: &S) {
     bench.leases_lapse_unless_renewed().await;
     bench.who_has_failed_cannot_renew().await;
     bench.leaders_follow_each_other().await;
+    bench.a_member_leads_under_its_own_id().await;
     bench.watchers_miss_nothing().await;
     bench.what_is_forgotten_is_said_to_be().await;
 }
@@ -525,6 +526,23 @@ impl<S: Site> Bench<'_, S> {
         assert!(third.token() > mandate.token() && !mandate.is_safe(c.now()), "the one before had stopped");
         third.resign().await.unwrap();
         let _ = c.forget(7022).await;
+    }
+
+    async fn a_member_leads_under_its_own_id(&self) {
+        let (c, name) = (&self.coordinator, "/conformance/leader");
+        let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
+        let member = c.join(7024, b"primary").await.unwrap();
+        let mut first = campaign_as(c, &member, name, ttl).await.unwrap();
+        assert_eq!(first.membership().incarnation, member.incarnation);
+        assert_eq!(first.while_safe(self.site.pass(2 * ttl)).await, Some(()));
+        first.resign().await.unwrap();
+        assert_eq!(c.holder(name).await.unwrap(), None, "what it resigns from is free");
+        assert_eq!(self.health(7024).await, (member.epoch, Some(Health::Live)), "the member stays, as it was");
+        let second = campaign_as(c, &member, name, ttl).await.unwrap();
+        c.leave(&member).await.unwrap();
+        assert!(matches!(second.resign().await, Err(CoordError::LeaseLost { .. })));
+        let refused = campaign_as(c, &member, name, ttl).await.err();
+        assert!(matches!(refused, Some(CoordError::NotLive { member: 7024, .. })), "{refused:?}");
     }
 
     /// The revision of now.

@@ -1,11 +1,7 @@
 //! The interface of the cluster manager, whatever is behind it.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
+use std::future::Future;
 use std::time::Duration;
-
-use dunlin_rpc::Timers;
 
 use crate::error::CoordError;
 use crate::transaction::Transaction;
@@ -231,16 +227,6 @@ pub async fn join_after_leases<C: Coordinator>(
             joined => return joined,
         }
     }
-}
-
-/// What `work` gives, or `None` if that takes longer than `time`; it is given up then.
-pub(crate) async fn within<F: Future>(timers: &Timers, time: Duration, work: F) -> Option<F::Output> {
-    let (mut work, mut end) = (pin!(work), pin!(timers.sleep(time)));
-    poll_fn(|context| match work.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => end.as_mut().poll(context).map(|()| None),
-    })
-    .await
 }
 
 /// After a suspension of the machine, a sleep ends so late at most.

@@ -22,6 +22,7 @@
 mod campaign;
 pub mod conformance;
 pub mod coordinator;
+mod either;
 pub mod embedded;
 mod error;
 #[cfg(feature = "etcd")]
@@ -37,7 +38,7 @@ mod types;
 mod watchman;
 pub mod wire;
 
-pub use campaign::{Leadership, Mandate, campaign, keep, with_deadline};
+pub use campaign::{Leadership, Mandate, campaign, campaign_as, keep, with_deadline};
 pub use coordinator::{Coordinator, HEARTBEAT_EVERY, Watch, attend, join_after_leases};
 pub use error::CoordError;
 pub use limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};

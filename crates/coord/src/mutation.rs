@@ -9,6 +9,8 @@ dunlin_rpc::mutations! {
     FailedHolderRenews,
     /// A member that joins again begins no epoch.
     EpochKept,
+    /// Cutting epochs has the one after them forgotten as well.
+    NextEpochCut,
     /// A change on condition of a version is made if the entry is newer.
     OlderVersionAccepted,
     /// A transaction accepts the token of a lease that has ended.

@@ -102,6 +102,7 @@ pub(crate) struct Beat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tenure {
     pub name: String,
+    pub member: MemberId,
     pub token: Token,
     /// A count of renewals, or on an etcd the revision of the last.
     pub renewals: u64,
@@ -146,7 +147,7 @@ impl<K: Hash + Eq + Clone> Silence<K> {
 pub(crate) struct Reign {
     number: u64,
     members: Silence<(MemberId, Incarnation)>,
-    leases: Silence<(String, Token)>,
+    leases: Silence<(String, MemberId, Token)>,
     looked_at: u64,
 }
 
@@ -202,10 +203,10 @@ impl Reign {
         let tenures = pulse.leases.into_iter();
         let quarters = if is_planted(Mutation::NoMargin) { 3 } else { 4 };
         let time = |ttl_ms: u64| ttl_ms.saturating_mul(1_000_000) / 4 * quarters;
-        let tenures = tenures.map(|held| ((held.name, held.token), held.renewals, time(held.ttl_ms)));
+        let tenures = tenures.map(|held| ((held.name, held.member, held.token), held.renewals, time(held.ttl_ms)));
         let over = self.leases.look(now, is_late, tenures).into_iter();
         // How long they were held does not matter any more.
-        let leases = over.map(|((name, token), renewals)| Tenure { name, token, renewals, ttl_ms: 0 });
+        let leases = over.map(|((name, member, token), renewals)| Tenure { name, member, token, renewals, ttl_ms: 0 });
         Seen { was_late, over: Pulse { members: members.collect(), leases: leases.collect() } }
     }
 }
@@ -230,7 +231,7 @@ mod tests {
     #[test]
     fn a_command_holds_as_many_decisions_as_it_may() {
         let beat = |member| Beat { member, incarnation: 1, heartbeats: 2, failure_timeout_ms: 10 };
-        let tenure = |number| Tenure { name: format!("/{number}"), token: number, renewals: 0, ttl_ms: 0 };
+        let tenure = |number| Tenure { name: format!("/{number}"), member: 1, token: number, renewals: 0, ttl_ms: 0 };
         let all = |members, leases| {
             let (members, leases) = ((0..members).map(beat), (0..leases).map(tenure));
             Pulse { members: members.collect(), leases: leases.collect() }
@@ -270,7 +271,7 @@ mod tests {
         let config = WatchmanConfig { failure_timeout: Duration::from_nanos(100), look_every: Duration::from_nanos(10) };
         let pulse = || Pulse {
             members: vec![Beat { member: 1, incarnation: 7, heartbeats: 3, failure_timeout_ms: 0 }],
-            leases: vec![Tenure { name: "/a".into(), token: 8, renewals: 2, ttl_ms: 0 }],
+            leases: vec![Tenure { name: "/a".into(), member: 1, token: 8, renewals: 2, ttl_ms: 0 }],
         };
         let (all, none) = (pulse(), Pulse::default());
         let failed = Pulse { leases: none.leases.clone(), ..all.clone() };

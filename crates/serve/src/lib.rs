@@ -24,6 +24,7 @@
 //! | [`addresses`] | where each core listens |
 //! | [`interrupt`], [`signals`], [`notify`], [`limits`] | the process: signals, readiness for a service manager, limits of the system |
 //! | [`channel`], [`handle`] | how a client reaches a service, on one thread and from many; `blocking` is how a thread waits for its call |
+//! | [`epoch`] | requests that say in which epoch of a cluster they were sent |
 //! | [`port`], [`metrics`] | metrics and health over HTTP |
 //! | [`side`], `long_work` | threads for what blocks; work that holds an event loop, and is no fault |
 //!
@@ -36,6 +37,7 @@ pub mod channel;
 mod config;
 mod core;
 pub mod drive;
+pub mod epoch;
 mod error;
 pub mod failure;
 pub mod handle;

@@ -70,9 +70,9 @@ pub struct NodeConfig {
     pub proposal_bytes_max: usize,
     /// Bytes of one command. At most 4 MiB; default 2 MiB.
     pub command_bytes_max: usize,
-    /// Reads that wait. Default 4096.
+    /// Reads that wait. As many more may if they are [urgent](crate::StateMachine::is_urgent). Default 4096.
     pub reads_max: usize,
-    /// Bytes of these. Default 64 MiB.
+    /// Bytes of these, and as many more of urgent ones. Default 64 MiB.
     pub read_bytes_max: usize,
     /// Bytes of entries in one append, unless a single one is longer. Default 256 KiB.
     pub append_bytes_max: u64,

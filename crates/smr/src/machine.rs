@@ -21,6 +21,12 @@ pub trait StateMachine {
     /// Answers a question and changes nothing; appends the answer to `reply`.
     fn query(&self, query: &[u8], reply: &mut Vec<u8>);
 
+    /// Whether a question must not wait behind others, such as a sign of life. A leader has as many places beside [`crate::NodeConfig::reads_max`] for
+    /// those alone, and answers them first. By default none is.
+    fn is_urgent(&self, _query: &[u8]) -> bool {
+        false
+    }
+
     /// Appends all of the state to `out`.
     fn snapshot(&self, out: &mut Vec<u8>);
 

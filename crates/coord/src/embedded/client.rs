@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use dunlin_net::Transport;
+use dunlin_net::random::Random;
 use dunlin_rpc::Timers;
 use dunlin_smr::{Client, ClientError};
 
 use crate::coordinator::{Coordinator, sleep_until};
+use crate::either::until;
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::path::{check_path, check_root};
@@ -18,10 +20,14 @@ use crate::wire::{Answer, Command, Query, Wire};
 
 /// How often a watcher asks for what has happened, unless it is told otherwise.
 const WATCH_EVERY: Duration = Duration::from_millis(100);
+/// Pauses between tries of something that must be asked again double up to so many times the first.
+const PAUSE_GROWTH_MAX: u32 = 32;
 
 /// A client of a cluster manager whose replicas are [`dunlin_smr::Node`]s. A command is executed once, however often it must be sent.
 pub struct Embedded<T: Transport> {
     client: Client<T>,
+    /// For heartbeats and renewals, which must not wait behind long answers on one session.
+    urgent: Client<T>,
     timers: Timers,
     watch_every: Duration,
 }
@@ -73,10 +79,15 @@ macro_rules! answer_of {
 
 pub(super) use answer_of;
 
+/// A part of this time.
+fn spread(time: Duration, random: &mut Random) -> Duration {
+    Duration::from_nanos(random.below(time.as_nanos().clamp(1, u64::MAX.into()) as u64))
+}
+
 impl<T: Transport> Embedded<T> {
     /// One that asks through this client. Settings of how long operations may take are the client's.
     pub fn new(client: Client<T>) -> Embedded<T> {
-        Embedded { timers: client.timers(), client, watch_every: WATCH_EVERY }
+        Embedded { timers: client.timers(), urgent: client.apart(), client, watch_every: WATCH_EVERY }
     }
 
     /// Sets how often [`Coordinator::changes`] asks while nothing happens: so late may it be told of something. 100 ms by default.
@@ -90,16 +101,23 @@ impl<T: Transport> Embedded<T> {
         &self.client
     }
 
-    /// Asks until the leader hears it: after an election its watchman must begin to reign first.
-    async fn heard(&self, asked: Query) -> Result<Answer, CoordError> {
-        let give_up_at = self.timers.now().saturating_add(self.client.config().timeout.as_nanos() as u64);
-        loop {
-            match query(&self.client, asked.clone()).await? {
-                Answer::NotYet if self.timers.now() < give_up_at => self.timers.sleep(self.client.config().pause).await,
-                Answer::NotYet => return Err(CoordError::TimedOut { may_have_run: false }),
-                answer => return Ok(answer),
+    /// Asks until the leader hears it, in the time of one operation: after an election its watchman must begin to reign first. All members wait for that at the same time,
+    /// so they ask less and less often, and not together: `who` tells them apart.
+    async fn heard(&self, who: Revision, asked: Query) -> Result<Answer, CoordError> {
+        let mut random = Random::new(who ^ self.timers.now());
+        let first = self.client.config().pause;
+        let asking = async {
+            let mut pause = first;
+            loop {
+                match query(&self.urgent, asked.clone()).await? {
+                    Answer::NotYet => self.timers.sleep(pause / 2 + spread(pause, &mut random)).await,
+                    answer => return Ok(answer),
+                }
+                pause = (2 * pause).min(PAUSE_GROWTH_MAX * first);
             }
-        }
+        };
+        let in_time = until(asking, self.timers.sleep(self.client.config().timeout)).await;
+        in_time.unwrap_or(Err(CoordError::TimedOut { may_have_run: false }))
     }
 
     async fn done(&self, command: Command) -> Result<Revision, CoordError> {
@@ -118,7 +136,7 @@ impl<T: Transport> Coordinator for Embedded<T> {
         let sent_at = self.now();
         let beat = Query::Heartbeat { member: membership.member, incarnation: membership.incarnation };
         answer_of!(
-            self.heard(beat).await?,
+            self.heard(membership.incarnation, beat).await?,
             Answer::Heard { epoch, failure_timeout_ms } => Heartbeat::heard(epoch, failure_timeout_ms, sent_at)
         )
     }
@@ -159,7 +177,7 @@ impl<T: Transport> Coordinator for Embedded<T> {
     async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
         let sent_at = self.now();
         let renew = Query::Renew { name: lease.name.clone(), token: lease.token };
-        let ttl_ms = answer_of!(self.heard(renew).await?, Answer::Renewed { ttl_ms } => ttl_ms)?;
+        let ttl_ms = answer_of!(self.heard(lease.token, renew).await?, Answer::Renewed { ttl_ms } => ttl_ms)?;
         lease.renewed(sent_at, ttl_ms);
         Ok(())
     }

@@ -12,7 +12,7 @@ use dunlin_smr::wire::response::{Role, Status};
 use dunlin_smr::{Client, LogStore, Node, StateMachine};
 
 use super::client::{answer_of, astray, execute, query};
-use crate::coordinator::within;
+use crate::either::until;
 use crate::error::CoordError;
 use crate::model::Hearing;
 use crate::watchman::{Pulse, Reign, WatchmanConfig, WatchmanCounters};
@@ -133,9 +133,9 @@ impl<T: Transport, L: Fn() -> Option<Status>> Work<T, L> {
         let number = reign.number();
         let looking = query(&self.client, Query::Pulse { reign: number });
         // An answer that takes longer would be too late for anything but to begin anew.
-        let answer = within(&self.timers, self.config.gap_max(), looking).await;
+        let answer = until(looking, self.timers.sleep(self.config.gap_max())).await;
         let answer = answer.ok_or(CoordError::TimedOut { may_have_run: false })??;
-        answer_of!(answer, Answer::PulseTaken => ())?;
+        answer_of!(answer, Answer::Reigns { .. } => ())?;
         // It was taken there and not here if another replica leads by now.
         let pulse = self.hearing.pulse().ok_or(CoordError::ReignOver { reign: number })?;
         self.count(|counters| counters.looks += 1);

@@ -1,16 +1,14 @@
 //! Watching: the history of one key.
 
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use etcd_client::{WatchOptions, WatchResponse, WatchStream};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::work::{Work, backend, foreign, look, revision_for_etcd, was_unsent};
+use crate::either::{Either, either};
 use crate::error::CoordError;
 use crate::path::check_root;
 use crate::types::{Changes, Event, Happening, Revision, Scope};
@@ -102,11 +100,8 @@ impl Parked {
     }
 }
 
-/// What a watch waits for.
-enum Came<T> {
-    Message(T),
-    Quiet(Option<Revision>),
-}
+/// What a watch of etcd gives next.
+type Message = Result<Option<WatchResponse>, etcd_client::Error>;
 
 impl Watching {
     /// Waits until something happens in the scope; for [`QUIET_MAX`] at most, after which it says how far nothing happened. A watch that stayed where it
@@ -115,12 +110,12 @@ impl Watching {
         let mut look_at = Instant::now() + QUIET_MAX;
         loop {
             let response = match self.message_or_quiet(look_at).await {
-                Came::Message(response) => response.map_err(|error| backend(&error, false))?,
-                Came::Quiet(Some(up_to)) => {
+                Either::Left(response) => response.map_err(|error| backend(&error, false))?,
+                Either::Right(Some(up_to)) => {
                     self.after = up_to;
                     return Ok((self, Changes { events: Vec::new(), up_to }));
                 }
-                Came::Quiet(None) => {
+                Either::Right(None) => {
                     look_at = Instant::now() + QUIET_MAX;
                     continue;
                 }
@@ -145,21 +140,16 @@ impl Watching {
     }
 
     /// What the watch tells next, or from `look_at` on, how far nothing happened. A look that hangs keeps nothing back that the watch tells.
-    async fn message_or_quiet(&mut self, look_at: Instant) -> Came<Result<Option<WatchResponse>, etcd_client::Error>> {
+    async fn message_or_quiet(&mut self, look_at: Instant) -> Either<Message, Option<Revision>> {
         let Watching { work, stream, key, after, .. } = self;
         let look = async {
             sleep_until(look_at).await;
             timeout(LOOK_MAX, quiet_up_to(work, key, *after)).await
         };
-        let (mut message, mut look) = (pin!(stream.message()), pin!(look));
-        poll_fn(|context| match message.as_mut().poll(context) {
-            Poll::Ready(response) => Poll::Ready(Came::Message(response)),
-            Poll::Pending => {
-                let looked = look.as_mut().poll(context);
-                looked.map(|seen| Came::Quiet(seen.ok().and_then(Result::ok).flatten()))
-            }
-        })
-        .await
+        match either(stream.message(), look).await {
+            Either::Left(response) => Either::Left(response),
+            Either::Right(looked) => Either::Right(looked.ok().and_then(Result::ok).flatten()),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use etcd_client::{KeyValue, Txn};
 
-use super::leases::name_of;
+use super::leases::{name_of, renewed_by};
 use super::members::id_of;
 use super::work::{Outcome, Work, delete, get, is_of, look, look_at_all, put, revision_for_etcd};
 use crate::error::CoordError;
@@ -46,13 +46,15 @@ impl Seen {
         let by_name = |place, prefix: String| self.by(place, |found| name_of(found, &prefix));
         let (live, failed) = (by_member(0, keys.members())?, by_member(1, keys.all_failed())?);
         let beats: HashMap<MemberId, Revision> = by_member(2, keys.beats())?;
-        let (held, renewals) = (by_name(3, keys.leases())?, by_name(4, keys.renewals())?);
+        let held = by_name(3, keys.leases())?;
+        let renewals = self.by(4, |found| renewed_by(found, &keys.renewals()))?;
         let is_silent = |beat: &&Beat| {
             let is_live = live.get(&beat.member) == Some(&beat.incarnation) && !failed.contains_key(&beat.member);
             is_live && beats.get(&beat.member) == Some(&beat.heartbeats)
         };
         let is_over = |tenure: &&Tenure| {
-            held.get(&tenure.name) == Some(&tenure.token) && renewals.get(&tenure.name) == Some(&tenure.renewals)
+            let Tenure { name, member, token, renewals: counted, .. } = tenure;
+            held.get(name) == Some(token) && renewals.get(&(*member, name.clone())) == Some(counted)
         };
         let members = part.members.iter().filter(is_silent).cloned().collect();
         Ok(Pulse { members, leases: part.leases.iter().filter(is_over).cloned().collect() })
@@ -121,10 +123,11 @@ impl Work {
             changes.push(put(keys.failed(*member), (epoch + 1).to_string()));
             happenings.push(Happening::Failed { member: *member, epoch: epoch + 1 });
         }
-        for Tenure { name, token, renewals, .. } in &over.leases {
-            conditions.push(is_of(&keys.lease(name), revision_for_etcd(*token)));
-            conditions.push(is_of(&keys.renewal(name), revision_for_etcd(*renewals)));
-            changes.extend([delete(keys.lease(name)), delete(keys.renewal(name))]);
+        for Tenure { name, member, token, renewals, .. } in &over.leases {
+            let (lease, renewal) = (keys.lease(name), keys.renewal(*member, name));
+            conditions.push(is_of(&lease, revision_for_etcd(*token)));
+            conditions.push(is_of(&renewal, revision_for_etcd(*renewals)));
+            changes.extend([delete(lease), delete(renewal)]);
             happenings.push(Happening::Ended { name: name.clone(), token: *token });
         }
         changes.push(self.events(&happenings));
@@ -138,7 +141,7 @@ mod tests {
 
     fn pulse(members: usize, leases: usize) -> Pulse {
         let beat = |member| Beat { member, incarnation: 1, heartbeats: 1, failure_timeout_ms: 0 };
-        let tenure = |name: usize| Tenure { name: format!("/{name}"), token: 1, renewals: 1, ttl_ms: 1 };
+        let tenure = |name: usize| Tenure { name: format!("/{name}"), member: 1, token: 1, renewals: 1, ttl_ms: 1 };
         Pulse { members: (0..members as u64).map(beat).collect(), leases: (0..leases).map(tenure).collect() }
     }
 

@@ -3,13 +3,17 @@
 use crate::types::{Incarnation, MemberId};
 use crate::wire::wire_struct;
 
-/// Version of the layout.
-const LAYOUT: &str = "v1";
+/// Version of the layout, and the one before it.
+const LAYOUT: &str = "v2";
+const EARLIER_LAYOUT: &str = "v1";
+/// Digits of a number in a key.
+const DIGITS: usize = 20;
 
 /// The names of all keys.
 #[derive(Debug)]
 pub(super) struct Keys {
     root: String,
+    earlier_root: String,
 }
 
 /// The value of a lease. Its token is the revision of the key.
@@ -25,7 +29,7 @@ wire_struct!(Tenancy { member, incarnation, ttl_ms });
 impl Keys {
     /// All below this prefix, which has been checked to be a path.
     pub fn new(prefix: &str) -> Keys {
-        Keys { root: format!("{prefix}/{LAYOUT}") }
+        Keys { root: format!("{prefix}/{LAYOUT}"), earlier_root: format!("{prefix}/{EARLIER_LAYOUT}") }
     }
 
     /// Of one kind: its prefix.
@@ -35,12 +39,17 @@ impl Keys {
 
     fn numbered(&self, kind: &str, number: u64) -> String {
         // With all digits, so that the order is that of numbers.
-        format!("{}{number:020}", self.all(kind))
+        format!("{}{number:0DIGITS$}", self.all(kind))
     }
 
     /// The number of the epoch, as text.
     pub fn epoch(&self) -> String {
         format!("{}/epoch", self.root)
+    }
+
+    /// The epoch of a cluster that a program with the layout before this one has kept here.
+    pub fn earlier_epoch(&self) -> String {
+        format!("{}/epoch", self.earlier_root)
     }
 
     /// Who came and went in an epoch.
@@ -117,9 +126,14 @@ impl Keys {
         self.all("leases")
     }
 
-    /// Written with each renewal.
-    pub fn renewal(&self, name: &str) -> String {
-        format!("{}/renewals{name}", self.root)
+    /// Written as a member is granted a lease, and with each renewal: it is there as long as the member holds the lease.
+    pub fn renewal(&self, member: MemberId, name: &str) -> String {
+        format!("{}{name}", self.numbered("renewals", member))
+    }
+
+    /// Those of the leases of a member.
+    pub fn renewals_of(&self, member: MemberId) -> String {
+        format!("{}/", self.numbered("renewals", member))
     }
 
     pub fn renewals(&self) -> String {
@@ -135,6 +149,12 @@ impl Keys {
 /// The member that a key below `prefix` is of.
 pub(super) fn member_of(key: &str, prefix: &str) -> Option<MemberId> {
     key.strip_prefix(prefix)?.parse().ok()
+}
+
+/// The member and the lease that the key of a renewal is of.
+pub(super) fn renewal_of<'a>(key: &'a str, prefix: &str) -> Option<(MemberId, &'a str)> {
+    let (member, name) = key.strip_prefix(prefix)?.split_at_checked(DIGITS)?;
+    Some((member.parse().ok()?, name))
 }
 
 /// The epoch that a key below `prefix` is of.
@@ -154,12 +174,15 @@ mod tests {
     #[test]
     fn keys_tell_what_they_are_of() {
         let keys = Keys::new("/dunlin");
-        assert_eq!(keys.member(7), "/dunlin/v1/members/00000000000000000007");
+        assert_eq!(keys.member(7), "/dunlin/v2/members/00000000000000000007");
+        assert_eq!(renewal_of(&keys.renewal(7, "/a/b"), &keys.renewals()), Some((7, "/a/b")));
+        assert!(keys.renewal(7, "/a").starts_with(&keys.renewals_of(7)));
+        assert_eq!(renewal_of("/dunlin/v2/renewals/7", &keys.renewals()), None);
         assert_eq!(member_of(&keys.member(u64::MAX), &keys.members()), Some(u64::MAX));
         assert_eq!(member_of(&keys.beat(7), &keys.members()), None);
         assert_eq!(path_of(&keys.lease("/a/b"), &keys.leases()), Some("/a/b"));
         assert_eq!(path_of(&keys.lease("/a/b"), &keys.renewals()), None);
-        assert_eq!(keys.entry("/a"), "/dunlin/v1/tree/a");
+        assert_eq!(keys.entry("/a"), "/dunlin/v2/tree/a");
         assert!(keys.member(9) < keys.member(10));
     }
 }

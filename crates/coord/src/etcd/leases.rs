@@ -2,9 +2,9 @@
 
 use etcd_client::{KeyValue, Txn, TxnOp};
 
-use super::keys::{Tenancy, path_of};
+use super::keys::{Tenancy, path_of, renewal_of};
 use super::members::check_live;
-use super::work::{Work, count, delete, foreign, get, get_all, is_of, look, page, put, revision_for_etcd};
+use super::work::{Work, count, delete, foreign, get, is_of, look, look_at_all, page, put, revision_for_etcd};
 use crate::error::CoordError;
 use crate::limits::check_ttl;
 use crate::path::check_path;
@@ -22,6 +22,13 @@ pub(super) fn tenancy(found: &KeyValue) -> Result<(Token, Tenancy), CoordError> 
 pub(super) fn name_of(found: &KeyValue, prefix: &str) -> Result<String, CoordError> {
     let key = found.key_str().map_err(|error| foreign(prefix, error))?;
     path_of(key, prefix).map(str::to_owned).ok_or_else(|| foreign(key, "it is no lease's"))
+}
+
+/// The member and the lease that the key of a renewal is of.
+pub(super) fn renewed_by(found: &KeyValue, prefix: &str) -> Result<(MemberId, String), CoordError> {
+    let key = found.key_str().map_err(|error| foreign(prefix, error))?;
+    let (member, name) = renewal_of(key, prefix).ok_or_else(|| foreign(key, "it is of no renewal"))?;
+    Ok((member, name.to_owned()))
 }
 
 /// What a lease's key says, as others see it.
@@ -56,7 +63,7 @@ impl Work {
             }
             let grant = [
                 put(lease.clone(), Tenancy { member, incarnation, ttl_ms }.to_bytes()),
-                put(keys.renewal(&name), ""),
+                put(keys.renewal(member, &name), ""),
                 self.event(Happening::Granted { name: name.clone(), member }),
             ];
             let [live, not_failed] = self.is_live(member, incarnation);
@@ -80,7 +87,7 @@ impl Work {
         let (member, incarnation) = (held.member, held.incarnation);
         let [live, not_failed] = self.is_live(member, incarnation);
         let conditions = [live, not_failed, is_of(&lease, revision_for_etcd(token))];
-        let renew = Txn::new().when(conditions).and_then([put(self.keys.renewal(&name), "")]).or_else([look(lease)]);
+        let renew = Txn::new().when(conditions).and_then([put(self.keys.renewal(member, &name), "")]).or_else([look(lease)]);
         let outcome = self.repeat(renew).await?;
         if outcome.done {
             return Ok(held.ttl_ms);
@@ -92,29 +99,35 @@ impl Work {
         Err(CoordError::NotLive { member, incarnation })
     }
 
-    /// What ends a lease that is held with this token.
-    fn end(&self, name: &str, token: Token) -> [TxnOp; 3] {
+    /// What ends a lease that a member holds with this token.
+    fn end(&self, member: MemberId, name: &str, token: Token) -> [TxnOp; 3] {
         let ended = Happening::Ended { name: name.to_owned(), token };
-        [delete(self.keys.lease(name)), delete(self.keys.renewal(name)), self.event(ended)]
+        [delete(self.keys.lease(name)), delete(self.keys.renewal(member, name)), self.event(ended)]
     }
 
     pub async fn release(&self, name: String, token: Token) -> Result<(), CoordError> {
-        let is_held = is_of(&self.keys.lease(&name), revision_for_etcd(token));
-        let outcome = self.commit(Txn::new().when([is_held]).and_then(self.end(&name, token))).await?;
-        if outcome.done { Ok(()) } else { Err(CoordError::LeaseLost { name, token }) }
+        let is_ended = self.end_if(&name, |held_with, _| held_with == token).await?;
+        if is_ended { Ok(()) } else { Err(CoordError::LeaseLost { name, token }) }
+    }
+
+    /// Ends a lease if it is held so; says whether it did.
+    async fn end_if(&self, name: &str, is_meant: impl Fn(Token, &Tenancy) -> bool) -> Result<bool, CoordError> {
+        let lease = self.keys.lease(name);
+        let seen = self.read(vec![get(lease.clone())]).await?;
+        let held = seen.one(0).map(tenancy).transpose()?;
+        let Some((token, held)) = held.filter(|(token, held)| is_meant(*token, held)) else { return Ok(false) };
+        let is_held = is_of(&lease, revision_for_etcd(token));
+        let outcome = self.commit(Txn::new().when([is_held]).and_then(self.end(held.member, name, token))).await?;
+        Ok(outcome.done)
     }
 
     /// Ends what a member has, up to this incarnation, one by one: each end is an event.
     pub async fn end_leases(&self, member: MemberId, incarnation: Incarnation) -> Result<(), CoordError> {
-        let seen = self.read(vec![get_all(self.keys.leases())]).await?;
+        let seen = self.read(vec![look_at_all(self.keys.renewals_of(member))]).await?;
         for found in seen.all(0) {
-            let (token, held) = tenancy(found)?;
-            if held.member == member && held.incarnation <= incarnation {
-                match self.release(name_of(found, &self.keys.leases())?, token).await {
-                    Ok(()) | Err(CoordError::LeaseLost { .. }) => {}
-                    Err(error) => return Err(error),
-                }
-            }
+            let (_, name) = renewed_by(found, &self.keys.renewals())?;
+            // One that was granted anew meanwhile is of a later incarnation, or ended when this one has left.
+            self.end_if(&name, |_, held| held.member == member && held.incarnation <= incarnation).await?;
         }
         Ok(())
     }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use etcd_client::{Compare, KeyValue, Txn, TxnOp};
 
 use super::keys::member_of;
-use super::leases::held_lease;
-use super::work::{Outcome, Work, count, delete, foreign, get, get_all, is_of, look, none_since, number, put};
+use super::leases::renewed_by;
+use super::work::{Outcome, Work, count, delete, foreign, get, get_all, is_of, look, none_since, number, page, put};
 use crate::error::CoordError;
 use crate::types::{Happening, Health, Incarnation, Joined, Member, MemberId, Members, Membership};
 
@@ -21,16 +21,19 @@ impl Work {
                     count(keys.members()),
                     get(keys.epoch()),
                     get(keys.failure_timeout()),
-                    get_all(keys.leases()),
+                    page(&keys.renewals_of(member), None),
+                    look(keys.earlier_epoch()),
                 ])
                 .await?;
+            if let Some(earlier) = seen.one(5) {
+                return Err(earlier_layout(earlier));
+            }
             if seen.one(0).is_none() && seen.count(1) >= self.limits.members_max {
                 return Err(CoordError::Full { what: "members".into(), max: self.limits.members_max as u64 });
             }
-            let leases = seen.all(4).iter().map(|found| held_lease(found, &keys.leases()));
-            let leases = leases.collect::<Result<Vec<_>, _>>()?;
-            if let Some(lease) = leases.into_iter().find(|lease| lease.holder.member == member) {
-                return Err(CoordError::LeasesRun { member, name: lease.name });
+            if let Some(held) = seen.one(4) {
+                let (_, name) = renewed_by(held, &keys.renewals())?;
+                return Err(CoordError::LeasesRun { member, name });
             }
             let epoch = seen.number(2)? + 1;
             let failure_timeout_ms = seen.number(3)?;
@@ -43,7 +46,8 @@ impl Work {
                 self.epoch_change(epoch, &[Happening::Joined { member, epoch }]),
                 self.event(Happening::Joined { member, epoch }),
             ];
-            let conditions = [is_of(&keys.epoch(), seen.mod_revision(2)), none_since(keys.leases(), seen.revision)];
+            let no_grant = none_since(keys.renewals_of(member), seen.revision);
+            let conditions = [is_of(&keys.epoch(), seen.mod_revision(2)), no_grant];
             let outcome = self.commit(Txn::new().when(conditions).and_then(join)).await?;
             if outcome.done {
                 return Ok(Joined { incarnation: outcome.revision, epoch, failure_timeout_ms });
@@ -176,6 +180,15 @@ impl Work {
         let seen = self.read(vec![look(self.keys.member(member)), look(self.keys.failed(member))]).await?;
         check_live(membership, seen.one(0), seen.one(1))
     }
+}
+
+/// What must be said of an etcd that a program of before has written.
+fn earlier_layout(epoch: &KeyValue) -> CoordError {
+    let why = format!(
+        "an earlier version of this program keeps a cluster there ({}): choose another prefix, or stop that cluster and delete its keys",
+        String::from_utf8_lossy(epoch.key())
+    );
+    CoordError::Backend { why, may_have_run: false }
 }
 
 /// Checks that a member is live as an incarnation, by what is under its key and under that of its failure.

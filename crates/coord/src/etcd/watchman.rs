@@ -8,7 +8,7 @@ use etcd_client::{KeyValue, Txn};
 use tokio::task::JoinHandle;
 
 use super::decisions::{Decided, next_part};
-use super::leases::{name_of, tenancy};
+use super::leases::{name_of, renewed_by, tenancy};
 use super::members::id_of;
 use super::work::{Work, get_all, is_of, look, look_at_all, number, put, revision_for_etcd};
 use super::{Etcd, WorkSource, clock};
@@ -196,14 +196,14 @@ async fn pulse(work: Work) -> Result<Pulse, CoordError> {
     }
     let mut renewals = HashMap::new();
     for found in seen.all(4) {
-        renewals.insert(name_of(found, &keys.renewals())?, found.mod_revision() as Revision);
+        renewals.insert(renewed_by(found, &keys.renewals())?, found.mod_revision() as Revision);
     }
     let mut leases = Vec::new();
     for found in seen.all(3) {
         let (token, held) = tenancy(found)?;
-        let name = name_of(found, &keys.leases())?;
-        let renewals = renewals.get(&name).copied().unwrap_or(0);
-        leases.push(Tenure { name, token, renewals, ttl_ms: held.ttl_ms });
+        let (name, member) = (name_of(found, &keys.leases())?, held.member);
+        let renewals = renewals.get(&(member, name.clone())).copied().unwrap_or(0);
+        leases.push(Tenure { name, member, token, renewals, ttl_ms: held.ttl_ms });
     }
     Ok(Pulse { members, leases })
 }

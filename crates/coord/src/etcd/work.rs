@@ -107,10 +107,20 @@ pub(super) fn look_at_all(prefix: String) -> TxnOp {
 
 /// The first keys with a prefix, which ends with a slash, after a key, and their values.
 pub(super) fn page(prefix: &str, after: Option<String>) -> TxnOp {
+    let start = after.map_or_else(|| prefix.to_owned(), |after| format!("{after}\0"));
+    TxnOp::get(start, Some(page_options(prefix)))
+}
+
+fn page_options(prefix: &str) -> GetOptions {
     // The byte after the slash is the digit 0.
     let end = format!("{}0", prefix.trim_end_matches('/'));
-    let start = after.map_or_else(|| prefix.to_owned(), |after| format!("{after}\0"));
-    TxnOp::get(start, Some(GetOptions::new().with_range(end).with_limit(PAGE_KEYS)))
+    GetOptions::new().with_range(end).with_limit(PAGE_KEYS)
+}
+
+/// The same, as it was at a revision.
+pub(super) fn page_at(prefix: &str, after: String, revision: Revision) -> TxnOp {
+    let options = page_options(prefix).with_revision(revision_for_etcd(revision));
+    TxnOp::get(format!("{after}\0"), Some(options))
 }
 
 /// How many keys have a prefix.

@@ -4,6 +4,7 @@ use super::PAGE_BYTES_MAX;
 use super::state::State;
 use crate::error::CoordError;
 use crate::limits::Limits;
+use crate::mutation::{Mutation, is_planted};
 use crate::types::{EpochChange, Epochs, Happening, Revision};
 use crate::wire::Answer;
 
@@ -56,6 +57,7 @@ impl State {
         if up_to > self.epoch {
             return Err(CoordError::EpochChanged { epoch: self.epoch });
         }
+        let up_to = up_to + u64::from(is_planted(Mutation::NextEpochCut));
         self.epochs.retain(|change| change.epoch > up_to);
         Ok(Answer::Done { revision: self.revision })
     }

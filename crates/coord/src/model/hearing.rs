@@ -68,7 +68,7 @@ impl Hearing {
         let counted: HashSet<Revision> = counted.chain(pulse.leases.iter().map(|tenure| tenure.token)).collect();
         heard.counts.retain(|revision, _| counted.contains(revision));
         heard.pulse = Some(pulse);
-        Ok(Answer::PulseTaken)
+        Ok(Answer::Reigns { reign })
     }
 
     /// What was taken last.

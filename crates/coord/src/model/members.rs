@@ -103,6 +103,7 @@ impl State {
         };
         let tenure = |(name, held): (&String, &Held)| Tenure {
             name: name.clone(),
+            member: held.member,
             token: held.token,
             renewals: heard(held.token),
             ttl_ms: held.ttl_ms,

@@ -70,7 +70,7 @@ use self::state::State;
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::types::Scope;
-use crate::wire::{Answer, Command, Query, Wire};
+use crate::wire::{Answer, Command, Query, Wire, is_urgent};
 
 pub use self::hearing::Hearing;
 
@@ -175,6 +175,10 @@ impl StateMachine for Machine {
             Err(error) => no_message(error),
         };
         answer.put(reply);
+    }
+
+    fn is_urgent(&self, query: &[u8]) -> bool {
+        is_urgent(query)
     }
 
     fn snapshot(&self, out: &mut Vec<u8>) {

@@ -415,7 +415,7 @@ fn renew(machine: &Machine, token: Token) -> Answer {
 }
 
 fn pulse(machine: &Machine, hearing: &Hearing) -> Pulse {
-    assert_eq!(ask(machine, Query::Pulse { reign: 1 }), Answer::PulseTaken);
+    assert_eq!(ask(machine, Query::Pulse { reign: 1 }), Answer::Reigns { reign: 1 });
     hearing.pulse().unwrap()
 }
 

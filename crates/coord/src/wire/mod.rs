@@ -64,6 +64,12 @@ pub enum Query {
     Pulse { reign: u64 },
 }
 
+/// Whether these bytes ask what must not wait behind other questions: members and leases last as long as it is answered in time.
+pub(crate) fn is_urgent(query: &[u8]) -> bool {
+    let parsed = Query::from_bytes(query);
+    matches!(parsed, Ok(Query::Heartbeat { .. } | Query::Renew { .. } | Query::Pulse { .. }))
+}
+
 /// What either is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -78,7 +84,7 @@ pub enum Answer {
     Granted { token: Token, ttl_ms: u64 },
     /// To other commands: done, and so much has happened by now.
     Done { revision: Revision },
-    /// To [`Command::Reign`].
+    /// To [`Command::Reign`]; and to [`Query::Pulse`], when what was heard is in the hearing of the replica.
     Reigns { reign: u64 },
     /// To [`Query::Members`].
     Members { members: Members },
@@ -101,8 +107,6 @@ pub enum Answer {
     /// To [`Query::Heartbeat`] and [`Query::Renew`]: ask again, since no watchman reigns yet, or it is not known yet whether the member has failed or the
     /// lease is over.
     NotYet,
-    /// To [`Query::Pulse`]: it is in the hearing of the replica.
-    PulseTaken,
     /// To [`Command::Decide`]: how many members have failed, how many leases are over, and how many of both had ended or begun anew meanwhile.
     Decided { failures: u64, lapses: u64, refused: u64 },
 }
@@ -168,7 +172,6 @@ wire_enum!(Answer {
     14 => View { view },
     15 => Renewed { ttl_ms },
     16 => NotYet {},
-    17 => PulseTaken {},
     18 => Epochs { epochs },
 });
 

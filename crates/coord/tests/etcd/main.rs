@@ -259,15 +259,23 @@ fn what_cannot_be_reached_is_said_to_be_out_of_reach() {
 
 /// How many calls of this method an etcd has begun to answer.
 fn calls(etcd: &LocalEtcd, method: &str) -> u64 {
+    counter(etcd, "grpc_server_started_total", &format!("grpc_method=\"{method}\""))
+}
+
+/// How many bytes an etcd has sent to its clients.
+fn sent_bytes(etcd: &LocalEtcd) -> u64 {
+    counter(etcd, "etcd_network_client_grpc_sent_bytes_total", "")
+}
+
+/// A counter of an etcd, of all lines with this label.
+fn counter(etcd: &LocalEtcd, name: &str, label: &str) -> u64 {
     use std::io::{Read as _, Write as _};
     let address = etcd.endpoints()[0].trim_start_matches("http://").to_owned();
     let mut stream = std::net::TcpStream::connect(&address).unwrap();
     write!(stream, "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n").unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
-    let is_of =
-        |line: &&str| line.starts_with("grpc_server_started_total") && line.contains(&format!("grpc_method=\"{method}\""));
-    let lines = page.lines().filter(is_of);
+    let lines = page.lines().filter(|line| line.starts_with(name) && line.contains(label));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
 }
 
@@ -290,5 +298,64 @@ fn a_watch_keeps_its_stream() {
             assert_eq!(event.unwrap().revision, revision);
         }
         assert_eq!(calls(&etcd, "Watch") - streams, 1, "streams of a watch");
+    });
+}
+
+#[test]
+fn a_view_that_is_too_large_is_not_read_to_its_end() {
+    const ENTRIES: usize = 400;
+    let Some((etcd, _scratch)) = start("etcd-view", 1) else { return };
+    let user = client(&etcd);
+    user.block_on(async {
+        for number in 0..ENTRIES {
+            user.set(&format!("/large/{number:03}"), &[7; 60_000], Condition::Always).await.unwrap();
+            user.set(&format!("/small/{number:03}"), b"", Condition::Always).await.unwrap();
+        }
+        let before = sent_bytes(&etcd);
+        let refused = user.view("/large").await;
+        assert!(matches!(refused, Err(CoordError::TooLarge { .. })), "{refused:?}");
+        let sent = sent_bytes(&etcd) - before;
+        assert!(sent < 10_000_000, "{sent} bytes of {}", ENTRIES * 60_000);
+        let view = user.view("/small").await.unwrap();
+        assert_eq!(view.entries.len(), ENTRIES, "in several pages");
+        assert!(view.entries.is_sorted_by_key(|entry| entry.path.clone()));
+    });
+}
+
+#[test]
+fn a_join_looks_at_no_leases_of_others() {
+    const LEASES: usize = 500;
+    let Some((etcd, _scratch)) = start("etcd-joins", 1) else { return };
+    let user = client(&etcd);
+    user.block_on(async {
+        let holder = user.join(1, b"").await.unwrap();
+        let held = holder.incarnation;
+        for number in 0..LEASES {
+            user.acquire(&holder, &format!("/lease/{number}"), Duration::from_secs(60)).await.unwrap();
+        }
+        let before = sent_bytes(&etcd);
+        let other = user.join(2, b"").await.unwrap();
+        let sent = sent_bytes(&etcd) - before;
+        assert!(sent < 10_000, "{sent} bytes");
+        let refused = user.join(1, b"").await;
+        assert!(matches!(refused, Err(CoordError::LeasesRun { member: 1, .. })), "{refused:?}");
+        user.leave(&holder).await.unwrap();
+        assert_eq!(user.leases(None).await.unwrap().leases, [], "who leaves holds nothing");
+        assert!(user.join(1, b"").await.unwrap().incarnation > held);
+        user.leave(&other).await.unwrap();
+    });
+}
+
+/// Side by side, programs of both versions would be two clusters that do not know of each other.
+#[test]
+fn a_cluster_of_an_earlier_version_is_not_founded_anew() {
+    let Some((etcd, _scratch)) = start("etcd-earlier", 1) else { return };
+    let user = client(&etcd);
+    user.block_on(async {
+        let mut raw = etcd_client::Client::connect(etcd.endpoints(), None).await.unwrap();
+        raw.put("/dunlin/v1/epoch", "3", None).await.unwrap();
+        let refused = user.join(1, b"").await;
+        let Err(CoordError::Backend { why, may_have_run: false }) = refused else { panic!("{refused:?}") };
+        assert!(why.contains("/dunlin/v1/epoch") && why.contains("prefix"), "{why}");
     });
 }

@@ -12,9 +12,10 @@ use dunlin_coord::model::{Hearing, Machine};
 use dunlin_coord::{Coordinator as _, Limits, WatchmanConfig, WatchmanCounters};
 use dunlin_net::{Addr, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
+use dunlin_sim::fault::{PacketFaults, Place};
 use dunlin_sim::{CostModel, Datacenter, Fault, Next, Program, SimTransport, Topology};
 use dunlin_smr::wire::response::Role;
-use dunlin_smr::{Beginning, Client, ClientConfig, MemoryLog, Node, NodeConfig};
+use dunlin_smr::{Beginning, Client, ClientConfig, Counters, MemoryLog, Node, NodeConfig};
 use dunlin_trial::Random;
 
 pub const FAILURE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -31,16 +32,28 @@ pub type Coordinator = Embedded<SimTransport>;
 type Replicated = Node<Machine, MemoryLog>;
 type Work = Pin<Box<dyn Future<Output = ()>>>;
 
+/// What differs between clusters.
+#[derive(Clone, Default)]
+pub struct Setup {
+    /// What watchmen are told of the replicas, if not where they are.
+    pub listed: Option<Vec<(u64, Addr)>>,
+    /// There are no watchmen.
+    pub is_unwatched: bool,
+    /// Reads that wait at a replica, if not as many as by default.
+    pub reads_max: Option<usize>,
+}
+
 /// What programs and the run share.
 pub struct Shared {
     seed: u64,
     members: Vec<(u64, Addr)>,
-    /// What watchmen are told of them.
-    listed: Vec<(u64, Addr)>,
+    setup: Setup,
     /// By replica: what is on its disk while it is down.
     logs: Vec<RefCell<MemoryLog>>,
     /// By replica: whether it leads.
     leads: Vec<Cell<bool>>,
+    /// By replica: what it has counted since it started.
+    pub counters: Vec<Cell<Counters>>,
     pub watched: Cell<WatchmanCounters>,
     busy: Cell<usize>,
 }
@@ -80,7 +93,9 @@ impl Replica {
         let (id, node_clock) = (place as u64 + 1, transport.clock());
         let seed = shared.seed ^ incarnation << 20 ^ id << 40;
         let endpoint = endpoint(transport, seed);
+        let defaults = NodeConfig::new(id);
         let config = NodeConfig {
+            reads_max: shared.setup.reads_max.unwrap_or(defaults.reads_max),
             tick: Duration::from_millis(1),
             heartbeat_ticks: 3,
             election_ticks: 20,
@@ -88,16 +103,18 @@ impl Replica {
             keep_entries: 20,
             seed: Some(seed),
             clock: Rc::new(move || node_clock.now()),
-            ..NodeConfig::new(id)
+            ..defaults
         };
         let hearing = Hearing::default();
         let machine = Machine::new(Limits { history_events_max: HISTORY, ..Limits::default() }, hearing.clone());
         let log = shared.logs[place].borrow().clone();
         let node = Node::start(&endpoint, config, log, machine, Beginning::First(shared.members.clone())).unwrap();
-        let client = Client::new(&endpoint, shared.listed.clone(), client_config());
+        let listed = shared.setup.listed.as_ref().unwrap_or(&shared.members);
+        let client = Client::new(&endpoint, listed.clone(), client_config());
         let config = WatchmanConfig { failure_timeout: FAILURE_TIMEOUT, look_every: LOOK_EVERY };
-        let watchman = Watchman::start(&endpoint, &node, client, hearing, config).unwrap();
-        Replica { shared: shared.clone(), place, node, watchman: Some(watchman), endpoint }
+        let is_watched = !shared.setup.is_unwatched;
+        let watchman = is_watched.then(|| Watchman::start(&endpoint, &node, client, hearing, config).unwrap());
+        Replica { shared: shared.clone(), place, node, watchman, endpoint }
     }
 }
 
@@ -106,6 +123,7 @@ impl Program for Replica {
         let next = turn(&self.endpoint);
         assert_eq!(self.node.failure(), None);
         self.shared.leads[self.place].set(self.node.status().role == Role::Leader);
+        self.shared.counters[self.place].set(self.node.counters());
         next
     }
 }
@@ -186,21 +204,21 @@ pub struct Cluster {
 impl Cluster {
     /// So many replicas, on the first hosts.
     pub fn new(seed: u64, replicas: usize) -> Cluster {
-        let members: Vec<_> = (0..replicas).map(|place| (place as u64 + 1, Datacenter::addr(place as u32, 0))).collect();
-        Cluster::with_listed(seed, replicas, members)
+        Cluster::with(seed, replicas, Setup::default())
     }
 
-    /// The same, with watchmen that are told of these members.
-    pub fn with_listed(seed: u64, replicas: usize, listed: Vec<(u64, Addr)>) -> Cluster {
+    /// The same, set up in another way.
+    pub fn with(seed: u64, replicas: usize, setup: Setup) -> Cluster {
         println!("seed {seed}, {replicas} replicas");
         let mut datacenter = Datacenter::new(&Topology::cx5(), CostModel::free(), seed).unwrap();
         let members = (0..replicas).map(|place| (place as u64 + 1, Datacenter::addr(place as u32, 0))).collect();
         let shared = Rc::new(Shared {
             seed,
             members,
-            listed,
+            setup,
             logs: (0..replicas).map(|_| RefCell::new(MemoryLog::new())).collect(),
             leads: (0..replicas).map(|_| Cell::new(false)).collect(),
+            counters: (0..replicas).map(|_| Cell::default()).collect(),
             watched: Cell::default(),
             busy: Cell::default(),
         });
@@ -258,6 +276,13 @@ impl Cluster {
                 None => {}
             }
         }
+    }
+
+    /// Has packets come late, each by up to so many milliseconds, from now on.
+    pub fn delay_packets(&mut self, milliseconds: u64) {
+        // Those that keep their order would wait for each other.
+        let faults = PacketFaults { reorder: 1.0, reorder_max_ns: milliseconds * MILLISECOND, ..PacketFaults::default() };
+        self.datacenter.inject(Fault::Packets { place: Place::Everywhere, faults }).unwrap();
     }
 
     /// Lets a host stand still for so many milliseconds, after as many.

@@ -1,6 +1,7 @@
 //! The embedded back end in the simulated datacenter.
 
 mod harness;
+mod heard;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use dunlin_coord::{Condition, CoordError, Coordinator, Happening, Health, Lease,
 use dunlin_sim::Datacenter;
 use dunlin_trial::Random;
 
-use harness::{Cluster, FAILURE_TIMEOUT, LOOK_EVERY, Site, User};
+use harness::{Cluster, FAILURE_TIMEOUT, LOOK_EVERY, Setup, Site, User};
 
 /// So many seeds from 1 on, or those up to `DUNLIN_SEEDS`.
 fn seeds(default: u64) -> RangeInclusive<u64> {
@@ -292,7 +293,7 @@ fn a_quiet_watch_follows() {
 fn members_fail_whatever_the_watchman_was_told_of_the_replicas() {
     let gone = [2, 3].map(|id| (id, Datacenter::addr(40 + id as u32, 0)));
     let listed = [(1, Datacenter::addr(0, 0))].into_iter().chain(gone).collect();
-    let mut cluster = Cluster::with_listed(1, 3, listed);
+    let mut cluster = Cluster::with(1, 3, Setup { listed: Some(listed), ..Setup::default() });
     cluster.user(|user| async move {
         let coordinator = user.coordinator();
         let membership = coordinator.join(7, b"").await.unwrap();

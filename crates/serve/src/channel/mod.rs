@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
-use dunlin_rpc::{CallError, CallOptions, ConnectError, Endpoint, MsgBuf, Payload, Session};
+use dunlin_rpc::{CallError, CallOptions, ConnectError, Endpoint, MsgBuf, Payload, Session, Timers};
 use thiserror::Error;
 
 use self::connection::{Connected, Connection};
@@ -250,6 +250,11 @@ impl<T: Transport + 'static> Channel<T> {
             inner.endpoint.timers().sleep(pause).await;
             request = failed.request;
         }
+    }
+
+    /// Sleeping, on its endpoint.
+    pub fn timers(&self) -> Timers {
+        self.0.endpoint.timers()
     }
 
     /// How many sessions it has now.

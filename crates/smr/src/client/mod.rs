@@ -162,6 +162,12 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// A client of the same group that knows what this one has learned, and has RPC sessions of its own: what it asks does not wait behind long answers to this one.
+    pub fn apart(&self) -> Client<T> {
+        let (command_lines, read_lines) = (Switchboard::default(), Switchboard::default());
+        Client { command_lines, read_lines, ..self.of_group(self.config.group) }
+    }
+
     /// Has a command executed once, and gives its reply.
     ///
     /// # Errors

@@ -46,6 +46,9 @@ impl Wanted {
     }
 }
 
+/// Bytes of answers that are given in one turn of the event loop, unless a single one is longer. Urgent reads do not count.
+const TURN_BYTES_MAX: usize = 1 << 20;
+
 /// A read and who asked.
 struct Read {
     wanted: Wanted,
@@ -61,6 +64,8 @@ pub(super) struct PendingReads {
     asked: VecDeque<(u64, Vec<Read>)>,
     /// Until so much is executed.
     granted: VecDeque<(u64, Vec<Read>)>,
+    /// For their turn: so much is executed.
+    ready: VecDeque<Read>,
     next: u64,
     /// The question of a follower that its leader has not answered, by its number.
     under_way: Option<u64>,
@@ -120,7 +125,8 @@ impl PendingReads {
     fn drain(&mut self) -> impl Iterator<Item = Read> + use<> {
         (self.count, self.bytes, self.under_way) = (0, 0, None);
         let waiting = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.granted));
-        waiting.flat_map(|(_, reads)| reads).chain(std::mem::take(&mut self.fresh))
+        let asked = waiting.flat_map(|(_, reads)| reads);
+        std::mem::take(&mut self.ready).into_iter().chain(asked).chain(std::mem::take(&mut self.fresh))
     }
 
     pub fn turn_away(&mut self, leader: &Option<(u64, String)>) {
@@ -163,8 +169,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.end(Stage::Machine);
     }
 
+    /// Whether there is a place for a read. Those of the second share are for urgent ones alone.
     pub fn may_wait_to_read(&self, query: &[u8]) -> bool {
-        self.reads.count < self.config.reads_max && self.reads.bytes + query.len() <= self.config.read_bytes_max
+        let has_room = |shares: usize| {
+            let bytes_max = self.config.read_bytes_max.saturating_mul(shares);
+            self.reads.count < self.config.reads_max.saturating_mul(shares) && self.reads.bytes + query.len() <= bytes_max
+        };
+        has_room(1) || (has_room(2) && self.state.machine.is_urgent(query))
     }
 
     pub fn wait_to_read(&mut self, query: &[u8], reply: DeferredReply) {
@@ -235,32 +246,43 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.raft.read_index(number.to_le_bytes().to_vec());
     }
 
-    /// Answers reads for which enough is executed.
+    /// Answers reads for which enough is executed: first the urgent ones, then as many others as a turn may take.
     pub fn answer_reads(&mut self) {
         while let Some((index, _)) = self.reads.granted.front()
             && *index <= self.applied
         {
             let Some((index, reads)) = self.reads.granted.pop_front() else { break };
-            self.reads.count -= reads.len();
-            for Read { wanted, reply } in reads {
-                self.reads.bytes -= wanted.len();
-                match wanted {
-                    Wanted::Answer(query) => {
-                        self.counters.reads += 1;
-                        self.answer_query(&query, reply);
-                    }
-                    Wanted::Index => respond_reply(reply, &index.to_le_bytes()),
+            for read in reads {
+                match &read.wanted {
+                    Wanted::Answer(query) if !self.state.machine.is_urgent(query) => self.reads.ready.push_back(read),
+                    _ => _ = self.answer_read(read, index),
                 }
             }
         }
+        let mut bytes = 0;
+        while bytes < TURN_BYTES_MAX {
+            let Some(read) = self.reads.ready.pop_front() else { return };
+            bytes += self.answer_read(read, self.applied);
+        }
+        self.later.set_due();
     }
 
-    fn answer_query(&self, query: &[u8], reply: DeferredReply) {
+    /// Answers a read that waited until `index` was executed; gives the length of the answer.
+    fn answer_read(&mut self, Read { wanted, reply }: Read, index: u64) -> usize {
+        self.reads.count -= 1;
+        self.reads.bytes -= wanted.len();
+        let Wanted::Answer(query) = wanted else {
+            let index = index.to_le_bytes();
+            respond_reply(reply, &index);
+            return index.len();
+        };
+        self.counters.reads += 1;
         let mut out = Vec::new();
         self.begin(Stage::Machine);
-        self.state.machine.query(query, &mut out);
+        self.state.machine.query(&query, &mut out);
         self.end(Stage::Machine);
         respond_reply(reply, &out);
+        out.len()
     }
 }
 

@@ -10,7 +10,7 @@ use dunlin_coord::{
     Revision, Scope, Token, Transaction, Write,
 };
 
-use super::testimony::{Listed, Testimony, Viewed, Watched};
+use super::testimony::{Listed, Testimony, ToldEpochs, Viewed, Watched};
 use super::witness::{Executed, Witness};
 use crate::hunt::cluster::CLOCK_PPM_MAX;
 
@@ -69,6 +69,10 @@ pub struct Book {
     /// The index of the last command that was gone through.
     index: u64,
     epoch: u64,
+    /// So many epochs are kept at most.
+    epochs_max: u64,
+    /// When epochs were forgotten, and up to which, in order.
+    cuts: Vec<(u64, u64)>,
     reign: u64,
     failure_timeout_ms: u64,
     members: BTreeMap<MemberId, Member>,
@@ -85,13 +89,15 @@ pub struct Book {
 type Answered = Result<Answer, CoordError>;
 
 impl Book {
-    pub fn new() -> Book {
+    pub fn new(epochs_max: usize) -> Book {
         Book {
             ends: BTreeMap::new(),
             gone: BTreeMap::new(),
             holders: BTreeMap::new(),
             index: 0,
             epoch: 0,
+            epochs_max: epochs_max as u64,
+            cuts: Vec::new(),
             reign: 0,
             failure_timeout_ms: 0,
             members: BTreeMap::new(),
@@ -113,6 +119,7 @@ impl Book {
             let command = Command::from_bytes(&executed.command).expect("clients send commands");
             let answer = self.execute(command.clone(), executed).unwrap_or_else(Answer::from);
             self.revision = self.events.last().map_or(0, |event| event.revision);
+            self.cut(self.epoch.saturating_sub(self.epochs_max), executed.at);
             let reply = Answer::from_bytes(&executed.reply);
             assert_eq!(
                 reply.as_ref(),
@@ -158,6 +165,13 @@ impl Book {
     fn next_epoch(&mut self) -> u64 {
         self.epoch += 1;
         self.epoch
+    }
+
+    /// Epochs up to one are forgotten, unless they were before.
+    fn cut(&mut self, up_to: u64, now: u64) {
+        if up_to > self.cuts.last().map_or(0, |(_, cut)| *cut) {
+            self.cuts.push((now, up_to));
+        }
     }
 
     fn live_as(&mut self, member: MemberId, incarnation: Incarnation) -> Result<&mut Member, CoordError> {
@@ -218,7 +232,10 @@ impl Book {
                 }
             },
             Command::CutEpochs { up_to } if up_to > self.epoch => Err(CoordError::EpochChanged { epoch: self.epoch }),
-            Command::CutEpochs { .. } => self.done(),
+            Command::CutEpochs { up_to } => {
+                self.cut(up_to, now);
+                self.done()
+            }
             Command::Acquire { name, member, incarnation, mut ttl_ms } => {
                 self.live_as(member, incarnation)?;
                 if let Some(Lease { member: holder, token, ttl_ms: before_ms, .. }) = self.leases.get(&name).cloned() {
@@ -342,7 +359,7 @@ impl Book {
         testimony.members.borrow().iter().for_each(|members| self.judge_members(members));
         testimony.listed.borrow().iter().for_each(|listed| self.judge_listed(listed));
         testimony.viewed.borrow().iter().for_each(|viewed| self.judge_viewed(viewed));
-        testimony.epochs.borrow().iter().for_each(|(after, told)| self.judge_epochs(*after, told));
+        testimony.epochs.borrow().iter().for_each(|told| self.judge_epochs(told));
         testimony.watched.borrow().iter().for_each(|watched| self.judge_watched(watched));
     }
 
@@ -377,8 +394,27 @@ impl Book {
         );
     }
 
-    /// What clients were told of epochs is who came and went in them, with none left out.
-    fn judge_epochs(&self, after: u64, told: &Epochs) {
+    /// What clients were told of epochs is who came and went in them, unless they were cut by then.
+    fn judge_epochs(&self, ToldEpochs { after, begun, ended, answer }: &ToldEpochs) {
+        let before = self.cuts.iter().take_while(|(at, _)| at < begun).last().map_or(0, |(_, cut)| *cut);
+        match answer {
+            Ok(page) => {
+                assert!(before <= *after, "a client was told of epochs after {after}, and those up to {before} were cut");
+                self.judge_page(*after, page);
+            }
+            Err(told) => {
+                let mut meanwhile = self.cuts.iter().filter(|(at, _)| at >= begun && at <= ended);
+                let is_so = *told == before || meanwhile.any(|(_, cut)| cut == told);
+                assert!(
+                    is_so && told > after,
+                    "a client that asked for the epochs after {after} was told that those up to {told} are cut, and it is {before}"
+                );
+            }
+        }
+    }
+
+    /// None is left out.
+    fn judge_page(&self, after: u64, told: &Epochs) {
         let last = told.epochs.last().map_or(after, |change| change.epoch);
         let is_told = |event: &&Event| event.happening.epoch().is_some_and(|epoch| epoch > after && epoch <= last);
         let expected = self.events.iter().filter(is_told).map(|event| (event.revision, &event.happening));

@@ -18,6 +18,7 @@ use dunlin_trial::Random;
 
 use super::settings::name;
 use super::subject::{End, Input, Output, Part, Subject, Value};
+use super::testimony::ToldEpochs;
 use super::{Shared, attendance, watcher};
 use crate::hunt::clients::driver::{self, Driver, Pace, Place, Tasks};
 use crate::hunt::clients::patience::within;
@@ -361,10 +362,13 @@ impl Caller {
 
     async fn epochs(&self, after: u64) {
         let testimony = &self.shared.service.testimony;
-        let floor = testimony.floor();
-        if let Ok(epochs) = self.coordinator.epochs(after).await {
-            testimony.told_epochs(floor, after, epochs);
-        }
+        let (floor, begun) = (testimony.floor(), self.clock.virtual_now());
+        let answer = match self.coordinator.epochs(after).await {
+            Ok(epochs) => Ok(epochs),
+            Err(CoordError::EpochsCut { epoch }) => Err(epoch),
+            Err(_) => return,
+        };
+        testimony.told_epochs(floor, ToldEpochs { after, begun, ended: self.clock.virtual_now(), answer });
     }
 
     fn saw_version(&self, key: usize, version: Revision) {

@@ -53,8 +53,7 @@ use super::cluster::run;
 use super::cluster::{Clocks, Load, Scenario, Service};
 
 const MILLISECOND: u64 = 1_000_000;
-/// Fewest commands and reads of clients that a replica takes at a time. Heartbeats have no place of their own there:
-/// with fewer, they starve among clients that ask again and again (docs/coordination.md).
+/// Fewest commands of clients that a replica takes at a time: with fewer, one client starves among others that ask again and again.
 const QUEUE_MIN: usize = 64;
 
 /// Fewest entries that are kept behind a snapshot. Heartbeats never end: with fewer, a replica with a snapshot that came in small pieces always needs another.
@@ -102,7 +101,7 @@ impl Service for Manager {
         let node = &mut scenario.node;
         // What sessions and full queues do is for the hunt of replicated state machines to find out.
         (node.sessions_max, node.session_idle_max) = (65_536, Duration::from_secs(600));
-        (node.proposals_max, node.reads_max) = (node.proposals_max.max(QUEUE_MIN), node.reads_max.max(QUEUE_MIN));
+        node.proposals_max = node.proposals_max.max(QUEUE_MIN);
         // A session is opened within an attempt, or anew.
         let flushes = Duration::from_nanos(FLUSHES * scenario.flush_max_ns) + ATTEMPT_MIN;
         scenario.client.attempt_timeout = scenario.client.attempt_timeout.max(flushes);
@@ -136,7 +135,7 @@ impl Service for Manager {
             testimony: Testimony::default(),
             reliance: Reliance::default(),
             attendance: RefCell::new(vec![Attendance::Away; scenario.clients as usize]),
-            book: RefCell::new(Book::new()),
+            book: RefCell::new(Book::new(settings.limits.epochs_max)),
             settings,
         }
     }

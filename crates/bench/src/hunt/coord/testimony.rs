@@ -28,6 +28,16 @@ pub struct Viewed {
     pub view: View,
 }
 
+/// What a client was told that asked for the epochs after one.
+pub struct ToldEpochs {
+    pub after: u64,
+    /// When it asked, and when it had the answer, in nanoseconds of virtual time.
+    pub begun: u64,
+    pub ended: u64,
+    /// A page of them; or up to which epoch they are cut.
+    pub answer: Result<Epochs, u64>,
+}
+
 /// What was known when a question was asked: an answer cannot be older.
 #[derive(Debug, Clone, Copy)]
 pub struct Floor {
@@ -47,8 +57,7 @@ pub struct Testimony {
     pub members: RefCell<Vec<Members>>,
     pub listed: RefCell<Vec<Listed>>,
     pub viewed: RefCell<Vec<Viewed>>,
-    /// Epochs that were asked for, and after which.
-    pub epochs: RefCell<Vec<(u64, Epochs)>>,
+    pub epochs: RefCell<Vec<ToldEpochs>>,
     pub watched: RefCell<Vec<Watched>>,
 }
 
@@ -115,12 +124,13 @@ impl Testimony {
     }
 
     /// Somebody who asked then was told of the epochs after one.
-    pub fn told_epochs(&self, floor: Floor, after: u64, told: Epochs) {
-        let last = told.epochs.last().map_or(after, |change| change.epoch);
-        if !told.has_more {
-            self.told_epoch(floor, last);
+    pub fn told_epochs(&self, floor: Floor, told: ToldEpochs) {
+        if let Ok(page) = &told.answer
+            && !page.has_more
+        {
+            self.told_epoch(floor, page.epochs.last().map_or(told.after, |change| change.epoch));
         }
-        self.epochs.borrow_mut().push((after, told));
+        self.epochs.borrow_mut().push(told);
     }
 
     /// Somebody begins to watch; gives its number.

@@ -151,6 +151,10 @@ impl StateMachine for Witnessed {
         self.machine.query(query, reply);
     }
 
+    fn is_urgent(&self, query: &[u8]) -> bool {
+        self.machine.is_urgent(query)
+    }
+
     fn snapshot(&self, out: &mut Vec<u8>) {
         self.machine.snapshot(out);
     }
