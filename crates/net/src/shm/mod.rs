@@ -15,7 +15,7 @@
 //! # Senders that stop or die
 //!
 //! A sender may be descheduled, stopped or killed between taking a place and publishing it. The receiver passes such a place after
-//! about a thousand polls, or before it sleeps, and no sender uses its cell on later laps: others wait for nothing and lose nothing. What a stopped sender
+//! some hundred polls, or before it sleeps, and no sender uses its cell on later laps: others wait for nothing and lose nothing. What a stopped sender
 //! publishes late is delivered late. The places it holds are those its own packets would take, so that all other senders together still
 //! find the rest of the queue; a place comes back when the ring has gone round once more.
 //!

@@ -14,9 +14,7 @@ use crate::transport::TransportCounters;
 
 /// Empty polls in a row before the tail is looked at, which tells of places that were taken and stay unpublished. Looking takes its cache line from
 /// the senders, so not too often: this many polls take longer than most round trips. An endpoint that sleeps looks before.
-const EMPTY_POLLS_BEFORE_TAIL: u32 = 1024;
-/// Empty polls from there until the tail is looked at again, if it was not the head.
-const EMPTY_POLLS_AT_TAIL: u32 = 512;
+const EMPTY_POLLS_BEFORE_TAIL: u32 = 512;
 /// Looks at a tail that tells of a hole, until the hole is passed although nothing is published behind it. An interrupt that finds a sender between
 /// taking a place and publishing it, as many do, since what takes the place waits for the memory, is over before.
 const LOOKS_AT_HOLE: u32 = 4;
@@ -163,12 +161,12 @@ impl Receiver {
     #[cold]
     #[inline(never)]
     fn look_at_tail(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
+        self.empty_polls = 0;
         let Some(taken @ 1..) = self.taken() else {
-            (self.empty_polls, self.looks_at_hole) = (0, 0);
+            self.looks_at_hole = 0;
             self.sweep_bulk(senders);
             return 0;
         };
-        self.empty_polls = EMPTY_POLLS_BEFORE_TAIL - EMPTY_POLLS_AT_TAIL;
         self.looks_at_hole += 1;
         let is_past_a_hole = match self.first_behind_hole(taken) {
             Some(ticket) => {
