@@ -5,7 +5,7 @@ use std::time::Duration;
 use dunlin_net::Transport;
 use dunlin_net::random::Random;
 use dunlin_rpc::Timers;
-use dunlin_smr::{Client, ClientError};
+use dunlin_smr::{Client, ClientError, ReadFrom};
 
 use crate::coordinator::{Coordinator, sleep_until};
 use crate::either::until;
@@ -87,7 +87,9 @@ fn spread(time: Duration, random: &mut Random) -> Duration {
 impl<T: Transport> Embedded<T> {
     /// One that asks through this client. Settings of how long operations may take are the client's.
     pub fn new(client: Client<T>) -> Embedded<T> {
-        Embedded { timers: client.timers(), urgent: client.apart(), client, watch_every: WATCH_EVERY }
+        // What a replica has heard of members is known to the leader only.
+        let urgent = client.apart().reading_from(ReadFrom::Leader);
+        Embedded { timers: client.timers(), urgent, client, watch_every: WATCH_EVERY }
     }
 
     /// Sets how often [`Coordinator::changes`] asks while nothing happens: so late may it be told of something. 100 ms by default.

@@ -9,7 +9,7 @@ use std::task::Poll;
 use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, Timers};
 use dunlin_smr::wire::response::{Role, Status};
-use dunlin_smr::{Client, LogStore, Node, StateMachine};
+use dunlin_smr::{Client, LogStore, Node, ReadFrom, StateMachine};
 
 use super::client::{answer_of, astray, execute, query};
 use crate::either::until;
@@ -73,6 +73,8 @@ impl Watchman {
         config.check()?;
         let (node, counters) = (node.clone(), Rc::<Cell<WatchmanCounters>>::default());
         let leads = move || node.failure().is_none().then(|| node.status()).filter(|status| status.role == Role::Leader);
+        // It decides by what its own replica has heard.
+        let client = client.reading_from(ReadFrom::Leader);
         let work = Work { timers: client.timers(), client, config, hearing, leads, counters: counters.clone() };
         let task: Rc<RefCell<Option<Task>>> = Rc::new(RefCell::new(Some(Box::pin(work.run()))));
         let running = task.clone();
