@@ -18,6 +18,7 @@
 //! | `clients` | requests of clients, and who waits for which entry |
 //! | `gather` | which commands go to the disk together |
 //! | `reads` | reads, by read index and by lease |
+//! | `kept` | questions that wait until there is an answer |
 //! | `members` | changes of who belongs to the cluster |
 //! | `election` | ticks |
 //! | `rest` | groups that have nothing to do |
@@ -39,6 +40,7 @@ mod foreign;
 mod founding;
 mod gather;
 mod host;
+mod kept;
 mod later;
 mod link;
 mod members;
@@ -96,6 +98,10 @@ pub struct Counters {
     pub reads: u64,
     /// Of these, by lease.
     pub lease_reads: u64,
+    /// Questions that wait now until there is an answer.
+    pub kept_questions: u64,
+    /// Those that were kept, and have had their answer.
+    pub kept_answered: u64,
     /// Times it became leader.
     pub elected: u64,
     /// Requests that it pushed back.
@@ -267,7 +273,8 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
     pub fn counters(&self) -> Counters {
         let core = self.core();
         let traffic = core.common.links.borrow().traffic;
-        Counters { envelopes: traffic.envelopes, messages: traffic.messages, ..core.counters }
+        let kept_questions = core.kept.len() as u64;
+        Counters { envelopes: traffic.envelopes, messages: traffic.messages, kept_questions, ..core.counters }
     }
 
     /// Why it has stopped, if it has.

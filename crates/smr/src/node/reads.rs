@@ -17,18 +17,21 @@ use super::clients::{respond, respond_reply};
 use super::core::Core;
 use crate::config::Reads;
 use crate::log::LogStore;
-use crate::machine::StateMachine;
+use crate::machine::{Asked, StateMachine};
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::wire::response::Response;
 
-/// Bytes of answers that are given in one turn of the event loop, unless a single one is longer. Urgent reads do not count.
+/// Bytes of answers that are given in one turn of the event loop, unless a single one is longer, and what each counts beside its own. Urgent reads do not count.
 const TURN_BYTES_MAX: usize = 1 << 20;
+const ANSWER_BYTES: usize = 1 << 10;
 
 /// A read and who asked.
-struct Read {
-    query: Bytes,
-    reply: DeferredReply,
+pub(super) struct Read {
+    /// Tells it from all others.
+    pub number: u64,
+    pub query: Bytes,
+    pub reply: DeferredReply,
 }
 
 /// Reads that wait.
@@ -43,6 +46,8 @@ pub(super) struct PendingReads {
     /// For their turn: so much is executed.
     ready: VecDeque<Read>,
     next: u64,
+    /// The last number of a read.
+    last: u64,
     count: usize,
     /// Bytes of what is asked.
     bytes: usize,
@@ -112,13 +117,23 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         heard.get(heard.len() / 2).is_some_and(|since| *since > 0 && now < since + lease)
     }
 
-    /// Answers a read with the state as it is.
-    pub fn read_now(&mut self, query: &[u8], out: &mut Vec<u8>) {
+    /// Answers a read with the state as it is, unless the machine keeps it, under this number.
+    pub fn read_now(&mut self, number: u64, query: &[u8], out: &mut Vec<u8>) -> Asked {
         self.counters.reads += 1;
         self.counters.lease_reads += 1;
+        self.ask_machine(number, query, out)
+    }
+
+    pub fn next_read(&mut self) -> u64 {
+        self.reads.last += 1;
+        self.reads.last
+    }
+
+    fn ask_machine(&mut self, number: u64, query: &[u8], out: &mut Vec<u8>) -> Asked {
         self.begin(Stage::Machine);
-        self.state.machine.query(query, out);
+        let asked = self.state.machine.ask(number, query, out);
         self.end(Stage::Machine);
+        asked
     }
 
     /// Whether there is a place for a read. Those of the second share are for urgent ones alone.
@@ -133,7 +148,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     pub fn wait_to_read(&mut self, query: &[u8], reply: DeferredReply) {
         self.reads.count += 1;
         self.reads.bytes += query.len();
-        self.reads.fresh.push(Read { query: Bytes::copy_from_slice(query), reply });
+        let read = Read { number: self.next_read(), query: Bytes::copy_from_slice(query), reply };
+        self.reads.fresh.push(read);
     }
 
     /// Asks the majority for all reads that wait for that.
@@ -148,37 +164,49 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.raft.read_index(number.to_le_bytes().to_vec());
     }
 
-    /// Answers reads for which enough is executed: first the urgent ones, then as many others as a turn may take.
+    /// Answers reads for which enough is executed: first the urgent ones, then as many others as a turn may take, and first those that were kept.
     pub fn answer_reads(&mut self) {
+        self.wake_kept();
         while let Some((index, _)) = self.reads.granted.front()
             && *index <= self.applied
         {
             let Some((_, reads)) = self.reads.granted.pop_front() else { break };
             for read in reads {
                 match self.state.machine.is_urgent(&read.query) {
-                    true => _ = self.answer_read(read),
+                    true => _ = self.answer_waiting(read),
                     false => self.reads.ready.push_back(read),
                 }
             }
         }
         let mut bytes = 0;
         while bytes < TURN_BYTES_MAX {
-            let Some(read) = self.reads.ready.pop_front() else { return };
-            bytes += self.answer_read(read);
+            bytes += ANSWER_BYTES
+                + if let Some(read) = self.kept.next_ready() {
+                    self.answer(read)
+                } else if let Some(read) = self.reads.ready.pop_front() {
+                    self.answer_waiting(read)
+                } else {
+                    return;
+                };
         }
         self.later.set_due();
     }
 
-    /// Gives the length of the answer.
-    fn answer_read(&mut self, read: Read) -> usize {
+    /// Answers one of those that wait for their majority.
+    fn answer_waiting(&mut self, read: Read) -> usize {
         self.reads.count -= 1;
         self.counters.reads += 1;
         self.reads.bytes -= read.query.len();
+        self.answer(read)
+    }
+
+    /// Answers a read, or keeps it. Gives the length of the answer.
+    fn answer(&mut self, read: Read) -> usize {
         let mut out = Vec::new();
-        self.begin(Stage::Machine);
-        self.state.machine.query(&read.query, &mut out);
-        self.end(Stage::Machine);
-        respond_reply(read.reply, &out);
+        match self.ask_machine(read.number, &read.query, &mut out) {
+            Asked::Answered => respond_reply(read.reply, &out),
+            Asked::Kept => self.keep_question(read),
+        }
         out.len()
     }
 }
