@@ -258,7 +258,7 @@ pub enum Condition {
 }
 
 /// What is watched.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// Everything.
     All,
@@ -274,6 +274,20 @@ pub enum Scope {
 }
 
 impl Scope {
+    /// Every scope that something that happened is in.
+    pub(crate) fn all_of(happening: &Happening) -> Vec<Scope> {
+        let mut scopes = vec![Scope::All];
+        match happening {
+            Happening::Set { path, .. } | Happening::Deleted { path } => {
+                let ends = path.match_indices('/').map(|(end, _)| end.max(1)).chain([path.len()]);
+                scopes.extend(ends.map(|end| Scope::Tree { root: path[..end].to_owned() }));
+            }
+            Happening::Granted { .. } | Happening::Ended { .. } => scopes.push(Scope::Leases),
+            _ => scopes.push(Scope::Members),
+        }
+        scopes
+    }
+
     /// Whether something that happened is in it.
     pub fn holds(&self, happening: &Happening) -> bool {
         match (happening, self) {

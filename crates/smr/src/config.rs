@@ -74,6 +74,10 @@ pub struct NodeConfig {
     pub reads_max: usize,
     /// Bytes of these, and as many more of urgent ones. Default 64 MiB.
     pub read_bytes_max: usize,
+    /// Questions that are kept until there is an answer ([`crate::StateMachine::ask`]); at the limit clients are told
+    /// [`crate::wire::response::Response::Busy`]. With the commands and reads that wait, no more than
+    /// [`dunlin_rpc::EndpointConfig::deferred_requests_max`]. Default 4096.
+    pub kept_questions_max: usize,
     /// Bytes of entries in one append, unless a single one is longer. Default 256 KiB.
     pub append_bytes_max: u64,
     /// Appends to one replica that may be on their way. Default 64.
@@ -134,6 +138,7 @@ impl NodeConfig {
             command_bytes_max: 2 << 20,
             reads_max: 4096,
             read_bytes_max: 64 << 20,
+            kept_questions_max: 4096,
             append_bytes_max: 256 << 10,
             appends_in_flight_max: 64,
             snapshot_entries: 1_000_000,

@@ -21,6 +21,21 @@ pub trait StateMachine {
     /// Answers a question and changes nothing; appends the answer to `reply`.
     fn query(&self, query: &[u8], reply: &mut Vec<u8>);
 
+    /// Answers a question as [`StateMachine::query`] does; or keeps its `number`, beside the state, until there is an answer: [`StateMachine::take_ready`] then
+    /// gives the number, and the question is asked again under it. Only a replica that leads asks. By default every question is answered at once.
+    fn ask(&mut self, _number: u64, query: &[u8], reply: &mut Vec<u8>) -> Asked {
+        self.query(query, reply);
+        Asked::Answered
+    }
+
+    /// Takes the numbers of kept questions that have an answer by now.
+    fn take_ready(&mut self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// Forgets a question that was kept: nobody waits for it any more.
+    fn forget(&mut self, _number: u64) {}
+
     /// Whether a question must not wait behind others, such as a sign of life. A leader has as many places beside [`crate::NodeConfig::reads_max`] for
     /// those alone, and answers them first. By default none is.
     fn is_urgent(&self, _query: &[u8]) -> bool {
@@ -86,6 +101,15 @@ pub trait StateMachine {
 /// Drops something large on a thread of its own, beside the event loop. If much waits there already, drops it at once.
 pub fn free_beside(memory: impl Send + 'static) {
     discard::free_later(memory);
+}
+
+/// What became of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// It has its answer.
+    Answered,
+    /// It is kept until there is one.
+    Kept,
 }
 
 /// A piece of a snapshot.

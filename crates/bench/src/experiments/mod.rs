@@ -4,6 +4,7 @@ mod incast;
 mod paper;
 mod runs;
 
+mod coord_scale;
 mod demo;
 mod kv_latency;
 mod kv_memcached;
@@ -263,6 +264,12 @@ pub const ALL: &[Experiment] = &[
         run: smr_groups::run,
     },
     Experiment {
+        name: "coord-scale",
+        paper: "beyond the paper",
+        about: "what members cost the cluster manager, and the time until the last of 1 to 10,000 watchers is told",
+        run: coord_scale::run,
+    },
+    Experiment {
         name: "log-flush",
         paper: "beyond the paper",
         about: "entries per second of a log on disk, 1 to 256 to a flush, beside bare flushes",
@@ -341,6 +348,9 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::SlowServer>(),
     Entry::of::<roles::WorkersClient>(),
     Entry::of::<roles::LogFlush>(),
+    Entry::of::<roles::CoordNode>(),
+    Entry::of::<roles::CoordMembers>(),
+    Entry::of::<roles::CoordWatchers>(),
     Entry::of::<roles::BareFlushes>(),
     Entry::of::<roles::MajorityFlushes>(),
     Entry::of::<roles::ReplicaGroup>(),

@@ -1,6 +1,7 @@
 //! What the processes of the experiments do: serve, call in one of several ways, or measure a floor.
 
 mod bandwidth;
+mod coord;
 mod crossing;
 mod floor;
 mod flushes;
@@ -23,6 +24,7 @@ mod wakeup;
 mod workers;
 
 pub use bandwidth::BandwidthClient;
+pub use coord::{CoordMembers, CoordNode, CoordWatchers, MembersFigures};
 pub use crossing::{Crossing, CrossingCalls};
 pub use floor::{BandwidthFloor, LatencyFloor, RateFloor, WakeFloor};
 pub use flushes::{BareFlushes, MajorityFlushes};

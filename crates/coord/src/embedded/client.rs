@@ -18,7 +18,7 @@ use crate::types::{
 };
 use crate::wire::{Answer, Command, Query, Wire};
 
-/// How often a watcher asks for what has happened, unless it is told otherwise.
+/// How often a watcher asks for what has happened while no leader takes it in, unless it is told otherwise.
 const WATCH_EVERY: Duration = Duration::from_millis(100);
 /// Pauses between tries of something that must be asked again double up to so many times the first.
 const PAUSE_GROWTH_MAX: u32 = 32;
@@ -92,7 +92,8 @@ impl<T: Transport> Embedded<T> {
         Embedded { timers: client.timers(), urgent, client, watch_every: WATCH_EVERY }
     }
 
-    /// Sets how often [`Coordinator::changes`] asks while nothing happens: so late may it be told of something. 100 ms by default.
+    /// Sets how often [`Coordinator::changes`] asks while the leader has as many watchers as it takes, or changes: so late may it be told of something. Otherwise it is
+    /// told within a round trip. 100 ms by default.
     pub fn watch_every(mut self, every: Duration) -> Embedded<T> {
         self.watch_every = every;
         self
@@ -222,6 +223,11 @@ impl<T: Transport> Coordinator for Embedded<T> {
 
     async fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError> {
         loop {
+            let watch = Query::Watch { scope: scope.clone(), after };
+            if let Some(told) = self.client.wait_for(&watch.to_bytes()).await? {
+                return answer_of!(parse(&told)?, Answer::Changes { changes } => changes);
+            }
+            // It was not taken in, or the leader is another: this finds it, or says that there is none.
             let page = Query::Changes { scope: scope.clone(), after };
             let changes = answer_of!(query(&self.client, page).await?, Answer::Changes { changes } => changes)?;
             if !changes.events.is_empty() {

@@ -48,6 +48,7 @@
 //! | `members`, `epochs`, `leases`, `tree`, `transactions` | what commands do to each |
 //! | [`hearing`](Hearing) | heartbeats and renewals, which are not replicated |
 //! | `view` | members, leases and a subtree at one revision |
+//! | `watchers` | who waits for something to happen, which is not replicated |
 //! | `restore` | how a state is restored from a snapshot |
 
 mod epochs;
@@ -61,12 +62,14 @@ mod tests;
 mod transactions;
 mod tree;
 mod view;
+mod watchers;
 
 use dunlin_smr::StateMachine;
-use dunlin_smr::machine::{RestoreError, free_beside};
+use dunlin_smr::machine::{Asked, RestoreError, free_beside};
 
 use self::restore::Restore;
 use self::state::State;
+use self::watchers::Watchers;
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::types::Scope;
@@ -85,6 +88,7 @@ pub struct Machine {
     state: State,
     limits: Limits,
     hearing: Hearing,
+    watchers: Watchers,
     /// What was restored of a snapshot whose end has not come yet.
     restoring: Option<Box<Restore>>,
 }
@@ -92,13 +96,15 @@ pub struct Machine {
 impl Machine {
     /// An empty one. All replicas have the same limits, and each has a hearing of its own, which the watchman beside it has, too.
     pub fn new(limits: Limits, hearing: Hearing) -> Machine {
-        Machine { state: State::default(), limits, hearing, restoring: None }
+        Machine { state: State::default(), limits, hearing, watchers: Watchers::default(), restoring: None }
     }
 
     /// Does what a command says. All that happens has one revision.
     fn execute(&mut self, command: Command) -> Result<Answer, CoordError> {
         let answer = self.change(command);
+        self.state.happened().for_each(|happening| self.watchers.note(happening));
         self.state.end_step(&self.limits);
+        self.watchers.wake_before(self.state.middle());
         answer
     }
 
@@ -136,7 +142,7 @@ impl Machine {
             Query::Get { path } => state.get(path),
             Query::List { root, after } => state.list(&root, after),
             Query::View { root } => state.view(&root),
-            Query::Changes { scope, after } => {
+            Query::Changes { scope, after } | Query::Watch { scope, after } => {
                 if let Scope::Tree { root } = &scope {
                     crate::path::check_root(root)?;
                 }
@@ -175,6 +181,34 @@ impl StateMachine for Machine {
             Err(error) => no_message(error),
         };
         answer.put(reply);
+    }
+
+    fn ask(&mut self, number: u64, query: &[u8], reply: &mut Vec<u8>) -> Asked {
+        let Ok(Query::Watch { scope, after }) = Query::from_bytes(query) else {
+            self.query(query, reply);
+            return Asked::Answered;
+        };
+        let woken = self.watchers.take_woken(number);
+        // Nothing has happened in between, also if that is forgotten by now.
+        let after = woken.map_or(after, |quiet_up_to| quiet_up_to.max(after));
+        let answer = self.answer(Query::Watch { scope: scope.clone(), after }).unwrap_or_else(Answer::from);
+        match &answer {
+            // One that is behind is told how far it may go on from: it may give this question up.
+            Answer::Changes { changes } if changes.events.is_empty() && woken.is_none() && after >= self.state.middle() => {
+                self.watchers.wait(number, scope, changes.up_to);
+                return Asked::Kept;
+            }
+            _ => answer.put(reply),
+        }
+        Asked::Answered
+    }
+
+    fn take_ready(&mut self) -> Vec<u64> {
+        self.watchers.take_untold()
+    }
+
+    fn forget(&mut self, number: u64) {
+        self.watchers.forget(number);
     }
 
     fn is_urgent(&self, query: &[u8]) -> bool {

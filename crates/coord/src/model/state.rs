@@ -105,6 +105,22 @@ impl State {
         self.next()
     }
 
+    /// What has happened in this step.
+    pub fn happened(&self) -> impl Iterator<Item = &Happening> {
+        let of_step = self.history.iter().rev().take_while(|event| event.revision > self.revision);
+        of_step.map(|event| &event.happening)
+    }
+
+    /// The last revision of which the events are gone.
+    fn compacted(&self) -> Revision {
+        self.history.front().map_or(self.revision, |first| first.revision - 1)
+    }
+
+    /// In the middle of what is remembered.
+    pub fn middle(&self) -> Revision {
+        self.compacted().midpoint(self.revision)
+    }
+
     /// Ends a step: if anything happened in it, its revision is that of the state. Forgets the oldest events beyond the limits.
     pub fn end_step(&mut self, limits: &Limits) {
         if self.history.back().is_some_and(|last| last.revision > self.revision) {
@@ -131,7 +147,7 @@ impl State {
 
     /// What happened after a revision, a page of it.
     pub fn changes(&self, scope: &Scope, after: Revision) -> Result<Answer, CoordError> {
-        let compacted = self.history.front().map_or(self.revision, |first| first.revision - 1);
+        let compacted = self.compacted();
         if after < compacted {
             return Err(CoordError::Compacted { compacted });
         }

@@ -56,6 +56,8 @@ pub enum Query {
     View { root: String },
     /// What happened after a revision.
     Changes { scope: Scope, after: Revision },
+    /// The same, of a watcher that waits until something happens.
+    Watch { scope: Scope, after: Revision },
     /// A member is there. The leader hears it, beside the state: see [`Hearing`](crate::model::Hearing).
     Heartbeat { member: MemberId, incarnation: Incarnation },
     /// A lease is needed for longer; heard in the same way.
@@ -100,7 +102,7 @@ pub enum Answer {
     Listing { listing: Listing },
     /// To [`Query::View`].
     View { view: View },
-    /// To [`Query::Changes`].
+    /// To [`Query::Changes`] and [`Query::Watch`].
     Changes { changes: Changes },
     /// To [`Query::Renew`].
     Renewed { ttl_ms: u64 },
@@ -153,6 +155,7 @@ wire_enum!(Query {
     10 => Renew { name, token },
     11 => Pulse { reign },
     12 => Epochs { after },
+    13 => Watch { scope, after },
 });
 
 wire_enum!(Answer {

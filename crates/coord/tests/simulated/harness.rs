@@ -41,6 +41,8 @@ pub struct Setup {
     pub is_unwatched: bool,
     /// Reads that wait at a replica, if not as many as by default.
     pub reads_max: Option<usize>,
+    /// Watchers that wait at a replica, if not as many as by default.
+    pub watchers_max: Option<usize>,
 }
 
 /// What programs and the run share.
@@ -96,6 +98,7 @@ impl Replica {
         let defaults = NodeConfig::new(id);
         let config = NodeConfig {
             reads_max: shared.setup.reads_max.unwrap_or(defaults.reads_max),
+            kept_questions_max: shared.setup.watchers_max.unwrap_or(defaults.kept_questions_max),
             tick: Duration::from_millis(1),
             heartbeat_ticks: 3,
             election_ticks: 20,
@@ -158,8 +161,8 @@ fn client_config() -> ClientConfig {
 /// What a program that uses the cluster manager has.
 #[derive(Clone)]
 pub struct User {
-    shared: Rc<Shared>,
-    endpoint: Rc<Endpoint<SimTransport>>,
+    pub shared: Rc<Shared>,
+    pub endpoint: Rc<Endpoint<SimTransport>>,
     pub timers: Timers,
 }
 
@@ -233,6 +236,12 @@ impl Cluster {
         Cluster { datacenter, shared, users: 0 }
     }
 
+    /// Runs something on the next host that need not end.
+    pub fn servant<F: Future<Output = ()> + 'static>(&mut self, work: impl FnOnce(User) -> F + 'static) {
+        self.user(work);
+        self.shared.busy.set(self.shared.busy.get() - 1);
+    }
+
     /// Runs something on the next host.
     pub fn user<F: Future<Output = ()> + 'static>(&mut self, work: impl FnOnce(User) -> F + 'static) {
         let host = self.shared.logs.len() as u32 + self.users;
@@ -283,6 +292,15 @@ impl Cluster {
         // Those that keep their order would wait for each other.
         let faults = PacketFaults { reorder: 1.0, reorder_max_ns: milliseconds * MILLISECOND, ..PacketFaults::default() };
         self.datacenter.inject(Fault::Packets { place: Place::Everywhere, faults }).unwrap();
+    }
+
+    /// Has nothing that a host sends reach the replicas for so many milliseconds, after as many.
+    pub fn mute(&mut self, host: u32, milliseconds: u64) {
+        self.datacenter.run_until(self.datacenter.now() + milliseconds * MILLISECOND);
+        let to = (0..self.shared.logs.len() as u32).collect();
+        let fault = self.datacenter.inject(Fault::OneWay { from: vec![host], to }).unwrap();
+        self.datacenter.run_until(self.datacenter.now() + milliseconds * MILLISECOND);
+        self.datacenter.lift(fault);
     }
 
     /// Lets a host stand still for so many milliseconds, after as many.

@@ -1,7 +1,9 @@
 //! The embedded back end in the simulated datacenter.
 
+mod epochs;
 mod harness;
 mod heard;
+mod watches;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

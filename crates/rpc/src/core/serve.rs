@@ -428,7 +428,7 @@ impl Core {
 
     /// The entry behind a handler's reference, if the client still waits.
     #[inline]
-    fn waiting(&mut self, reference: ServeRef) -> Result<&mut Serve, RespondError> {
+    pub fn waiting(&mut self, reference: ServeRef) -> Result<&mut Serve, RespondError> {
         match self.serves.get_mut(reference.place()) {
             Some(serve) if serve.generation == reference.generation() && serve.state == ServeState::Executing => Ok(serve),
             _ => Err(RespondError::Orphaned),

@@ -463,6 +463,10 @@ impl ReplyRight {
         self.shared.clone()
     }
 
+    pub fn is_waited_for(&self) -> bool {
+        self.shared.core.borrow_mut().waiting(self.serve).is_ok()
+    }
+
     pub fn respond(mut self, response: Payload) -> Result<(), RespondError> {
         self.answered = true;
         let mut core = self.shared.core.borrow_mut();
@@ -664,6 +668,11 @@ impl std::fmt::Debug for DeferredReply {
 }
 
 impl DeferredReply {
+    /// Whether the caller still waits: false once it cancelled, timed out as it said, or went away.
+    pub fn is_waited_for(&self) -> bool {
+        self.right.is_waited_for()
+    }
+
     /// Sends the response with the next iteration of the event loop.
     ///
     /// # Errors

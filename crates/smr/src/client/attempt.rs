@@ -18,6 +18,9 @@ use crate::wire::response::Response;
 /// Leaders that replicas may name in a row before the client waits a little.
 const REDIRECTS_MAX: usize = 2;
 
+/// How long a question waits for its answer at one replica. Whatever keeps the answer back, it is asked anew after that.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
 /// How a request was answered.
 pub(super) struct Answered {
     /// The response, of which a reply is the rest; `None` if there is no such session.
@@ -154,6 +157,44 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Asks the replica that is thought to lead, and the one that it names, and waits for any time. Without an answer, gives `None`.
+    pub(super) async fn wait_at_leader(&self, request: &Request<'_>, deadline: u64) -> Result<Option<MsgBuf>, ClientError> {
+        self.meet(deadline).await?;
+        let mut redirects = 0;
+        loop {
+            let target = self.target.get();
+            let Some(place) = self.place(&self.waiting_lines, target, deadline).await else { return Ok(None) };
+            let buffer = self.encoded(request, self.config.group)?;
+            let call = place.session.call_with(CLIENT, buffer, CallOptions::timeout(WAIT_MAX));
+            if place.must_wait() {
+                drop(call);
+                // One that was given up keeps its slot until the replica has heard of that.
+                self.pause(deadline, false).await?;
+                continue;
+            }
+            let Ok(reply) = call.await else { return Ok(None) };
+            let was_named = match Response::parse(&reply.response) {
+                Ok(Response::Ok(_)) => return Ok(Some(reply.response)),
+                Ok(Response::NotLeader { leader }) => self.turn_to(target, leader),
+                _ => false,
+            };
+            redirects += 1;
+            if !was_named || redirects > REDIRECTS_MAX {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// A request to a group of this client's cluster.
+    fn encoded(&self, request: &Request<'_>, group: u16) -> Result<MsgBuf, ClientError> {
+        let mut buffer = MsgBuf::written(request.encoded_len(), |out| request.encode(out))?;
+        set_group(&mut buffer, group);
+        if let Some(cluster) = self.cluster.get() {
+            set_cluster(&mut buffer, cluster);
+        }
+        Ok(buffer)
+    }
+
     async fn try_one(&self, (id, group): (u64, u16), request: &Request<'_>, deadline: u64) -> Result<Attempt, ClientError> {
         let lines = if matches!(request, Request::Read(_) | Request::ReadHere(_) | Request::Piece { .. }) {
             &self.read_lines
@@ -162,11 +203,7 @@ impl<T: Transport> Client<T> {
         };
         let Some(place) = self.place(lines, id, deadline).await else { return Ok(Attempt::NotDone) };
         let session = &place.session;
-        let mut buffer = MsgBuf::written(request.encoded_len(), |out| request.encode(out))?;
-        set_group(&mut buffer, group);
-        if let Some(cluster) = self.cluster.get() {
-            set_cluster(&mut buffer, cluster);
-        }
+        let buffer = self.encoded(request, group)?;
         let options = CallOptions::timeout(self.time_left(deadline).min(self.config.attempt_timeout));
         let error = match session.call_with(CLIENT, buffer, options).await {
             Ok(reply) => return Ok(Attempt::Answered(reply.response)),

@@ -19,7 +19,7 @@ pub use error::ClientError;
 pub use meeting::Stranger;
 
 use self::attempt::Answered;
-use self::lines::Switchboard;
+use self::lines::{Sharing, Switchboard};
 use self::window::Window;
 use crate::backup::GroupState;
 use crate::cluster_id::ClusterId;
@@ -102,6 +102,8 @@ pub struct Client<T: Transport> {
     /// For reads, which may have long answers: a command holds a credit of its session until it is executed, so on one
     /// session with commands a long answer would get a packet through whenever one of them ends.
     read_lines: Switchboard,
+    /// For questions that wait until there is an answer.
+    waiting_lines: Switchboard,
     /// Who is asked next: the leader, as far as is known.
     target: Cell<u64>,
     /// Who was asked a question last, of all.
@@ -133,6 +135,7 @@ impl<T: Transport> Client<T> {
             members: RefCell::new(members),
             command_lines: Switchboard::default(),
             read_lines: Switchboard::default(),
+            waiting_lines: Switchboard::new(Sharing::Alone),
             target: Cell::new(first),
             reader: Cell::new(0),
             window: Window::default(),
@@ -152,6 +155,7 @@ impl<T: Transport> Client<T> {
             members: self.members.clone(),
             command_lines: self.command_lines.clone(),
             read_lines: self.read_lines.clone(),
+            waiting_lines: self.waiting_lines.clone(),
             target: self.target.clone(),
             reader: self.reader.clone(),
             window: Window::default(),
@@ -202,6 +206,16 @@ impl<T: Transport> Client<T> {
             ReadFrom::Any | ReadFrom::Replica(_) => Request::ReadHere(query),
         };
         self.reply_to(&request).await.map_err(ClientError::without_doubt)
+    }
+
+    /// Asks a question that the state machine may keep until there is an answer ([`crate::StateMachine::ask`]), for any time. `None` if the replica that is thought
+    /// to lead did not take it, leads no longer, or was lost: a [query](Client::query) then finds who leads.
+    ///
+    /// # Errors
+    /// [`ClientError`], if no time can mend it, or the cluster is not known in the time of an operation.
+    pub async fn wait_for(&self, query: &[u8]) -> Result<Option<Reply>, ClientError> {
+        let waited = self.wait_at_leader(&Request::Read(query), self.deadline()).await;
+        Ok(waited.map_err(ClientError::without_doubt)?.map(Reply))
     }
 
     /// Changes who belongs to the cluster. It returns when the change counts; one that was in doubt is asked for again, and may then be refused because it was
@@ -399,7 +413,7 @@ impl<T: Transport> Client<T> {
 
     /// Ends the lines to a replica.
     fn forget_lines(&self, id: u64) {
-        [&self.command_lines, &self.read_lines].into_iter().for_each(|lines| lines.forget(id));
+        [&self.command_lines, &self.read_lines, &self.waiting_lines].into_iter().for_each(|lines| lines.forget(id));
     }
 
     async fn reply_to(&self, request: &Request<'_>) -> Result<Reply, ClientError> {

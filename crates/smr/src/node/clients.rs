@@ -7,8 +7,9 @@ use dunlin_rpc::{DeferredReply, MsgBuf, RequestBurst};
 use raft::eraftpb::{Entry, Message, MessageType};
 
 use super::core::Core;
+use super::reads::Read;
 use crate::log::{LogStore, Room};
-use crate::machine::StateMachine;
+use crate::machine::{Asked, StateMachine};
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::state::Outcome;
@@ -192,8 +193,15 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return Err(Response::TooLarge);
         }
         if self.may_read_now() {
-            let mut out = Vec::new();
-            self.read_now(query, &mut out);
+            let (mut out, number) = (Vec::new(), self.next_read());
+            if self.read_now(number, query, &mut out) == Asked::Kept {
+                let Ok(reply) = burst.defer_reply(i) else {
+                    self.state.machine.forget(number);
+                    return Err(Response::Busy);
+                };
+                self.keep_question(Read { number, query: Bytes::copy_from_slice(query), reply });
+                return Ok(());
+            }
             let response = Response::Ok(&out);
             burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
             return Ok(());
@@ -228,8 +236,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return Err(Response::TooLarge);
         }
         if is_planted(Mutation::FollowerReadsAtOnce) {
-            let mut out = Vec::new();
-            self.read_now(query, &mut out);
+            let (mut out, number) = (Vec::new(), self.next_read());
+            self.read_now(number, query, &mut out);
             let response = Response::Ok(&out);
             burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
             return Ok(());

@@ -20,6 +20,7 @@ use super::doubt::{self, Doubts};
 use super::foreign::Foreigners;
 use super::founding::{Asking, Begin, Question, Waiting, draw};
 use super::gather::Gather;
+use super::kept::KeptQuestions;
 use super::later::Later;
 use super::link::Links;
 use super::reads::PendingReads;
@@ -38,6 +39,7 @@ use crate::probe::Stage;
 use crate::sessions::Limits;
 use crate::state::{Origin, Replicated, members_of_snapshot};
 use crate::wire::message::Addressed;
+use crate::wire::response::Response;
 
 /// Work that outlives one entry into the event loop and runs as a task.
 pub(super) enum Job {
@@ -123,6 +125,7 @@ pub(super) struct Core<M, L: LogStore> {
     pub waiters: Waiters,
     pub gather: Gather,
     pub reads: PendingReads,
+    pub kept: KeptQuestions,
     pub incoming: Option<Incoming>,
     pub staging: Option<Staging<M>>,
     /// The state of the snapshot that the log begins with, until it is restored. Nothing is executed before.
@@ -247,6 +250,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             waiters: Waiters::default(),
             gather,
             reads: PendingReads::default(),
+            kept: KeptQuestions::default(),
             incoming: None,
             staging: None,
             own_restoring,
@@ -320,6 +324,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.wake();
         self.waiters.fail_all();
         self.reads.fail_all();
+        self.end_kept(&Response::Failed);
         self.incoming = None;
         self.staging.take().into_iter().for_each(Staging::discard);
         self.own_restoring.take().into_iter().for_each(Restoring::discard);
@@ -537,6 +542,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             let hint = self.leader_hint();
             self.waiters.turn_away(&hint);
             self.reads.turn_away(&hint);
+            self.end_kept(&Response::NotLeader { leader: hint });
         }
     }
 

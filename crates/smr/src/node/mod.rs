@@ -19,6 +19,7 @@
 //! | `gather` | which commands go to the disk together |
 //! | `reads` | reads, by read index and by lease |
 //! | `backup` | pieces of the state for whoever keeps a copy |
+//! | `kept` | questions that wait until there is an answer |
 //! | `members` | changes of who belongs to the cluster |
 //! | `changes` | who is told that something has changed |
 //! | `clock` | ticks of a process, of which it sleeps through those in which there is nothing to do |
@@ -45,6 +46,7 @@ mod foreign;
 mod founding;
 mod gather;
 mod host;
+mod kept;
 mod later;
 mod link;
 mod members;
@@ -106,6 +108,10 @@ pub struct Counters {
     pub follower_reads: u64,
     /// Questions of a follower to its leader for how much is committed, each for all reads that waited.
     pub index_questions: u64,
+    /// Questions that wait now until there is an answer.
+    pub kept_questions: u64,
+    /// Those that were kept, and have had their answer.
+    pub kept_answered: u64,
     /// Times it became leader.
     pub elected: u64,
     /// Requests that it pushed back.
@@ -277,7 +283,8 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
     pub fn counters(&self) -> Counters {
         let core = self.core();
         let traffic = core.common.links.borrow().traffic;
-        Counters { envelopes: traffic.envelopes, messages: traffic.messages, ..core.counters }
+        let kept_questions = core.kept.len() as u64;
+        Counters { envelopes: traffic.envelopes, messages: traffic.messages, kept_questions, ..core.counters }
     }
 
     /// Why it has stopped, if it has.

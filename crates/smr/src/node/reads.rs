@@ -22,7 +22,7 @@ use super::core::{Core, Job};
 use crate::cluster_id::ClusterId;
 use crate::config::Reads;
 use crate::log::LogStore;
-use crate::machine::StateMachine;
+use crate::machine::{Asked, StateMachine};
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::wire::CLIENT;
@@ -46,29 +46,41 @@ impl Wanted {
     }
 }
 
-/// Bytes of answers that are given in one turn of the event loop, unless a single one is longer. Urgent reads do not count.
+/// Bytes of answers that are given in one turn of the event loop, unless a single one is longer, and what each counts
+/// beside its own. Urgent reads do not count.
 const TURN_BYTES_MAX: usize = 1 << 20;
+const ANSWER_BYTES: usize = 1 << 10;
 
 /// A read and who asked.
-struct Read {
+struct Waiting {
     wanted: Wanted,
     reply: DeferredReply,
+}
+
+/// A question for the state machine as it is now.
+pub(super) struct Read {
+    /// Tells it from all others.
+    pub number: u64,
+    pub query: Bytes,
+    pub reply: DeferredReply,
 }
 
 /// Reads that wait.
 #[derive(Default)]
 pub(super) struct PendingReads {
     /// For the next question to the majority.
-    fresh: Vec<Read>,
+    fresh: Vec<Waiting>,
     /// For the answer to one, by its number.
-    asked: VecDeque<(u64, Vec<Read>)>,
+    asked: VecDeque<(u64, Vec<Waiting>)>,
     /// Until so much is executed.
-    granted: VecDeque<(u64, Vec<Read>)>,
+    granted: VecDeque<(u64, Vec<Waiting>)>,
     /// For their turn: so much is executed.
     ready: VecDeque<Read>,
     next: u64,
     /// The question of a follower that its leader has not answered, by its number.
     under_way: Option<u64>,
+    /// The last number of a read.
+    last: u64,
     count: usize,
     /// Bytes of what is asked.
     bytes: usize,
@@ -92,7 +104,7 @@ impl PendingReads {
     }
 
     /// A leader has said how much is committed, or nothing: gives the reads that have no answer.
-    fn on_index(&mut self, number: u64, index: Option<u64>) -> Vec<Read> {
+    fn on_index(&mut self, number: u64, index: Option<u64>) -> Vec<Waiting> {
         self.under_way.take_if(|asked| *asked == number);
         // They may have been turned away meanwhile, or granted by this replica as leader.
         let Some(place) = self.asked.iter().position(|(asked, _)| *asked == number) else { return Vec::new() };
@@ -107,7 +119,7 @@ impl PendingReads {
     }
 
     /// Reads that do not wait any more.
-    fn without(&mut self, reads: Vec<Read>) -> Vec<Read> {
+    fn without(&mut self, reads: Vec<Waiting>) -> Vec<Waiting> {
         self.count -= reads.len();
         self.bytes -= reads.iter().map(|read| read.wanted.len()).sum::<usize>();
         reads
@@ -122,19 +134,19 @@ impl PendingReads {
         self.count == 0
     }
 
-    fn drain(&mut self) -> impl Iterator<Item = Read> + use<> {
+    fn drain(&mut self) -> impl Iterator<Item = DeferredReply> + use<> {
         (self.count, self.bytes, self.under_way) = (0, 0, None);
         let waiting = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.granted));
-        let asked = waiting.flat_map(|(_, reads)| reads);
-        std::mem::take(&mut self.ready).into_iter().chain(asked).chain(std::mem::take(&mut self.fresh))
+        let asked = waiting.flat_map(|(_, reads)| reads).chain(std::mem::take(&mut self.fresh));
+        std::mem::take(&mut self.ready).into_iter().map(|read| read.reply).chain(asked.map(|read| read.reply))
     }
 
     pub fn turn_away(&mut self, leader: &Option<(u64, String)>) {
-        self.drain().for_each(|read| respond(read.reply, &Response::NotLeader { leader: leader.clone() }));
+        self.drain().for_each(|reply| respond(reply, &Response::NotLeader { leader: leader.clone() }));
     }
 
     pub fn fail_all(&mut self) {
-        self.drain().for_each(|read| respond(read.reply, &Response::Failed));
+        self.drain().for_each(|reply| respond(reply, &Response::Failed));
     }
 }
 
@@ -160,13 +172,30 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         heard.get(heard.len() / 2).is_some_and(|since| *since > 0 && now < since + lease)
     }
 
-    /// Answers a read with the state as it is.
-    pub fn read_now(&mut self, query: &[u8], out: &mut Vec<u8>) {
+    /// Answers a read with the state as it is, unless the machine keeps it, under this number.
+    pub fn read_now(&mut self, number: u64, query: &[u8], out: &mut Vec<u8>) -> Asked {
         self.counters.reads += 1;
         self.counters.lease_reads += 1;
+        self.ask_machine(number, query, out)
+    }
+
+    pub fn next_read(&mut self) -> u64 {
+        self.reads.last += 1;
+        self.reads.last
+    }
+
+    fn ask_machine(&mut self, number: u64, query: &[u8], out: &mut Vec<u8>) -> Asked {
         self.begin(Stage::Machine);
-        self.state.machine.query(query, out);
+        // Who follows keeps no question: it would not know when it is to be asked anew.
+        let asked = match self.is_leader() {
+            true => self.state.machine.ask(number, query, out),
+            false => {
+                self.state.machine.query(query, out);
+                Asked::Answered
+            }
+        };
         self.end(Stage::Machine);
+        asked
     }
 
     /// Whether there is a place for a read. Those of the second share are for urgent ones alone.
@@ -190,7 +219,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     fn wait_for(&mut self, wanted: Wanted, reply: DeferredReply) {
         self.reads.count += 1;
         self.reads.bytes += wanted.len();
-        self.reads.fresh.push(Read { wanted, reply });
+        self.reads.fresh.push(Waiting { wanted, reply });
     }
 
     /// Whether this follower can answer reads when it has asked its leader.
@@ -226,7 +255,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.send_away(unanswered);
     }
 
-    fn send_away(&self, reads: Vec<Read>) {
+    fn send_away(&self, reads: Vec<Waiting>) {
         let leader = self.leader_hint();
         reads.into_iter().for_each(|read| respond(read.reply, &Response::NotLeader { leader: leader.clone() }));
     }
@@ -246,42 +275,62 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.raft.read_index(number.to_le_bytes().to_vec());
     }
 
-    /// Answers reads for which enough is executed: first the urgent ones, then as many others as a turn may take.
+    /// Answers reads for which enough is executed: first the urgent ones, then as many others as a turn may take, and first those that were kept.
     pub fn answer_reads(&mut self) {
+        self.wake_kept();
         while let Some((index, _)) = self.reads.granted.front()
             && *index <= self.applied
         {
             let Some((index, reads)) = self.reads.granted.pop_front() else { break };
-            for read in reads {
-                match &read.wanted {
-                    Wanted::Answer(query) if !self.state.machine.is_urgent(query) => self.reads.ready.push_back(read),
-                    _ => _ = self.answer_read(read, index),
+            for Waiting { wanted, reply } in reads {
+                match wanted {
+                    Wanted::Index => {
+                        self.reads.count -= 1;
+                        respond_reply(reply, &index.to_le_bytes());
+                    }
+                    Wanted::Answer(query) => self.begin_answer(query, reply),
                 }
             }
         }
         let mut bytes = 0;
         while bytes < TURN_BYTES_MAX {
-            let Some(read) = self.reads.ready.pop_front() else { return };
-            bytes += self.answer_read(read, self.applied);
+            bytes += ANSWER_BYTES
+                + if let Some(read) = self.kept.next_ready() {
+                    self.answer(read)
+                } else if let Some(read) = self.reads.ready.pop_front() {
+                    self.answer_waiting(read)
+                } else {
+                    return;
+                };
         }
         self.later.set_due();
     }
 
-    /// Answers a read that waited until `index` was executed; gives the length of the answer.
-    fn answer_read(&mut self, Read { wanted, reply }: Read, index: u64) -> usize {
+    /// Answers a read for which enough is executed: at once if it is urgent, and else in its turn.
+    fn begin_answer(&mut self, query: Bytes, reply: DeferredReply) {
+        let read = Read { number: self.next_read(), query, reply };
+        if self.state.machine.is_urgent(&read.query) {
+            self.answer_waiting(read);
+        } else {
+            self.reads.ready.push_back(read);
+        }
+    }
+
+    /// Answers one of those that wait for their majority.
+    fn answer_waiting(&mut self, read: Read) -> usize {
         self.reads.count -= 1;
-        self.reads.bytes -= wanted.len();
-        let Wanted::Answer(query) = wanted else {
-            let index = index.to_le_bytes();
-            respond_reply(reply, &index);
-            return index.len();
-        };
         self.counters.reads += 1;
+        self.reads.bytes -= read.query.len();
+        self.answer(read)
+    }
+
+    /// Answers a read, or keeps it. Gives the length of the answer.
+    fn answer(&mut self, read: Read) -> usize {
         let mut out = Vec::new();
-        self.begin(Stage::Machine);
-        self.state.machine.query(&query, &mut out);
-        self.end(Stage::Machine);
-        respond_reply(reply, &out);
+        match self.ask_machine(read.number, &read.query, &mut out) {
+            Asked::Answered => respond_reply(read.reply, &out),
+            Asked::Kept => self.keep_question(read),
+        }
         out.len()
     }
 }

@@ -11,7 +11,7 @@ use dunlin_coord::wire::{Answer, Command, Query, Wire};
 use dunlin_coord::{Health, Incarnation, Member};
 use dunlin_sim::ThreadClock;
 use dunlin_smr::StateMachine;
-use dunlin_smr::machine::{Piece, RestoreError};
+use dunlin_smr::machine::{Asked, Piece, RestoreError};
 
 use super::attendance::member;
 
@@ -149,6 +149,18 @@ impl StateMachine for Witnessed {
 
     fn query(&self, query: &[u8], reply: &mut Vec<u8>) {
         self.machine.query(query, reply);
+    }
+
+    fn ask(&mut self, number: u64, query: &[u8], reply: &mut Vec<u8>) -> Asked {
+        self.machine.ask(number, query, reply)
+    }
+
+    fn take_ready(&mut self) -> Vec<u64> {
+        self.machine.take_ready()
+    }
+
+    fn forget(&mut self, number: u64) {
+        self.machine.forget(number);
     }
 
     fn is_urgent(&self, query: &[u8]) -> bool {
