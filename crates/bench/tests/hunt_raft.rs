@@ -18,7 +18,8 @@ fn replicas_keep_their_promises() {
         panic!("seed {}: {}", failure.seed, failure.why);
     }
     assert_eq!(progress.seeds, seeds);
-    assert!(progress.undecided <= seeds.div_ceil(100), "{} keys are undecided", progress.undecided);
+    // One in 100 seeds; of few seeds, a single one may have two.
+    assert!(progress.undecided <= seeds.div_ceil(100).max(2), "{} keys are undecided", progress.undecided);
     let (calls, packets, undecided) = (progress.calls, progress.packets, progress.undecided);
     println!("{calls} operations, {packets} packets, {undecided} keys undecided, {:?}", progress.elapsed);
 }

@@ -14,7 +14,7 @@ use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::state::Outcome;
 use crate::wire::command::set_time;
-use crate::wire::request::{Request, is_for};
+use crate::wire::request::{Change, Request, is_for};
 use crate::wire::response::Response;
 
 /// Who waits for an entry.
@@ -174,6 +174,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             Request::Index => self.on_index_request(burst, i),
             Request::Change(_) if self.room() != Room::Free => Err(Response::Busy),
             Request::Change(change) => {
+                if matches!(change, Change::Move { .. }) {
+                    self.stay_awake();
+                }
                 let proposal = self.check_change(&change).map_err(Response::Refused)?;
                 let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
                 self.propose_change(proposal, reply);

@@ -76,6 +76,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 if let Some((other, _)) = self.state.members.iter().find(|(_, known)| *known == address) {
                     return Err(format!("{address} is the address of replica {other}"));
                 }
+                if *id != self.config.id && !self.knows_who_is_there() {
+                    return Err(
+                        "this leader is new, or its group has rested, so it does not know who is there: try again".into()
+                    );
+                }
                 // Two processes with one log would vote twice.
                 if *id != self.config.id && self.silent(&[*id]).is_empty() {
                     return Err(format!("{id} is heard of where it is reached now: end that process first, then try again"));

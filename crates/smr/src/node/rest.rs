@@ -15,7 +15,14 @@ pub(super) struct Rest {
     is_resting: bool,
     /// Ticks for which a leader had nothing to do.
     idle: u32,
+    /// When it woke last, by the replica's clock.
+    woke: u64,
+    /// It does not rest before this time.
+    awake_until: u64,
 }
+
+/// Election timeouts for which a leader stays awake to find out who is there.
+const AWAKE_ELECTIONS: u64 = 10;
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Whether this replica's timers stand still.
@@ -34,7 +41,23 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.rest.idle = 0;
         if std::mem::replace(&mut self.rest.is_resting, false) {
             self.common.links.borrow_mut().resting -= 1;
+            self.rest.woke = self.now();
         }
+    }
+
+    /// Whether this leader has led, and was awake, for so long that it would have heard of whoever is there.
+    pub fn knows_who_is_there(&self) -> bool {
+        self.rest.woke.max(self.time_base.1) + self.election_nanos() < self.now()
+    }
+
+    /// Hears whoever is there for a while, if it leads, whatever there is to do.
+    pub fn stay_awake(&mut self) {
+        self.wake();
+        self.rest.awake_until = self.now() + AWAKE_ELECTIONS * self.election_nanos();
+    }
+
+    fn election_nanos(&self) -> u64 {
+        self.config.tick.as_nanos() as u64 * u64::from(self.config.election_ticks)
     }
 
     /// Nothing came from a process for an election timeout, so nothing came from its replica of this group.
@@ -60,7 +83,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// As leader, asks the others to rest after some ticks without work, and rests; says whether it does. Nothing may follow what it says to them.
     pub fn rest_if_idle(&mut self) -> bool {
         let Some(idle_ticks) = self.config.idle_ticks else { return false };
-        if !self.is_idle() {
+        if !self.is_idle() || self.now() < self.rest.awake_until {
             self.rest.idle = 0;
             return false;
         }

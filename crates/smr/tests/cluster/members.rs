@@ -108,6 +108,7 @@ fn a_replica_that_comes_back_elsewhere_is_taken() {
     let away = leader % 3 + 1;
     let address = |node| Addr::Node(node).to_string();
     let moved = Change::Move { id: away, address: address(50) };
+    cluster.turns(LONG);
     refused(&cluster, moved.clone(), &format!("{away} is heard of where it is reached now"));
     let log = cluster.stop(away);
     cluster.turns(LONG);

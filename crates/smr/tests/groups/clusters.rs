@@ -8,7 +8,7 @@ use dunlin_net::Addr;
 use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
 use dunlin_rpc::CallOptions;
 use dunlin_smr::wire::request::Change;
-use dunlin_smr::{Beginning, ClusterId, Host, LogStore as _, MemoryLog, NodeConfig, NodeError};
+use dunlin_smr::{Beginning, ClientError, ClusterId, Host, LogStore as _, MemoryLog, NodeConfig, NodeError};
 
 use super::snapshots::first_piece;
 use super::world::{ELECTION, InMemory, Sum, World, config, endpoint};
@@ -99,4 +99,30 @@ fn who_joins_has_the_number_of_groups_of_its_cluster() {
     }
     world.groups = 8;
     world.all_lead();
+}
+
+/// A leader that rests hears nobody, and a new one has heard nobody yet: neither takes that for silence.
+#[test]
+fn who_is_there_is_not_moved_while_its_groups_rest() {
+    let mut world = World::new(InMemory, 2, config());
+    world.all_lead();
+    let ask = |world: &World<InMemory>, id: u64| {
+        world.drive(world.client(0).change(Change::Move { id, address: Addr::Node(50).to_string() }))
+    };
+    let stays = |world: &World<InMemory>, id: u64| {
+        for _ in 0..20 {
+            assert!(matches!(ask(world, id), Err(ClientError::Refused(why)) if why.contains("try again")));
+            world.turns(ELECTION / 6);
+        }
+    };
+    world.all_rest();
+    let leader = world.leader(0).unwrap().1;
+    let other = leader % 3 + 1;
+    stays(&world, other);
+    world.drive(world.client(0).transfer(6 - leader - other)).unwrap();
+    world.until("another leads", |world| world.leader(0).is_some_and(|(_, now)| now != leader));
+    stays(&world, other);
+    world.all_rest();
+    world.kill(other);
+    world.until("it may move", |world| ask(world, other).is_ok());
 }

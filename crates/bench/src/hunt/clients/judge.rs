@@ -19,7 +19,7 @@ use super::history::{End, Entry};
 use super::object::Object;
 
 /// Steps of the search for one key.
-const STEPS_MAX: u32 = 400_000;
+const STEPS_MAX: u32 = 2_000_000;
 /// Operations of the longest order that is right, and of those that cannot follow it, that a failure shows before it shows the history.
 const SHOWN_MAX: usize = 12;
 
