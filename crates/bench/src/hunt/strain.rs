@@ -15,7 +15,7 @@ const MILLISECOND: u64 = 1_000_000;
 const PAUSE_MAX: u64 = 3_000 * MILLISECOND;
 /// Longest time for which a direction of a path is gone.
 const ONE_WAY_MAX: u64 = 400 * MILLISECOND;
-/// Longest packets of a narrow path, in bytes: endpoints find any length from the first on (docs/protocol.md).
+/// Longest packets of a narrow path, in bytes: endpoints find any length from the first on (docs/wire-protocol.md).
 const NARROW: Range<u64> = 1_200..1_472;
 /// Longest time for which a path is narrow.
 const NARROW_MAX: u64 = 1_000 * MILLISECOND;
