@@ -17,8 +17,6 @@ dunlin_rpc::mutations! {
     FormerHolderWrites,
     /// A watcher is not told of the first event that its page has no room for.
     EventLostBetweenPages,
-    /// A watcher that waits is not told that a lease has ended.
-    WatcherSleeps,
     /// A watchman counts no more time of a lease than its holder does.
     NoMargin,
     /// A watchman waits for its own failure timeout, whatever a member was told by one before.
