@@ -22,6 +22,8 @@ use crate::wire::{Answer, Command, Query, Wire};
 const WATCH_EVERY: Duration = Duration::from_millis(100);
 /// Pauses between tries of something that must be asked again double up to so many times the first.
 const PAUSE_GROWTH_MAX: u32 = 32;
+/// Nor are they longer than this part of the time after which silence counts, which may have begun when the pause did.
+const TRIES_OF_PATIENCE: u32 = 8;
 
 /// A client of a cluster manager whose replicas are [`dunlin_smr::Node`]s. A command is executed once, however often it must be sent.
 pub struct Embedded<T: Transport> {
@@ -105,18 +107,22 @@ impl<T: Transport> Embedded<T> {
     }
 
     /// Asks until the leader hears it, in the time of one operation: after an election its watchman must begin to reign first. All members wait for that at the same time,
-    /// so they ask less and less often, and not together: `who` tells them apart.
-    async fn heard(&self, who: Revision, asked: Query) -> Result<Answer, CoordError> {
+    /// so they ask less and less often, and not together: `who` tells them apart. It may be silent for `patience_ms`, if that is not 0.
+    async fn heard(&self, who: Revision, patience_ms: u64, asked: Query) -> Result<Answer, CoordError> {
         let mut random = Random::new(who ^ self.timers.now());
         let first = self.client.config().pause;
+        let longest = match patience_ms {
+            0 => PAUSE_GROWTH_MAX * first,
+            patience => (PAUSE_GROWTH_MAX * first).min(Duration::from_millis(patience) / TRIES_OF_PATIENCE),
+        };
         let asking = async {
-            let mut pause = first;
+            let mut pause = first.min(longest);
             loop {
                 match query(&self.urgent, asked.clone()).await? {
                     Answer::NotYet => self.timers.sleep(pause / 2 + spread(pause, &mut random)).await,
                     answer => return Ok(answer),
                 }
-                pause = (2 * pause).min(PAUSE_GROWTH_MAX * first);
+                pause = (2 * pause).min(longest);
             }
         };
         let in_time = until(asking, self.timers.sleep(self.client.config().timeout)).await;
@@ -139,7 +145,7 @@ impl<T: Transport> Coordinator for Embedded<T> {
         let sent_at = self.now();
         let beat = Query::Heartbeat { member: membership.member, incarnation: membership.incarnation };
         answer_of!(
-            self.heard(membership.incarnation, beat).await?,
+            self.heard(membership.incarnation, membership.failure_timeout_ms, beat).await?,
             Answer::Heard { epoch, failure_timeout_ms } => Heartbeat::heard(epoch, failure_timeout_ms, sent_at)
         )
     }
@@ -180,7 +186,7 @@ impl<T: Transport> Coordinator for Embedded<T> {
     async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
         let sent_at = self.now();
         let renew = Query::Renew { name: lease.name.clone(), token: lease.token };
-        let ttl_ms = answer_of!(self.heard(lease.token, renew).await?, Answer::Renewed { ttl_ms } => ttl_ms)?;
+        let ttl_ms = answer_of!(self.heard(lease.token, lease.ttl_ms, renew).await?, Answer::Renewed { ttl_ms } => ttl_ms)?;
         lease.renewed(sent_at, ttl_ms);
         Ok(())
     }
