@@ -1,6 +1,6 @@
 //! The life of a client as a member: it joins, sends heartbeats, falls silent now and then, leaves or is taken for failed, and joins again.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const SILENT_MAX: u64 = 3;
 pub enum Attendance {
     /// It does not.
     Away,
-    /// It does, as this incarnation.
+    /// It does, as this incarnation, and was heard.
     Attends(Incarnation),
 }
 
@@ -115,12 +115,14 @@ async fn join(caller: &Caller) -> Option<Membership> {
 
 /// Sends heartbeats, and gives the error that says why no longer.
 async fn attend_as(caller: &Caller, membership: Membership) -> CoordError {
-    let _attending = Attending::begin(caller, membership.incarnation);
+    // From its first answer: it may have been silent before for as long as it may be.
+    let attending = RefCell::new(None);
     let service = &caller.shared.service;
     // One heartbeat is sent after the other: what was known at the end of one was known when the next was sent.
     let floor = Cell::new(service.testimony.floor());
     let sent_at = Cell::new(caller.virtual_now());
     let on_heartbeat = |heartbeat: &Heartbeat| {
+        attending.borrow_mut().get_or_insert_with(|| Attending::begin(caller, membership.incarnation));
         // It was sent after the answer to the one before.
         service.testimony.was_heard(membership.incarnation, sent_at.replace(caller.virtual_now()));
         service.testimony.told_epoch(floor.get(), heartbeat.epoch);
