@@ -12,7 +12,7 @@ const MEMBERS: [u64; 2] = [100, 1_000];
 /// What a thousand of them may take of the node, in percent of a core.
 const CORE_SHARE_MAX: f64 = 5.0;
 /// Watchers of one entry.
-const WATCHERS: [usize; 5] = [1, 10, 100, 1_000, 10_000];
+const WATCHERS: [usize; 4] = [1, 10, 100, 1_000];
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(MEMBERS.len() + WATCHERS.len());
