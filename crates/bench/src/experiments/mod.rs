@@ -266,7 +266,7 @@ pub const ALL: &[Experiment] = &[
     Experiment {
         name: "coord-scale",
         paper: "beyond the paper",
-        about: "what members cost the cluster manager, and the time until the last of 1 to 10,000 watchers is told",
+        about: "what members cost the cluster manager, and the time until the last of 1 to 1,000 watchers is told",
         run: coord_scale::run,
     },
     Experiment {
