@@ -3,7 +3,7 @@
 //! A watcher costs memory while nothing of its scope happens, and nothing else: what happens looks up who waits for it. A watcher of something quiet is answered, with nothing,
 //! when half of what is remembered has happened since it came. So it is never behind what is forgotten when it comes back.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use crate::types::{Happening, Revision, Scope};
 
@@ -19,7 +19,8 @@ struct Waiting {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Watchers {
     waiting: HashMap<u64, Waiting>,
-    by_scope: HashMap<Scope, HashSet<u64>>,
+    /// In the order in which they came, which is that in which they are told.
+    by_scope: HashMap<Scope, BTreeSet<u64>>,
     by_revision: BTreeSet<(Revision, u64)>,
     /// They have an answer by now, and were not asked for it yet: since when nothing had happened.
     woken: HashMap<u64, Revision>,

@@ -1,7 +1,7 @@
 //! Questions that wait until there is an answer: a client that wants to hear of something asks once, and is answered when it happens. While one waits it costs
 //! memory, and nothing else.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::clients::respond;
 use super::core::Core;
@@ -17,7 +17,7 @@ const SWEEP_MIN: usize = 64;
 #[derive(Default)]
 pub(super) struct KeptQuestions {
     /// By number: those for which there is no answer yet.
-    waiting: HashMap<u64, Read>,
+    waiting: BTreeMap<u64, Read>,
     bytes: usize,
     /// For their turn: there is an answer.
     ready: VecDeque<Read>,
